@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
 
 from benchmarks.measure import compare_to_floor, measure_interleaved, print_table, report
-from hookbus_ema import ExponentialMovingAverage, AsyncMovingAverage
+from hookbus_ema import AsyncMovingAverage, ExponentialMovingAverage
 
 MOMENTUM = 0.9999
 SIZES = {"25 M in 144": (12, 416), "100 M in 396": (33, 502)}

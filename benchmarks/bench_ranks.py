@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import print_table, report
 from hookbus import Hook, Trainer
-from hookbus.ranks import get_collectives
+from hookbus.distributed.process_collectives import get_collectives
 
 Batch = tuple[Tensor, Tensor]
 BATCHES = 50

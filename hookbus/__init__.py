@@ -10,62 +10,62 @@ from typing import TYPE_CHECKING, Any
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
-    from hookbus._imports import import_string as import_string
-    from hookbus._imports import resolve_import as resolve_import
+    from hookbus._config.hooks import HOOKS as HOOKS
+    from hookbus._config.hooks import build_hook as build_hook
+    from hookbus._config.hooks import build_hooks as build_hooks
+    from hookbus._config.hooks import get_default_hooks as get_default_hooks
+    from hookbus._config.load import load_config as load_config
+    from hookbus._config.models import RunConfig as RunConfig
+    from hookbus._events.markers import hookimpl as hookimpl
+    from hookbus._events.markers import hookspec as hookspec
+    from hookbus._events.schedules import between as between
+    from hookbus._events.schedules import every as every
+    from hookbus._events.schedules import last as last
+    from hookbus._events.schedules import once as once
+    from hookbus._run.run import Run as Run
+    from hookbus._utils.imports import import_string as import_string
+    from hookbus._utils.imports import resolve_import as resolve_import
     from hookbus.bus import HookBus as HookBus
-    from hookbus.config import RunConfig as RunConfig
-    from hookbus.config import load_config as load_config
+    from hookbus.data.resumable_loader import Splits as Splits
     from hookbus.hook import BaseHook as BaseHook
     from hookbus.hook import Hook as Hook
     from hookbus.hook import HookConfig as HookConfig
     from hookbus.hook import Priority as Priority
     from hookbus.lifecycle import Lifecycle as Lifecycle
-    from hookbus.loop import Trainer as Trainer
-    from hookbus.markers import hookimpl as hookimpl
-    from hookbus.markers import hookspec as hookspec
-    from hookbus.metrics import Metrics as Metrics
-    from hookbus.records.recording import WriterHook as WriterHook
-    from hookbus.run import Run as Run
-    from hookbus.runfile.builder import HOOKS as HOOKS
-    from hookbus.runfile.builder import build_hook as build_hook
-    from hookbus.runfile.builder import build_hooks as build_hooks
-    from hookbus.runfile.builder import get_default_hooks as get_default_hooks
-    from hookbus.training.data import Splits as Splits
-    from hookbus.when import between as between
-    from hookbus.when import every as every
-    from hookbus.when import last as last
-    from hookbus.when import once as once
-    from hookbus.writers import Writer as Writer
+    from hookbus.metrics.results import Metrics as Metrics
+    from hookbus.trainer.trainer import Trainer as Trainer
+    from hookbus.writers.hook import WriterHook as WriterHook
+    from hookbus.writers.writer import Writer as Writer
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "BaseHook": "hook",
-    "HOOKS": "runfile.builder",
+    "HOOKS": "_config.hooks",
     "Hook": "hook",
     "HookBus": "bus",
     "HookConfig": "hook",
     "Lifecycle": "lifecycle",
-    "Metrics": "metrics",
+    "Metrics": "metrics.results",
     "Priority": "hook",
-    "Run": "run",
-    "RunConfig": "config",
-    "Splits": "training.data",
-    "Trainer": "loop",
-    "Writer": "writers",
-    "WriterHook": "records.recording",
-    "between": "when",
-    "build_hook": "runfile.builder",
-    "build_hooks": "runfile.builder",
-    "every": "when",
-    "get_default_hooks": "runfile.builder",
-    "hookimpl": "markers",
-    "hookspec": "markers",
-    "import_path": "_imports",
-    "imported": "_imports",
-    "last": "when",
-    "load_config": "config",
-    "once": "when",
+    "Run": "_run.run",
+    "RunConfig": "_config.models",
+    "Splits": "data.resumable_loader",
+    "Trainer": "trainer.trainer",
+    "Writer": "writers.writer",
+    "WriterHook": "writers.hook",
+    "between": "_events.schedules",
+    "build_hook": "_config.hooks",
+    "build_hooks": "_config.hooks",
+    "every": "_events.schedules",
+    "get_default_hooks": "_config.hooks",
+    "hookimpl": "_events.markers",
+    "hookspec": "_events.markers",
+    "import_string": "_utils.imports",
+    "resolve_import": "_utils.imports",
+    "last": "_events.schedules",
+    "load_config": "_config.load",
+    "once": "_events.schedules",
 }
 _WITH_TORCH = ("Splits", "Trainer", "WriterHook")
 __all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch

@@ -1,5 +1,5 @@
 """Entry point of `python -m hookbus`, which is equivalent to the `hookbus` command."""
 
-from hookbus.cli import main
+from hookbus._cli.app import main
 
 main()

@@ -10,17 +10,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from hookbus.dispatch.actions import actionspec, as_step
-from hookbus.dispatch.brackets import wrap_emitter
-from hookbus.dispatch.checks import as_hook_list
-from hookbus.dispatch.elsewhere import find_framework_alias
-from hookbus.dispatch.points import default_arguments, epilogue, prologue, namespace
-from hookbus.dispatch.table import Order
+from hookbus._events.actions import actionspec, as_step
+from hookbus._events.checks import as_hook_list
+from hookbus._events.framework_aliases import find_framework_alias
+from hookbus._events.table import Order
+from hookbus._run.nesting import wrap_emitter
+from hookbus._run.point_counters import PointCounters
+from hookbus._run.point_effects import default_arguments, epilogue, namespace, prologue
+from hookbus._run.run import Run
+from hookbus._run.run_bus import RunBus
 from hookbus.errors import PointError, suggest_names
 from hookbus.lifecycle import POINTS
-from hookbus.moment import PointCounters
-from hookbus.run import Run
-from hookbus.runs.run_bus import RunBus
 
 __all__ = ["NON_ABORTING", "ActionSpecs", "HookBus"]
 
@@ -90,7 +90,7 @@ class HookBus(RunBus):
         Raises:
             ConfigError: If the file is invalid. The message lists all errors.
         """
-        from hookbus.config import load_config  # circular: the config module imports this one
+        from hookbus._config.load import load_config  # circular: the config module imports this one
 
         config = load_config(path)
         return cls(config.build_valid_hooks(), order=config.order)
@@ -123,8 +123,8 @@ class HookBus(RunBus):
         """Return a context manager for a run of a custom loop.
 
         Example: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`. See
-        `hookbus.session.run_context` for the options.
+        `hookbus._run.session.run_context` for the options.
         """
-        from hookbus.session import run_context  # imports torch
+        from hookbus._run.session import run_context  # imports torch
 
         return run_context(self, **options)

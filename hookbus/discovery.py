@@ -14,10 +14,10 @@ import os
 from typing import Any
 
 import hookbus
-from hookbus._imports import describe_error
-from hookbus._packages import HOOKS_GROUP, entry_points, normalize_name, split_entry_point
-from hookbus._plugin_entries import BLOCK_VARIABLE, PluginEntry
-from hookbus._published import explain_missing
+from hookbus._utils.imports import describe_error
+from hookbus._utils.packages import HOOKS_GROUP, entry_points, normalize_name, split_entry_point
+from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry
+from hookbus._utils.published import explain_missing
 from hookbus.errors import PluginConflictError, PluginError, PluginImportError, PluginNotFoundError, PluginVersionError
 
 __all__ = ["check_version", "find_entry", "load_entry", "list_entries"]

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
-from hookbus._packages import get_entry_point_name
-from hookbus._schedule_text import parse_schedule
-from hookbus._validation_errors import format_validation_error
+from hookbus._events.markers import IMPL_ATTRIBUTE
+from hookbus._events.points import POINT_ALIASES
+from hookbus._events.schedule_parser import parse_schedule
+from hookbus._events.schedules import Schedule
+from hookbus._utils.packages import get_entry_point_name
+from hookbus._utils.validation_errors import format_validation_error
 from hookbus.errors import ConfigError, suggest_names
 from hookbus.lifecycle import POINTS
-from hookbus.markers import IMPL_ATTRIBUTE
-from hookbus.points import POINT_ALIASES
-from hookbus.rules import Direction
-from hookbus.when import Schedule
 
 if TYPE_CHECKING:
-    from hookbus.run import Run
+    from hookbus._run.run import Run
 
-__all__ = ["BaseHook", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config"]
+__all__ = ["BaseHook", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config", "Direction"]
+
 
 OnError = Literal["raise", "warn", "disable"]
 
@@ -337,3 +337,6 @@ def snake_case(name: str) -> str:
     stem = name.removesuffix("Hook") or name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", stem)
     return words.lower()
+
+
+Direction = Literal["greater", "less"]

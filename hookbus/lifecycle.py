@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus.points import Point, parse_points, counted
+from hookbus._events.points import Point, counted, parse_points
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from hookbus.metrics import Metrics
+    from hookbus.metrics.results import Metrics
 
 __all__ = ["POINTS", "Lifecycle", "Mode"]
 

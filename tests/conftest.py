@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import hookbus
-from hookbus import _packages
+from hookbus._utils import packages
 
 os.environ.pop("COLUMNS", None)  # set by pytest-xdist; it would change the width of the output
 
@@ -294,7 +294,7 @@ LOGGER = """
         def after_epoch(self, epoch):
             print("record", epoch, self.config.text)
 """
-HOOKS, POINTS = _packages.HOOKS_GROUP, _packages.POINTS_GROUP
+HOOKS, POINTS = packages.HOOKS_GROUP, packages.POINTS_GROUP
 PACKAGES: list[tuple[Any, ...]] = [
     ("acme-hooks", "1.2", {"acme_hooks": GREET}, {HOOKS: {"greet": "acme_hooks:GreetHook"}}),
     (

@@ -1,11 +1,11 @@
-"""Generator for `hookbus/dispatch/overloads.py`: `python tests/generate.py` writes the file, a test compares it."""
+"""Generator for `hookbus/_run/emit_overloads.py`: `python tests/generate.py` writes the file, a test compares it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from hookbus._events.points import POINT_ALIASES, Point
 from hookbus.lifecycle import POINTS
-from hookbus.points import POINT_ALIASES, Point
 
 ROOT = Path(__file__).parent.parent
 EMIT = ROOT / "hookbus" / "dispatch" / "overloads.py"
@@ -35,7 +35,7 @@ class Emit(Protocol):
 
 
 def emit_text() -> str:
-    """Return the text of the module `hookbus/dispatch/overloads.py`."""
+    """Return the text of the module `hookbus/_run/emit_overloads.py`."""
     names = {point: [point, *(alias for alias, name in POINT_ALIASES.items() if name == point)] for point in POINTS}
     return HEADER + "\n".join(_overload(POINTS[point], spellings) for point, spellings in names.items())
 

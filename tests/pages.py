@@ -32,9 +32,9 @@ from torch.distributed.run import get_args_parser
 from typer.testing import CliRunner
 
 from hookbus import Trainer
-from hookbus._published import PUBLISHED_HOOKS
-from hookbus.cli import app
-from hookbus.config import load_config
+from hookbus._cli.app import app
+from hookbus._config.load import load_config
+from hookbus._utils.published import PUBLISHED_HOOKS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [  # packaging/test_samples.py runs the pages of the sample packages, which must be installed

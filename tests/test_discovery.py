@@ -152,7 +152,7 @@ def test_hook_of_the_file_replaces_the_default_hook(environment: Environment) ->
 
 
 def test_blocked_default_hook_is_skipped(environment: Environment) -> None:
-    script = "from hookbus.runfile.builder import get_default_hooks\nanswer = len(get_default_hooks())"
+    script = "from hookbus._config.hooks import get_default_hooks\nanswer = len(get_default_hooks())"
     assert environment.answer(script) == 1
     assert environment.answer(script, HOOKBUS_BLOCK="logger") == 0
 

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 import hookbus
 from docs.generating.packages import OFFERED
 from docs.generating.parts import PARTS, page_text, pages
-from hookbus._published import PUBLISHED_HOOKS
-from hookbus.config import TrainingConfig
+from hookbus._config.models import TrainingConfig
+from hookbus._utils.published import PUBLISHED_HOOKS
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.state import read_checkpoint
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.testing import fingerprint
 from hookbus_logger import read_jsonl
 from tests.pages import ROOT

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from hookbus_early_stopping import StoppingRule, Mode
+from hookbus_early_stopping import Mode, StoppingRule
 from tests.pages import ROOT
 
 BEST, DELTA, GOOD, DIVERGED = 0.5, 0.25, {"min": 0.125, "max": 0.875}, {"min": 0.875, "max": 0.125}

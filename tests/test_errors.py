@@ -17,10 +17,10 @@ from hookbus.errors import (
     HookWarning,
     MetricError,
     ServiceError,
-    suggest_names,
-    format_error_first_line,
-    format_error,
     add_failure_notes,
+    format_error,
+    format_error_first_line,
+    suggest_names,
 )
 
 EXCEPTIONS = [cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, HookbusError)]

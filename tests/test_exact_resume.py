@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from hookbus._run.run import Run
 from hookbus.bus import HookBus
+from hookbus.checkpoint.state import read_checkpoint
+from hookbus.data.rng import get_rng_state, seed_everything
 from hookbus.hook import Hook
-from hookbus.loop import Trainer
-from hookbus.metrics import Metrics
-from hookbus.run import Run
-from hookbus.state import read_checkpoint
+from hookbus.metrics.results import Metrics
 from hookbus.testing import fingerprint
-from hookbus.training.rng import get_rng_state, seed_everything
+from hookbus.trainer.trainer import Trainer
 from tests.toys import OPTIMIZERS, SCHEDULES, Augmented, Saver, net, pairs
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hookbus.state import read_checkpoint
-from tests.interrupting import CHOICES, POSITIONS, Case, StopAt, get_results, interrupt, pairwise_combinations, train
+from hookbus.checkpoint.state import read_checkpoint
+from tests.interruptions import CHOICES, POSITIONS, Case, StopAt, get_results, interrupt, pairwise_combinations, train
 from tests.toys import OPTIMIZERS, SCHEDULES
 
 PAIRS = [Case(*choices) for choices in pairwise_combinations(CHOICES)]
@@ -60,7 +60,7 @@ def test_files_and_states_are_equal_in_every_combination(case: Case, tmp_path: P
 @pytest.mark.parametrize("case", PAIRS[::7], ids=str)
 def test_files_and_states_are_equal_in_separate_processes(case: Case, tmp_path: Path) -> None:
     def train_in_process(directory: str, *options: str) -> Any:
-        command = [sys.executable, "-m", "tests.interrupting", json.dumps(astuple(case)), str(tmp_path / directory)]
+        command = [sys.executable, "-m", "tests.interruptions", json.dumps(astuple(case)), str(tmp_path / directory)]
         output = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=True).stdout
         return None if options else json.loads(output)
 

@@ -21,18 +21,18 @@ LARGEST_COMPONENT = 20
 """Maximum number of modules that depend on each other by imports of all kinds, mostly through the type `Run`."""
 
 EVENTS = {
-    "hookbus._running",
-    "hookbus._schedule_numbers",
-    "hookbus._schedule_text",
-    "hookbus.event_bus",
-    "hookbus.markers",
+    "hookbus._events.call_stack",
+    "hookbus._events.schedule_units",
+    "hookbus._events.schedule_parser",
+    "hookbus._events.bus",
+    "hookbus._events.markers",
     "hookbus.points",
-    "hookbus.when",
-    *(f"hookbus.dispatch.{path.stem}" for path in (ROOT / "dispatch").glob("*.py")),
-} - {"hookbus.dispatch.__init__", "hookbus.dispatch.points", "hookbus.dispatch.brackets", "hookbus.dispatch.overloads"}
+    "hookbus._events.schedules",
+    *(f"hookbus._events.{path.stem}" for path in (ROOT / "dispatch").glob("*.py")),
+} - {"hookbus._events.__init__", "hookbus._run.point_effects", "hookbus._run.nesting", "hookbus._run.emit_overloads"}
 """Modules of the event bus, which know neither the run nor hooks, torch or pydantic."""
 
-UTILITIES = {"hookbus.errors", "hookbus._imports", "hookbus._numbers", "hookbus._packages"}
+UTILITIES = {"hookbus.errors", "hookbus._utils.imports", "hookbus._utils.arguments", "hookbus._utils.packages"}
 """Modules that the modules of the event bus may import in addition to each other."""
 
 
@@ -144,7 +144,7 @@ def test_modules_do_not_import_each_other_in_a_cycle() -> None:
 
 
 def test_only_from_file_closes_a_cycle_by_an_import_in_a_function() -> None:
-    assert components(edges(MODULE, FUNCTION)) == [{"hookbus.bus", "hookbus.config"}]
+    assert components(edges(MODULE, FUNCTION)) == [{"hookbus.bus", "hookbus._config.models"}]
 
 
 def test_few_modules_depend_on_each_other_including_types() -> None:
@@ -158,6 +158,6 @@ def test_event_bus_imports_only_its_own_modules_and_utilities(module: str) -> No
 
 
 def test_event_bus_is_imported_without_torch_and_pydantic() -> None:
-    code = "import sys, hookbus.event_bus; print({'torch', 'pydantic', 'hookbus.run', 'hookbus.hook'} & {*sys.modules})"
+    code = "import sys, hookbus._events.bus; print({'torch', 'pydantic', 'hookbus._run.run', 'hookbus.hook'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hookbus import HookBus
+from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
 from hookbus.lifecycle import POINTS
-from hookbus.points import POINT_ALIASES, ARGUMENT_ALIASES, Point
 
 ITER = ("step", "batch_idx", "batch", "model")
 STEP = ("step", "batch_idx", "batch", "outputs", "loss")

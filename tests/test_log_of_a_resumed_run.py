@@ -18,9 +18,9 @@ from hookbus import Hook, HookBus, Metrics, Priority, Run, Trainer
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 from hookbus_eval import EvalHook
 from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
-from hookbus_logger.records import MetricRecorder
+from hookbus_logger.metric_recorder import MetricRecorder
 from hookbus_timer import IterTimerHook
-from tests.dying import run_in_fork
+from tests.crashes import run_in_fork
 from tests.toys import net, pairs
 
 EPOCHS, BATCHES = 3, 7

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hookbus._published import PUBLISHED_HOOKS, get_publishing_package
+from hookbus._utils.published import PUBLISHED_HOOKS, get_publishing_package
 
 if TYPE_CHECKING:
     from tests.conftest import Environment

@@ -13,12 +13,12 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, ReduceLROnPlateau
 from torch.utils.data import Dataset
 
+from hookbus._run.requests import Request
+from hookbus._run.run import Run
 from hookbus.bus import HookBus
+from hookbus.checkpoint.state import write_checkpoint
 from hookbus.hook import Hook
-from hookbus.loop import Trainer
-from hookbus.requests import Request
-from hookbus.run import Run
-from hookbus.state import write_checkpoint
+from hookbus.trainer.trainer import Trainer
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),

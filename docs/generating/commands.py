@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from docs.generating.tables import table
-from hookbus.cli import app
+from hookbus._cli.app import app
 
 __all__ = ["commands"]
 

@@ -6,7 +6,7 @@ import inspect
 
 from docs.generating.tables import table
 from hookbus import errors
-from hookbus.runs.ending import EXIT_CODES
+from hookbus._run.finalize import EXIT_CODES
 
 __all__ = ["exceptions", "exit_codes"]
 

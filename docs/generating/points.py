@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from docs.generating.tables import table
+from hookbus._events.points import POINT_ALIASES, Point
 from hookbus.hook import Priority
 from hookbus.lifecycle import POINTS
-from hookbus.points import POINT_ALIASES, Point
 
 __all__ = ["points", "priorities"]
 

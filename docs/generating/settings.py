@@ -14,9 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from docs.generating.tables import table
-from hookbus.config import RunConfig
+from hookbus._config.models import DatasetConfig, LoaderConfig, LoadFrom, RunConfig, SchedulerConfig, TrainingConfig
 from hookbus.hook import HookConfig
-from hookbus.runfile.sections import DatasetConfig, LoaderConfig, LoadFrom, SchedulerConfig, TrainingConfig
 
 __all__ = ["format_default", "hook_keys", "keys", "run_file"]
 

@@ -5,7 +5,7 @@ must meet; `check_writer(WriterTestCase(MyHook, read))` does the same for a hook
 `pytest_plugins = ["hookbus.testing.plugin"]` in `conftest.py` adds the fixtures.
 """
 
-from hookbus.testing.back_ends import WriterTestCase
+from hookbus.testing.backends import WriterTestCase
 from hookbus.testing.conformance import check_hook
 from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.recording import Event, RecordingBus

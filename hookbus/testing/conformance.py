@@ -14,21 +14,21 @@ from typing import Any
 import torch
 
 from hookbus.bus import HookBus
+from hookbus.data.rng import isolate_rng
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
-from hookbus.testing.left_behind import (
+from hookbus.testing.invariants import count_pytorch_hooks, leaks_iterations, process_settings, training_state
+from hookbus.testing.leaks import (
     child_processes,
+    find_shared_tensor,
     leaked_processes,
     reseeded_generators,
-    find_shared_tensor,
     rng_states,
 )
 from hookbus.testing.side_effects import record_device_reads, record_file_writes
-from hookbus.testing.states import check_state_dict, initial_state, ensure
-from hookbus.testing.traces import leaks_iterations, training_state, count_pytorch_hooks, process_settings
+from hookbus.testing.states import check_state_dict, ensure, initial_state
 from hookbus.testing.training import Training, fake_training
-from hookbus.training.rng import isolate_rng
 
 __all__ = ["check_hook"]
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hookbus._run.requests import Request
+from hookbus._run.run import Run
 from hookbus.errors import HookWarning
 from hookbus.hook import Hook
-from hookbus.requests import Request
-from hookbus.run import Run
 from hookbus.testing.training import fake_training
 
 __all__ = ["EXPECTED", "run_with_faults", "get_scores", "train_with_faults"]
@@ -119,7 +119,7 @@ class SaveCheckpoint(Hook):
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
         """Write the checkpoint."""
-        from hookbus.state import write_checkpoint
+        from hookbus.checkpoint.state import write_checkpoint
 
         write_checkpoint(self.plan(run, []), checkpoint, run.iters_done)
         return False

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hookbus._events.instrumentation import trace_hooks
+from hookbus._events.markers import hookimpl
+from hookbus._events.points import Point
+from hookbus._events.table import Order
 from hookbus.bus import HookBus
-from hookbus.dispatch.table import Order
-from hookbus.dispatch.trace import trace_hooks
-from hookbus.markers import hookimpl
-from hookbus.points import Point
 
 __all__ = ["Event", "RecordingBus"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hookbus.dispatch.compiling import Listener
-from hookbus.markers import hookimpl
+from hookbus._events.markers import hookimpl
+from hookbus._events.ordering import Listener
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus

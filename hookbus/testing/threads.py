@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus.testing.back_ends import WriterTestCase, collect_warnings
+from hookbus.testing.backends import WriterTestCase, collect_warnings
 from hookbus.testing.training import fake_training
-from hookbus.writers import Writer
+from hookbus.writers.writer import Writer
 
 __all__ = ["THREAD_REQUIREMENTS"]
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hookbus._run.run import Run
 from hookbus.bus import HookBus
-from hookbus.run import Run
-from hookbus.training.rng import get_rng_state
+from hookbus.data.rng import get_rng_state
 
 __all__ = ["Training", "fake_training"]
 

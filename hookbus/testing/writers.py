@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from hookbus.hook import Hook
-from hookbus.records.recording import WriterHook
-from hookbus.testing.back_ends import WriterTestCase, forbid_warnings, check_curves
-from hookbus.testing.fault_injection import EXPECTED, run_with_faults, get_scores
+from hookbus.testing.backends import WriterTestCase, check_curves, forbid_warnings
+from hookbus.testing.fault_injection import EXPECTED, get_scores, run_with_faults
 from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.threads import THREAD_REQUIREMENTS
 from hookbus.testing.training import fake_training
+from hookbus.writers.hook import WriterHook
 
 __all__ = ["REQUIREMENTS", "check_writer"]
 

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from hookbus import HOOKS, BaseHook, Hook, Run, Trainer, build_hook
+from hookbus._run.requests import Request
+from hookbus.checkpoint.state import write_checkpoint
 from hookbus.errors import LoopError
 from hookbus.lifecycle import POINTS
-from hookbus.requests import Request
-from hookbus.state import write_checkpoint
 from tests import toys
 
 MMENGINE = {

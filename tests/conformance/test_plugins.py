@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 from hookbus import Hook, HookConfig, discovery
-from hookbus._plugin_entries import PluginEntry
+from hookbus._utils.plugin_entries import PluginEntry
 from hookbus.testing import check_hook
 
 ROOT = Path(__file__).parent.parent.parent

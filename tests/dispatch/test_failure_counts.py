@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus
-from hookbus.dispatch.failure_counts import FailureCounts
+from hookbus._events.failure_counts import FailureCounts
 from hookbus.errors import HookWarning
 
 MODULE = f"module {__name__}"

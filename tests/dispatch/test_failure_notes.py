@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hookbus.clock import Clock
-from hookbus.dispatch.failure_notes import annotate, merge_exceptions
+from hookbus._events.failure_notes import annotate, merge_exceptions
+from hookbus._run.clock import Clock
 from hookbus.errors import HookStopIterationError
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hookbus._training.eval_metrics import build_metrics
 from hookbus.errors import ConfigError
-from hookbus.training.scores import build_metrics
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from hookbus.checkpoints.generations import read_manifest
-from hookbus.state import read_checkpoint
+from hookbus.checkpoint.generations import read_manifest
+from hookbus.checkpoint.state import read_checkpoint
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hookbus._config.blocking import warn_of_unknown_blocks
 from hookbus.errors import HookWarning
-from hookbus.runfile.blocking import warn_of_unknown_blocks
 
 if TYPE_CHECKING:
     from tests.conftest import Environment

@@ -23,8 +23,8 @@ from pydantic import ConfigDict, Field
 from torch import nn
 
 from hookbus import Hook, HookConfig, every, hookimpl
+from hookbus.data.rng import get_rng_state
 from hookbus.testing import check_hook, fingerprint
-from hookbus.training.rng import get_rng_state
 
 
 class GoodConfig(HookConfig):
@@ -389,7 +389,7 @@ class AliasingTheMomentum(AliasingTheWeights):
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Undo the changes that a faulty hook makes to the process."""
     monkeypatch.setenv("A_VARIABLE_OF_THE_USER", "original")
-    monkeypatch.setattr("hookbus.testing.left_behind.PATIENCE", 0.2)
+    monkeypatch.setattr("hookbus.testing.leaks.PATIENCE", 0.2)
     handler = signal.getsignal(signal.SIGUSR2)
     yield
     signal.signal(signal.SIGUSR2, handler)

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torchmetrics import MetricCollection
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
+from hookbus._events.markers import hookimpl
+from hookbus._run.run import Run
+from hookbus._training.evaluation import eval_mode
+from hookbus.data.rng import get_rng_state
 from hookbus.errors import LoopError, MetricError
 from hookbus.hook import Hook
-from hookbus.loop import Trainer
-from hookbus.markers import hookimpl
-from hookbus.run import Run
 from hookbus.testing import fingerprint
-from hookbus.training.evaluation import eval_mode
-from hookbus.training.rng import get_rng_state
+from hookbus.trainer.trainer import Trainer
 from tests import toys
 
 NO_BATCH = (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from hookbus._training.outputs import extract_loss, extract_scalar_loss, outputs_to_dict
 from hookbus.errors import LoopError
-from hookbus.training.outputs import extract_loss, outputs_to_dict, extract_scalar_loss
 
 ONE, TWO = torch.tensor(3.0), torch.tensor([[2.0], [4.0]])
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR
 
+from hookbus._run.run import Run
+from hookbus._training.steps import Steps
 from hookbus.errors import ConfigError, LoopError
 from hookbus.hook import Hook
-from hookbus.metrics import Metrics
-from hookbus.run import Run
-from hookbus.training.steps import Steps
+from hookbus.metrics.results import Metrics
 from tests import toys
 
 

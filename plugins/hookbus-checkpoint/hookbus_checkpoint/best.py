@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook
-from hookbus.checkpoints.reading import load_on_meta
+from hookbus._run.run import BestResult, Run
+from hookbus.checkpoint.load import load_on_meta
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
-from hookbus.metrics import Metrics, resolve_metric_name
-from hookbus.rules import Direction, infer_direction
-from hookbus.run import BestResult, Run
+from hookbus.hook import Direction
+from hookbus.metrics.direction import infer_direction
+from hookbus.metrics.results import Metrics, resolve_metric_name
+from hookbus_checkpoint.comparison import get_file_stem, is_better
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.rules import get_file_stem, is_better
 
 __all__ = ["BestTracker"]
 

@@ -10,8 +10,9 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
-from hookbus.rules import Direction, infer_direction, ambiguous_direction_message
-from hookbus_checkpoint.rules import get_file_stem
+from hookbus.hook import Direction
+from hookbus.metrics.direction import ambiguous_direction_message, infer_direction
+from hookbus_checkpoint.comparison import get_file_stem
 
 __all__ = ["CheckpointConfig", "PreemptionConfig"]
 

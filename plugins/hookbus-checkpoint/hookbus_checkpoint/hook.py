@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook, Priority, hookimpl
+from hookbus._events.schedules import Schedule, every
+from hookbus._run.requests import Request
+from hookbus._run.run import Run
 from hookbus.errors import CheckpointError
-from hookbus.metrics import Metrics
-from hookbus.requests import Request
-from hookbus.run import Run
-from hookbus.when import Schedule, every
+from hookbus.metrics.results import Metrics
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.writer import CheckpointWriter

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from hookbus.checkpoints.files import written_by, add_link, list_newest_first, read_sidecar, remove
-from hookbus.checkpoints.generations import iter_generations
-from hookbus.checkpoints.sweeping import remove_unreferenced
+from hookbus.checkpoint.atomic_files import add_link, read_sidecar, remove, written_by
+from hookbus.checkpoint.generations import iter_generations
+from hookbus.checkpoint.store import list_newest_first, remove_unreferenced
 
 __all__ = ["CheckpointDirectory", "Plan"]
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from hookbus import Hook, Priority
-from hookbus.run import Run
+from hookbus._run.run import Run
 from hookbus_checkpoint.config import PreemptionConfig
 
 __all__ = ["PreemptionHook"]

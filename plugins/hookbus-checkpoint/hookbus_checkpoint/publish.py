@@ -9,11 +9,11 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from hookbus.checkpoints.files import atomic_write
+from hookbus._run.run import BestResult, Run
+from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.checkpoint.state import read_checkpoint
+from hookbus.distributed.sharding import to_full_tensors
 from hookbus.errors import CheckpointError
-from hookbus.model.layouts import to_full_tensors
-from hookbus.run import BestResult, Run
-from hookbus.state import read_checkpoint
 
 __all__ = ["NAME", "publish"]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus.checkpoints.files import verify
-from hookbus.checkpoints.sweeping import remove_unreferenced
+from hookbus._run.run import BestResult, Run
+from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.state import write_checkpoint
+from hookbus.checkpoint.store import remove_unreferenced
+from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError
-from hookbus.metrics import Metrics
-from hookbus.model.layouts import has_sharded_tensors
-from hookbus.ranks import Collectives
-from hookbus.run import BestResult, Run
-from hookbus.state import write_checkpoint
+from hookbus.metrics.results import Metrics
 from hookbus_checkpoint.plan import CheckpointDirectory, Plan
 from hookbus_checkpoint.snapshot import NO_MEMORY, get_memory
 
@@ -99,7 +99,7 @@ class Save:
         """
         if has_sharded_tensors(checkpoint):
             # Imported here because the module takes long to import.
-            from hookbus.checkpoints.sharded import write_generation
+            from hookbus.checkpoint.sharded import write_generation
 
             # Before rank 0 commits the main file, which refers to the shards.
             checkpoint = write_generation(self.folder.path, checkpoint, self.generation, ranks)

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hookbus._run.requests import Request
+from hookbus._run.run import BestResult, Run
+from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
-from hookbus.model.layouts import has_sharded_tensors
-from hookbus.ranks import Collectives
-from hookbus.requests import Request
-from hookbus.run import BestResult, Run
-from hookbus_checkpoint.background import AsyncWriter, WeightsChanged
+from hookbus_checkpoint.async_writer import AsyncWriter, WeightsChanged
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.plan import CheckpointDirectory, Plan

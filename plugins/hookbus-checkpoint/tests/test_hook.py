@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus
-from hookbus.checkpoints.files import verify
+from hookbus._run.run import Run
+from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError, WorkDirError
-from hookbus.run import Run
-from hookbus.state import read_checkpoint
 from hookbus.testing import check_hook, fake_training
 from hookbus_checkpoint import CheckpointHook
 
@@ -556,7 +556,7 @@ class TestSchedule:
     def test_validation_run_writes_no_checkpoints(self, tmp_path: Path) -> None:
         from torch import nn
 
-        from hookbus.loop import Trainer
+        from hookbus.trainer.trainer import Trainer
 
         trainer = Trainer(
             nn.Linear(2, 2),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.checkpoints.files import atomic_write, read_sidecar
+from hookbus.checkpoint.atomic_files import atomic_write, read_sidecar
 from hookbus_checkpoint.plan import CheckpointDirectory
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus, Trainer
-from hookbus.run import Run
-from hookbus.runs.workdir import read_status
-from hookbus.state import read_checkpoint
+from hookbus._run.run import Run
+from hookbus._run.work_dir import read_status
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.testing import check_hook, fake_training
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 

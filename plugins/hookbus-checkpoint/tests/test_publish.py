@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hookbus import Hook, HookBus
+from hookbus._run.run import Run
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, HookWarning
-from hookbus.run import Run
-from hookbus.state import read_checkpoint
 from hookbus.testing import Training, fake_training
 from hookbus_checkpoint import CheckpointHook
 

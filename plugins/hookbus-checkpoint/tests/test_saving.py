@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from hookbus import Hook
-from hookbus.checkpoints.files import verify
+from hookbus._run.run import Run
+from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, HookWarning
-from hookbus.run import Run
-from hookbus.state import read_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 from hookbus_checkpoint.saving import iter_tensors
-from tests.dying import run_in_fork
+from tests.crashes import run_in_fork
 
 Scores = {1: 0.5, 2: 0.9, 3: 0.95}
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from hookbus import Hook
-from hookbus.checkpoints.files import atomic_write, verify
+from hookbus._run.run import Run
+from hookbus.checkpoint.atomic_files import atomic_write, verify
+from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint
 from hookbus.errors import CheckpointCorruptedError, HookWarning
-from hookbus.run import Run
-from hookbus.state import find_latest_checkpoint, read_checkpoint
 from hookbus.testing import fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from hookbus import Hook, HookBus, Trainer
-from hookbus.checkpoints.files import verify
-from hookbus.run import Run
-from hookbus.state import read_checkpoint
+from hookbus._run.run import Run
+from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 

@@ -7,8 +7,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from hookbus import HookConfig
-from hookbus.rules import infer_direction, ambiguous_direction_message
-from hookbus_early_stopping.decision import StoppingRule, Mode
+from hookbus.metrics.direction import ambiguous_direction_message, infer_direction
+from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
 
 __all__ = ["EarlyStoppingConfig"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookbus import Hook, Metrics, Priority, Run
-from hookbus.rules import Direction
-from hookbus_early_stopping.best import BestWeights, restore_best_weights, check_saver
+from hookbus.hook import Direction
+from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
 from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.monitor import Monitor
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hookbus import Hook, HookBus, Run, Trainer
+from hookbus._run.run import BestResult
+from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
 from hookbus.errors import ConfigError, HookError, HookWarning, MetricError
-from hookbus.run import BestResult
-from hookbus.state import read_checkpoint, write_checkpoint
 from hookbus.testing import check_hook, fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
 from hookbus_early_stopping import EarlyStoppingHook

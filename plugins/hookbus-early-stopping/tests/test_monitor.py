@@ -6,8 +6,8 @@ import pytest
 
 from hookbus import Metrics
 from hookbus.errors import HookWarning, MetricError
-from hookbus_early_stopping.decision import Mode
 from hookbus_early_stopping.monitor import Monitor
+from hookbus_early_stopping.stopping_rule import Mode
 
 RESULTS = Metrics({"val/a/loss": 0.5, "val/b/loss": 0.25, "val/accuracy": 0.75})
 

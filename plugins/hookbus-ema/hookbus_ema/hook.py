@@ -8,12 +8,12 @@ from typing import Any
 from torch import Tensor
 
 from hookbus import Hook, Priority, every, hookimpl
+from hookbus._run.run import Run
 from hookbus.errors import HookError
-from hookbus.run import Run
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.following import sync_with_model, is_initialized, get_unwrapped_model
-from hookbus_ema.resume import start_average, restore_average
+from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, sync_with_model
+from hookbus_ema.resume import restore_average, start_average
 
 __all__ = ["EMAHook"]
 

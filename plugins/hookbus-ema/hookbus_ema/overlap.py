@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus.records.copies import current_stream
+from hookbus.writers.host_copies import current_stream
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError
-from hookbus.state import read_checkpoint
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average

@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookbus import Hook, HookBus
+from hookbus._run.requests import Request
+from hookbus._run.run import Run
+from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
 from hookbus.errors import CheckpointError, HookError, HookWarning
-from hookbus.loop import Trainer
-from hookbus.requests import Request
-from hookbus.run import Run
-from hookbus.state import read_checkpoint, write_checkpoint
 from hookbus.testing import check_hook, fake_training, fingerprint
+from hookbus.trainer.trainer import Trainer
 from hookbus_ema import EMAHook, ExponentialMovingAverage
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_ema import ExponentialMovingAverage, AsyncMovingAverage
+from hookbus_ema import AsyncMovingAverage, ExponentialMovingAverage
 
 
 class Gated(AsyncMovingAverage):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from hookbus.checkpoint.state import write_checkpoint
 from hookbus.errors import CheckpointError
-from hookbus.state import write_checkpoint
 from hookbus_ema import ExponentialMovingAverage
 from hookbus_ema.resume import load_average
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookbus import Hook, Priority, Run, hookimpl
-from hookbus.points import Unit
-from hookbus.rules import Direction
-from hookbus.when import Schedule, every
+from hookbus._events.points import Unit
+from hookbus._events.schedules import Schedule, every
+from hookbus.hook import Direction
 from hookbus_eval.config import EvalConfig
-from hookbus_eval.own import CustomValidation
-from hookbus_eval.stages import build_validation_schedule
+from hookbus_eval.schedule import build_validation_schedule
+from hookbus_eval.validation import CustomValidation
 
 __all__ = ["DistEvalHook", "EvalHook"]
 

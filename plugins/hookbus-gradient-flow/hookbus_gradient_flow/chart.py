@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from hookbus_gradient_flow.flow import Gradient
+from hookbus_gradient_flow.statistics import Gradient
 
 __all__ = ["render_chart"]
 

@@ -11,16 +11,16 @@ import numpy as np
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
-from hookbus.checkpoints.files import atomic_write
+from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.distributed.sharding import sharding_of
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
-from hookbus.model.layouts import sharding_of
-from hookbus.model.wrappers import unwrap_model
-from hookbus.pictures import image_directory
+from hookbus.writers.images import image_directory
 from hookbus_gradient_flow.chart import render_chart
 from hookbus_gradient_flow.config import GradientFlowConfig
-from hookbus_gradient_flow.flow import Gradient, GradientStats, compute_gradient_stats, get_loss_scale
-from hookbus_gradient_flow.health import ProblemReporter
-from hookbus_gradient_flow.targets import select_parameters, list_paths, match_targets
+from hookbus_gradient_flow.diagnostics import ProblemReporter
+from hookbus_gradient_flow.statistics import Gradient, GradientStats, compute_gradient_stats, get_loss_scale
+from hookbus_gradient_flow.targets import list_paths, match_targets, select_parameters
 
 __all__ = ["GradientFlowHook"]
 

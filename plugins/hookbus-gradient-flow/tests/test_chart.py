@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from hookbus_gradient_flow.chart import (
-    PROBLEM_COLOR,
     BAR_WIDTH,
     HEADER_HEIGHT,
     LABEL_WIDTH,
-    MAX_COLOR,
     MARGIN,
+    MAX_COLOR,
     MEAN_COLOR,
+    PROBLEM_COLOR,
     render_chart,
 )
-from hookbus_gradient_flow.flow import Gradient
+from hookbus_gradient_flow.statistics import Gradient
 
 
 def get_columns(image, row, color, height=16):

@@ -8,10 +8,10 @@ from torch.distributed.fsdp import fully_shard
 
 from hookbus import Hook
 from hookbus.errors import ConfigError
-from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
+from hookbus.trainer.trainer import Trainer
 from hookbus_gradient_flow import GradientFlowHook
-from hookbus_gradient_flow.flow import compute_gradient_stats
+from hookbus_gradient_flow.statistics import compute_gradient_stats
 
 ONE = torch.ones(1, 1)
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hookbus_gradient_flow.targets import select_parameters, list_paths, match_targets
+from hookbus_gradient_flow.targets import list_paths, match_targets, select_parameters
 
 NAMES = ["stem.weight", "layer1.0.weight", "layer1.0.bias", "layer10.0.weight", "head.weight"]
 

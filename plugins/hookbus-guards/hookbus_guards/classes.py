@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus.training.loaders import iter_datasets
+from hookbus.data.loaders import iter_datasets
 
 __all__ = ["get_classes", "datasets_with_classes", "find_heads"]
 

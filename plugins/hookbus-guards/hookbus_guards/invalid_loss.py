@@ -9,7 +9,7 @@ import torch
 from hookbus import Hook, Run, every, hookimpl
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
-from hookbus_guards.terms import format_terms, extract_loss_terms, check_finite
+from hookbus_guards.terms import check_finite, extract_loss_terms, format_terms
 from hookbus_guards.weights import has_invalid_weights
 
 __all__ = ["CheckInvalidLossHook"]

@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run, between, hookimpl, once
+from hookbus._training.evaluation import named_loaders
+from hookbus.data.batches import get_targets
+from hookbus.data.loaders import loader_length
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import ConfigError, LoopError
-from hookbus.model.wrappers import unwrap_model
-from hookbus.training.evaluation import named_loaders
-from hookbus.training.loaders import loader_length
-from hookbus.training.scores import get_targets
-from hookbus_guards.classes import get_classes, datasets_with_classes, find_heads
+from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 from hookbus_guards.config import StartupCheckConfig
 from hookbus_guards.labels import invalid_labels
 

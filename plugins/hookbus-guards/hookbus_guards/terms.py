@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus.windows import to_floats, to_widest_float
+from hookbus.metrics.windows import to_floats, to_widest_float
 
 __all__ = ["format_terms", "extract_loss_terms", "check_finite"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from hookbus_guards.classes import get_classes, datasets_with_classes, find_heads
+from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 
 
 class Data(list[Any]):

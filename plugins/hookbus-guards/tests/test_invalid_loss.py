@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from hookbus import Hook, HookBus, Run, Trainer
+from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 from hookbus.errors import HookError, LoopError
-from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus.testing import check_hook
 from hookbus_guards import CheckInvalidLossHook
 

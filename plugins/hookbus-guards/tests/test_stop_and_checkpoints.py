@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hookbus import Hook, HookBus, Run, Trainer
+from hookbus._run.requests import Request
+from hookbus._run.work_dir import read_status
 from hookbus.errors import LoopError
-from hookbus.requests import Request
-from hookbus.runs.workdir import read_status
 from hookbus_guards import CheckInvalidLossHook
 
 NAN = math.nan

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hookbus_guards.terms import format_terms, extract_loss_terms, check_finite
+from hookbus_guards.terms import check_finite, extract_loss_terms, format_terms
 
 INF, NAN = math.inf, math.nan
 

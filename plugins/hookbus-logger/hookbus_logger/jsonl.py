@@ -12,11 +12,11 @@ from typing import Any
 
 from hookbus import Run
 from hookbus.errors import HookError, HookWarning
-from hookbus.metrics import Metrics
-from hookbus.records.secrets import redact_config
+from hookbus.metrics.results import Metrics
+from hookbus.writers.redaction import redact_config
 from hookbus_logger.config import JsonlConfig
-from hookbus_logger.lines import JsonLines, Row
-from hookbus_logger.records import MetricRecorder, get_epoch
+from hookbus_logger.json_lines import JsonLines, Row
+from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 
 __all__ = ["JsonlHook"]

@@ -8,22 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 from hookbus import Priority, Run, hookimpl
+from hookbus._run.run import BestResult
 from hookbus.errors import format_error
-from hookbus.metrics import Metrics
-from hookbus.run import BestResult
+from hookbus.metrics.results import Metrics
 from hookbus_logger.config import LoggerConfig
-from hookbus_logger.console import get_console, redirect_messages, print_line, print_block
+from hookbus_logger.console import get_console, print_block, print_line, redirect_messages
 from hookbus_logger.format import (
     Cell,
     Part,
+    build_epoch_table,
     format_clock_time,
     format_count,
-    build_epoch_table,
+    format_values,
     is_time,
     join_groups,
-    format_values,
 )
-from hookbus_logger.records import MetricRecorder, get_epoch
+from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
 
 __all__ = ["LoggerHook"]
 

@@ -13,11 +13,11 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from hookbus import Hook, Priority, Run, every, hookimpl, once
-from hookbus.metrics import Metrics
-from hookbus_logger.bar import ThroughputMeter, Ticker, ProgressState, build_bar, format_line
+from hookbus.metrics.results import Metrics
 from hookbus_logger.config import ProgressConfig
 from hookbus_logger.console import get_console, print_line
 from hookbus_logger.format import format_clock_time, format_count
+from hookbus_logger.progress_bar import ProgressState, ThroughputMeter, Ticker, build_bar, format_line
 
 __all__ = ["ProgressHook"]
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from torch import nn
 
 from hookbus import Hook, Priority, Trainer
-from hookbus.requests import Request
-from hookbus.run import Run
-from hookbus.state import write_checkpoint
+from hookbus._run.requests import Request
+from hookbus._run.run import Run
+from hookbus.checkpoint.state import write_checkpoint
 
 
 @pytest.fixture(autouse=True)

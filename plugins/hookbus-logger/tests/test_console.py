@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from hookbus import HookBus
-from hookbus_logger.console import get_console, redirect_messages, print_line, print_block
+from hookbus_logger.console import get_console, print_block, print_line, redirect_messages
 
 LOGGER = logging.getLogger("hookbus")
 
@@ -99,7 +99,7 @@ def test_multiline_text_is_indented_to_its_first_line(console: Console) -> None:
 def test_messages_are_printed_with_their_level(console: Console) -> None:
     with redirect_messages(console):
         LOGGER.info("resumed from %s", "x")
-        logging.getLogger("hookbus.state").warning("unexpected")
+        logging.getLogger("hookbus.checkpoint.state").warning("unexpected")
         LOGGER.debug("not shown")
 
     assert printed_text(console) == ["resumed from x", "warning  unexpected"]

@@ -10,13 +10,13 @@ from rich.console import Console
 from hookbus_logger.format import (
     Cell,
     Part,
+    build_epoch_table,
     format_clock_time,
     format_count,
     format_duration,
-    build_epoch_table,
-    join_groups,
     format_number,
     format_values,
+    join_groups,
 )
 
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus, Priority, Trainer, every, hookimpl
+from hookbus._run.run import Run
 from hookbus.errors import HookWarning
-from hookbus.run import Run
 from hookbus.testing import check_hook, fake_training
 from hookbus_logger import JsonlHook, read_jsonl
 

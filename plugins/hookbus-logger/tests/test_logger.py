@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus, Trainer, get_default_hooks
-from hookbus.requests import Request
-from hookbus.run import BestResult, Run
+from hookbus._run.requests import Request
+from hookbus._run.run import BestResult, Run
 from hookbus.testing import check_hook, fake_training
 from hookbus_logger import LoggerHook, ProgressHook
 

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from hookbus import Hook, HookBus, Trainer
-from hookbus.run import Run
+from hookbus._run.run import Run
 from hookbus.testing import check_hook, fake_training
 from hookbus_logger import LoggerHook, ProgressHook
 

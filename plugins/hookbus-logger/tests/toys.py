@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hookbus import Hook
-from hookbus.run import Run
+from hookbus._run.run import Run
 
 
 class StopAt(Hook):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hookbus.records.names import sanitize_name
+from hookbus.writers.tags import sanitize_name
 
 __all__ = ["to_mlflow_name"]
 
@@ -14,5 +14,5 @@ FORBIDDEN = re.compile(r"[^/\w.\- ]|^/|(?<=/)/|/$|(?:(?<=^)|(?<=/))\.\.?(?=/|$)"
 
 
 def to_mlflow_name(name: str) -> str:
-    """Return the name of a record in MLflow, made valid by `hookbus.records.names.sanitize_name`."""
+    """Return the name of a record in MLflow, made valid by `hookbus.writers.tags.sanitize_name`."""
     return sanitize_name(name, FORBIDDEN, MAX_LENGTH)

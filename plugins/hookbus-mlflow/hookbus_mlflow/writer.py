@@ -16,10 +16,10 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from hookbus import Writer
-from hookbus.pictures import to_pil_image
-from hookbus.records.copies import to_finite_array
-from hookbus.records.secrets import flatten
-from hookbus.writers import RecordKey
+from hookbus.writers.host_copies import to_finite_array
+from hookbus.writers.images import to_pil_image
+from hookbus.writers.redaction import flatten
+from hookbus.writers.writer import RecordKey
 from hookbus_mlflow.database import check_database
 from hookbus_mlflow.names import to_mlflow_name
 

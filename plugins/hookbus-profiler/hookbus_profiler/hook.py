@@ -10,8 +10,8 @@ from hookbus import Hook, Run
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.flops import get_peak_flops
 from hookbus_profiler.output import ProfilerOutput
+from hookbus_profiler.profiling_window import ProfilingWindow
 from hookbus_profiler.report import Report
-from hookbus_profiler.window import ProfilingWindow
 
 __all__ = ["ProfilerHook"]
 

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from hookbus import Run
-from hookbus.checkpoints.files import atomic_write
-from hookbus.distributed import is_main, rank, world_size
+from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.distributed.process_group import is_main, rank, world_size
 from hookbus_profiler.config import ProfilerConfig
+from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.report import Report
-from hookbus_profiler.session import Cycle
 from hookbus_profiler.traces import TraceWriter, format_operators
 
 __all__ = ["ProfilerOutput"]

@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hookbus_profiler.split import OTHER, PARTS, Times
+from hookbus_profiler.time_breakdown import OTHER, PARTS, Times
 
 __all__ = ["Report"]
 

@@ -7,11 +7,11 @@ import torch
 
 from hookbus import Hook, HookBus
 from hookbus.errors import HookWarning
-from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
+from hookbus.trainer.trainer import Trainer
 from hookbus_profiler import ProfilerHook
+from hookbus_profiler.cycle import Cycle, is_profiling
 from hookbus_profiler.flops import get_peak_flops
-from hookbus_profiler.session import Cycle, is_profiling
 
 CYCLE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
 

@@ -4,10 +4,10 @@ import torch
 from hookbus import Hook, HookBus
 from hookbus.testing import fake_training
 from hookbus_profiler.config import ProfilerConfig
+from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.output import ProfilerOutput
 from hookbus_profiler.report import Report
-from hookbus_profiler.session import Cycle
-from hookbus_profiler.split import Times
+from hookbus_profiler.time_breakdown import Times
 
 
 def record_cycle():

@@ -1,7 +1,7 @@
 import pytest
 
 from hookbus_profiler.report import Report
-from hookbus_profiler.split import Times
+from hookbus_profiler.time_breakdown import Times
 
 
 def build_times(hooks=(), **parts):

@@ -8,7 +8,7 @@ from textwrap import dedent, indent
 import pytest
 
 from hookbus import Hook
-from hookbus.loop import Trainer
+from hookbus.trainer.trainer import Trainer
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits.yaml"
 EXAMPLES = {

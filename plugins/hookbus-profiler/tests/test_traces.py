@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from hookbus_profiler.session import Cycle
+from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.traces import TraceWriter, format_operators
 
 

@@ -8,7 +8,7 @@ from hookbus_runtime.config import (
     TimeLimitConfig,
 )
 from hookbus_runtime.empty_cache import EmptyCacheHook
-from hookbus_runtime.garbage import GarbageCollectionHook
+from hookbus_runtime.garbage_collection import GarbageCollectionHook
 from hookbus_runtime.mean_teacher import MeanTeacherHook
 from hookbus_runtime.out_of_memory import OutOfMemoryHook
 from hookbus_runtime.runtime_info import RuntimeInfoHook

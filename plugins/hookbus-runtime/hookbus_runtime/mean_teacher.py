@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, hookimpl
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrap_model
 from hookbus_runtime.config import MeanTeacherConfig
-from hookbus_runtime.follow import update_teacher, match_tensors
+from hookbus_runtime.teacher_update import match_tensors, update_teacher
 
 __all__ = ["MeanTeacherHook"]
 

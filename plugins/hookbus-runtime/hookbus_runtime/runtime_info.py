@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from hookbus import Hook, Priority, Run
-from hookbus.records.secrets import flatten, redact_config
-from hookbus.runs.ending import write_status
-from hookbus_runtime.facts import collect_environment
+from hookbus._run.finalize import write_status
+from hookbus.writers.redaction import flatten, redact_config
+from hookbus_runtime.environment import collect_environment
 
 __all__ = ["RuntimeInfoHook"]
 

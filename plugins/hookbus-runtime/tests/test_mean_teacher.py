@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hookbus import Hook, HookBus, Run, Trainer
+from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 from hookbus.errors import HookError
-from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus_runtime import MeanTeacherHook
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from hookbus import Hook, HookBus, Run, Trainer
+from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 from hookbus.errors import ConfigError
-from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus.testing import check_hook, fake_training
 from hookbus_runtime import OutOfMemoryHook
 

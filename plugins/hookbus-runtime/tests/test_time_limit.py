@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 from hookbus import HookBus
-from hookbus.run import Run
-from hookbus.state import build_checkpoint, write_checkpoint
+from hookbus._run.run import Run
+from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 from hookbus.testing import check_hook
 from hookbus_runtime import TimeLimitHook
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrap_model
 
 __all__ = ["SetEpochInfoHook"]
 

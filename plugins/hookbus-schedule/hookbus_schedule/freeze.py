@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
-from hookbus.model.wrappers import unwrap_model
 from hookbus_schedule.config import FreezeConfig
 
 __all__ = ["FreezeHook"]

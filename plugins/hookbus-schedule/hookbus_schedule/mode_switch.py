@@ -8,9 +8,9 @@ from weakref import WeakSet
 from torch import nn
 
 from hookbus import Hook, Run
-from hookbus.model.wrappers import unwrap_model
-from hookbus_schedule.border import Milestone, final_phase_start
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus_schedule.config import YOLOXModeSwitchConfig
+from hookbus_schedule.milestones import Milestone, final_phase_start
 from hookbus_schedule.pipelines import SkipTypes, warn_shared_dataset
 
 __all__ = ["YOLOXModeSwitchHook"]

@@ -8,7 +8,7 @@ from typing import Any
 from hookbus import Hook, Metrics, Run
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
-from hookbus_schedule.stepping import SchedulerEntry, check_scheduler_config, build_scheduler_entries
+from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entries, check_scheduler_config
 
 __all__ = ["ParamSchedulerHook"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError
-from hookbus_schedule.border import Milestone
 from hookbus_schedule.config import PipelineSwitchConfig
+from hookbus_schedule.milestones import Milestone
 from hookbus_schedule.pipelines import SwitchPipeline, warn_shared_dataset
 
 __all__ = ["PipelineSwitchHook"]

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from hookbus import Run, resolve_import
+from hookbus.data.loaders import iter_datasets
 from hookbus.errors import ConfigError
-from hookbus.training.loaders import iter_datasets
-from hookbus_schedule.border import Milestone
+from hookbus_schedule.milestones import Milestone
 
 __all__ = ["Compose", "SkipTypes", "DatasetSwitch", "SwitchPipeline", "build_pipeline", "warn_shared_dataset"]
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError, HookError
-from hookbus_schedule.border import get_epoch_length
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
-from hookbus_schedule.curve import yolox_lr
+from hookbus_schedule.milestones import get_epoch_length
+from hookbus_schedule.yolox_curve import yolox_lr
 
 __all__ = ["YOLOXLrUpdaterHook"]
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from hookbus import Hook, HookBus, Run, Trainer
-from hookbus.state import build_checkpoint, write_checkpoint
+from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 
 
 class DetectionDataset(Dataset[Any]):

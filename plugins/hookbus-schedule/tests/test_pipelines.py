@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hookbus.errors import ConfigError
-from hookbus_schedule.border import Milestone
+from hookbus_schedule.milestones import Milestone
 from hookbus_schedule.pipelines import SkipTypes, SwitchPipeline, build_pipeline
 
 

@@ -4,7 +4,7 @@ from hookbus_sync.config import SyncMetricsConfig, SyncRandomSizeConfig
 from hookbus_sync.metrics import SyncMetricsHook
 from hookbus_sync.random_size import SyncRandomSizeHook
 from hookbus_sync.sampler_seed import DistSamplerSeedHook
-from hookbus_sync.tensors import SyncBuffersHook, SyncNormHook
+from hookbus_sync.tensor_sync import SyncBuffersHook, SyncNormHook
 
 __all__ = [
     "DistSamplerSeedHook",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hookbus import Hook, Run
 from hookbus.errors import MetricError
-from hookbus.windows import to_widest_float
+from hookbus.metrics.windows import to_widest_float
 from hookbus_sync.config import SyncMetricsConfig
 
 __all__ = ["SyncMetricsHook"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus import Hook, Run
+from hookbus.data.loaders import iter_datasets
 from hookbus.errors import ConfigError
-from hookbus.training.loaders import iter_datasets
 from hookbus_sync.config import SyncRandomSizeConfig
 from hookbus_sync.sizes import Sizes
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from hookbus import Hook, HookBus, Run, Trainer
+from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 from hookbus.errors import ConfigError, LoopError
-from hookbus.state import build_checkpoint, write_checkpoint
 from hookbus_sync import SyncRandomSizeHook
 from hookbus_sync.random_size import Resize
 from hookbus_sync.sizes import Sizes

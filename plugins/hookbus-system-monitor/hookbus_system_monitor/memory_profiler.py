@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Priority, Run, every, hookimpl
-from hookbus.distributed import rank
+from hookbus.distributed.process_group import rank
 from hookbus.errors import format_error
 from hookbus_system_monitor.allocator import get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
-from hookbus_system_monitor.lines import format_memory_fields, format_memory_sentence
+from hookbus_system_monitor.deferred_records import MonitorHook
 from hookbus_system_monitor.memory import get_process_memory, get_process_peak, get_swap_memory, get_system_memory
+from hookbus_system_monitor.memory_text import format_memory_fields, format_memory_sentence
 from hookbus_system_monitor.readings import GB
-from hookbus_system_monitor.records import MonitorHook
 from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
-from hookbus_system_monitor.watch import ThresholdWatch
+from hookbus_system_monitor.threshold_watch import ThresholdWatch
 
 __all__ = ["MemoryProfilerHook"]
 

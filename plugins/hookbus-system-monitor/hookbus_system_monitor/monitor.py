@@ -11,15 +11,15 @@ from typing import Any
 from hookbus import Priority, Run
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
+from hookbus_system_monitor.deferred_records import MonitorHook
 from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider, get_cuda_uuids
 from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
 from hookbus_system_monitor.nvml import NvmlProvider
-from hookbus_system_monitor.plots import save_plots, plot_error
+from hookbus_system_monitor.plots import plot_error, save_plots
 from hookbus_system_monitor.readings import Probe, Reader, Values
-from hookbus_system_monitor.records import MonitorHook
 from hookbus_system_monitor.sampler import Sampler
 from hookbus_system_monitor.samples import Samples
-from hookbus_system_monitor.visible import get_process_devices
+from hookbus_system_monitor.visible_devices import get_process_devices
 
 __all__ = ["SystemMonitorHook"]
 

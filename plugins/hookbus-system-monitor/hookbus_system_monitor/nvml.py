@@ -17,7 +17,7 @@ from typing import Any
 import pynvml
 
 from hookbus_system_monitor.readings import GB, Probe, Reader, Total, Values
-from hookbus_system_monitor.visible import Entry, Gpu, select_gpus
+from hookbus_system_monitor.visible_devices import Entry, Gpu, select_gpus
 
 __all__ = ["NvmlProvider"]
 

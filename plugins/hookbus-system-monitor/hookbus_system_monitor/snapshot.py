@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hookbus.checkpoints.files import write_json
+from hookbus.checkpoint.atomic_files import write_json
 
 __all__ = ["is_out_of_memory", "save_snapshot"]
 

@@ -3,7 +3,7 @@ import sys
 
 from PIL import Image
 
-from hookbus_system_monitor.plots import group_by_unit, save_plots, plot_error
+from hookbus_system_monitor.plots import group_by_unit, plot_error, save_plots
 
 VALUES = {
     "system/cpu_percent": [None, 40, 50],

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from hookbus import Hook
-from hookbus.loop import Trainer
+from hookbus.trainer.trainer import Trainer
 
 BATCHES = [torch.zeros(4, 2)] * 6
 

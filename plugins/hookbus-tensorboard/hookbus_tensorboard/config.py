@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hookbus.records.recording import WriterConfig
+from hookbus.writers.hook import WriterConfig
 
 __all__ = ["TensorBoardConfig"]
 

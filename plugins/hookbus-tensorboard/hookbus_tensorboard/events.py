@@ -15,7 +15,7 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hookbus.records.appended_file import AppendOnlyFile
+from hookbus.writers.append_only_file import AppendOnlyFile
 
 __all__ = ["EventFile", "list_records"]
 

@@ -9,12 +9,12 @@ from typing import Any
 from torch import nn
 
 from hookbus import Run, Writer, WriterHook, every, hookimpl
+from hookbus._training.evaluation import eval_mode
+from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import format_error
-from hookbus.model.layouts import sharding_of
-from hookbus.training.evaluation import eval_mode
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.graph import trace_graph
-from hookbus_tensorboard.inputs import get_model_arguments, find_images, subsample
+from hookbus_tensorboard.inputs import find_images, get_model_arguments, subsample
 from hookbus_tensorboard.summary import format_config, format_model
 
 __all__ = ["TensorBoardHook"]

@@ -1,6 +1,6 @@
 import torch
 
-from hookbus_tensorboard.inputs import get_model_arguments, find_images, subsample
+from hookbus_tensorboard.inputs import find_images, get_model_arguments, subsample
 
 
 def test_model_arguments_exclude_the_targets():

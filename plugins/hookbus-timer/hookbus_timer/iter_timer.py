@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hookbus import Hook, Priority
-from hookbus.run import Run
+from hookbus._run.run import Run
 from hookbus_timer.config import IterTimerConfig
-from hookbus_timer.laps import IterationTimer
+from hookbus_timer.iteration_timer import IterationTimer
 from hookbus_timer.rates import remaining_iterations
 
 __all__ = ["IterTimerHook"]

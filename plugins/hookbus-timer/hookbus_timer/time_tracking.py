@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook, Priority
+from hookbus._run.run import Run
 from hookbus.errors import HookError
-from hookbus.run import Run
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.durations import UNKNOWN, format_duration
 from hookbus_timer.epochs import EpochTimer

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus import Hook, HookBus, state
+from hookbus import Hook, HookBus
+from hookbus.checkpoint import state
 from hookbus.errors import HookWarning
-from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook
+from hookbus.trainer.trainer import Trainer
 from hookbus_timer import IterTimerHook
 
 from .toys import ScalarRecorder

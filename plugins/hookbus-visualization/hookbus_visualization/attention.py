@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from hookbus_visualization.attention_weights import capture_attention_weights
 from hookbus_visualization.grid import resize_to_fit
-from hookbus_visualization.heatmap import FloatArray, apply_colormap, overlay_heatmap, normalize
+from hookbus_visualization.heatmap import FloatArray, apply_colormap, normalize, overlay_heatmap
 from hookbus_visualization.panel import RGBImage
 
 __all__ = ["Patches", "render_attention", "infer_patches"]

@@ -19,8 +19,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from hookbus.errors import HookError
-from hookbus_visualization.probe import copy_tensors, get_modules, isolated_forward
-from hookbus_visualization.unchanged import call_model
+from hookbus_visualization.isolated_forward import copy_tensors, get_modules, isolated_forward
+from hookbus_visualization.preserve_model import call_model
 
 __all__ = ["capture_attention_weights", "compute_weights"]
 

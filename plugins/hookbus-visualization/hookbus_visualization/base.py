@@ -13,19 +13,19 @@ from PIL import Image
 from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
-from hookbus.checkpoints.files import atomic_write
-from hookbus.errors import HookError, suggest_names, format_error
-from hookbus.model.wrappers import unwrap_model
-from hookbus.pictures import image_directory
-from hookbus.records.names import sanitize_name
-from hookbus.training.batches import move_to_device
+from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.data.batches import move_to_device
+from hookbus.distributed.unwrap import unwrap_model
+from hookbus.errors import HookError, format_error, suggest_names
+from hookbus.writers.images import image_directory
+from hookbus.writers.tags import sanitize_name
+from hookbus_visualization.compose import compose_panels, has_display, open_window
 from hookbus_visualization.config import ImageConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
+from hookbus_visualization.isolated_forward import copy_tensors, isolated_forward
 from hookbus_visualization.panel import Panel, RGBImage
-from hookbus_visualization.probe import copy_tensors, isolated_forward
-from hookbus_visualization.seen import Samples, extract_predictions, extract_samples, describe_shapes
-from hookbus_visualization.sheet import has_display, open_window, compose_panels
-from hookbus_visualization.unchanged import call_model
+from hookbus_visualization.preserve_model import call_model
+from hookbus_visualization.samples import Samples, describe_shapes, extract_predictions, extract_samples
 
 __all__ = ["ImageHook", "SampleHook"]
 

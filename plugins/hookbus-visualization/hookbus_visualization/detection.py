@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hookbus_visualization.annotation_hook import AnnotationHook
 from hookbus_visualization.config import DetVisualizationConfig
-from hookbus_visualization.grid import resize_to_fit, compute_layout
-from hookbus_visualization.instances import BOX_KEYS, Instances, DrawStyle, draw_instances, read_instances
-from hookbus_visualization.locating import AnnotationHook
+from hookbus_visualization.grid import compute_layout, resize_to_fit
+from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
 from hookbus_visualization.panel import Panel, RGBImage
 
 __all__ = ["DetVisualizationHook"]

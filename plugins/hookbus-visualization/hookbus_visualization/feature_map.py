@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookbus import Run, every, hookimpl
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrap_model
 from hookbus_visualization.base import ImageHook
 from hookbus_visualization.config import FeatureMapConfig
-from hookbus_visualization.features import compute_feature_maps, select_layers, render_maps
+from hookbus_visualization.features import compute_feature_maps, render_maps, select_layers
 from hookbus_visualization.panel import Panel
-from hookbus_visualization.seen import describe_shapes
+from hookbus_visualization.samples import describe_shapes
 
 __all__ = ["FeatureMapHook"]
 

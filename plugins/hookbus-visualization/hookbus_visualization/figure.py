@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hookbus_visualization.grid import resize_to_fit, compute_layout
+from hookbus_visualization.grid import compute_layout, resize_to_fit
 from hookbus_visualization.panel import Panel, RGBImage
 
 __all__ = ["render_figure"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from hookbus_visualization.panel import TEXT_COLOR, BACKGROUND_COLOR, Panel, RGBImage
+from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Panel, RGBImage
 
 __all__ = ["hstack_images", "resize_to_fit", "render_grid", "compute_layout", "ellipsize", "get_font"]
 

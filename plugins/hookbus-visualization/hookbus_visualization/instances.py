@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from hookbus_visualization.boxes import BoxFormat, draw_boxes, to_xyxy
 from hookbus_visualization.images import to_array
-from hookbus_visualization.masks import draw_edges, find_boundaries, to_instance_masks, overlay_classes, merge_instances
+from hookbus_visualization.masks import draw_edges, find_boundaries, merge_instances, overlay_classes, to_instance_masks
+from hookbus_visualization.nested_values import get_first, sort_by_score
 from hookbus_visualization.palette import class_colors, class_name
 from hookbus_visualization.panel import Color, RGBImage
-from hookbus_visualization.parts import get_first, sort_by_score
 from hookbus_visualization.tags import draw_tags
 
 __all__ = ["BOX_KEYS", "Instances", "DrawStyle", "draw_instances", "read_instances"]

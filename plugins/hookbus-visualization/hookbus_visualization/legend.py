@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 
 from hookbus_visualization.grid import ellipsize, get_font
 from hookbus_visualization.palette import class_color, class_name
-from hookbus_visualization.panel import TEXT_COLOR, BACKGROUND_COLOR, Color, RGBImage
+from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Color, RGBImage
 
 __all__ = ["draw_legend"]
 

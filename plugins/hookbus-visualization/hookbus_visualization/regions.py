@@ -14,14 +14,14 @@ from hookbus_visualization.masks import (
     NO_CLASS,
     draw_edges,
     find_boundaries,
-    to_instance_masks,
-    to_label_map,
+    merge_instances,
     overlay_classes,
     resize_labels,
-    merge_instances,
+    to_instance_masks,
+    to_label_map,
 )
+from hookbus_visualization.nested_values import get_first, sort_by_score
 from hookbus_visualization.panel import Color, RGBImage
-from hookbus_visualization.parts import get_first, sort_by_score
 
 __all__ = ["TARGET_KEYS", "Regions", "draw_regions", "read_regions"]
 

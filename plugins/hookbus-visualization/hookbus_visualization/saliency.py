@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from hookbus_visualization.grid import resize_to_fit
-from hookbus_visualization.heatmap import overlay_heatmap, normalize
+from hookbus_visualization.heatmap import normalize, overlay_heatmap
+from hookbus_visualization.isolated_forward import isolated_forward
 from hookbus_visualization.panel import RGBImage
-from hookbus_visualization.probe import isolated_forward
-from hookbus_visualization.scores import select_classes, make_leaf, extract_scores
-from hookbus_visualization.unchanged import call_model
+from hookbus_visualization.preserve_model import call_model
+from hookbus_visualization.scores import extract_scores, make_leaf, select_classes
 
 __all__ = ["compute_saliency", "render_saliency"]
 

@@ -1,142 +1,113 @@
-"""Panels of single samples: input, target and prediction. Independent of hookbus."""
+"""Extraction of inputs, targets and predictions from batches and outputs, by the usual keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from hookbus.data.batches import get_targets
 
-from hookbus_visualization.grid import hstack_images
-from hookbus_visualization.images import to_array, is_image, to_pixels
-from hookbus_visualization.located import is_segmentation, has_boxes, build_objects_panel, build_regions_panel
-from hookbus_visualization.panel import Panel, RGBImage
-from hookbus_visualization.tokens import render_tokens
-from hookbus_visualization.verdict import ClassificationResult, compare_classes
+__all__ = ["PREDICTION_KEYS", "Samples", "take_first", "extract_predictions", "extract_samples", "describe_shapes"]
 
-__all__ = ["render_input", "build_sample_panel"]
-
-PixelConverter = Callable[[Any], RGBImage]
+# In order of precedence: a batch of a multimodal model may contain both "pixel_values" and "input_ids".
+IMAGE_KEYS = ("images", "image", "pixel_values", "inputs", "input", "input_ids", "img", "data", "x")
+PREDICTION_KEYS = ("output", "outputs", "logits", "predictions", "prediction", "preds", "pred", "probs", "out")
 
 
-def build_sample_panel(
-    image: Any,
-    target: Any,
-    prediction: Any,
-    names: Sequence[str] = (),
-    pixels: PixelConverter = to_pixels,
-    threshold: float = 0.0,
-) -> Panel:
-    """Return the panel of one sample.
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples of a batch, with the device and type of each value unchanged.
+
+    Attributes:
+        inputs: Model inputs: one value, a tuple of positional arguments, or a mapping of keyword arguments.
+        images: Displayed inputs, one per sample.
+        targets: Ground truth, one value per sample; None if unknown.
+        predictions: Model predictions, one value per sample, or a mapping of such values; None if unknown.
+    """
+
+    inputs: Any = None
+    images: Any = None
+    targets: Any = None
+    predictions: Any = None
+
+    def take_first(self, count: int) -> Samples:
+        """Return the first `count` samples, detached from the autograd graph."""
+        parts = self.inputs
+        inputs = (
+            tuple(take_first(part, count) for part in parts) if isinstance(parts, tuple) else take_first(parts, count)
+        )
+        columns = {name: take_first(getattr(self, name), count) for name in ("images", "targets", "predictions")}
+        return replace(self, inputs=inputs, **columns)
+
+
+def extract_samples(batch: Any, outputs: Any) -> Samples:
+    """Extract the samples under the usual keys.
 
     Args:
-        image: The input: an image, tokens (integers or words), or a vector of numbers.
-        target: The ground truth: a class, numbers, an image, a label map, a mapping with boxes, or a class per token;
-            None if unknown.
-        prediction: The prediction, in the same form as `target`; class predictions may be scores of all classes. None
-            if unknown.
-        names: Names of the classes, by class index.
-        pixels: Function that converts input and output images to pixels.
-        threshold: Minimum score of a detection.
+        batch: `(inputs, targets)`, `(*inputs, targets)`, a mapping with usual keys, or the inputs.
+        outputs: Outputs of the step: a mapping with a usual key, a mapping of predictions (scalars such as losses are
+            ignored), or the prediction.
 
     Returns:
-        The panel. Classes and numbers are in the caption, tokens are below the input, boxes are on the input; images
-        and label maps are next to the input, in the order input, target, prediction.
-
-    Raises:
-        ValueError: If the values have no supported form.
+        The samples of the batch.
     """
-    input_image = render_input(image, pixels)
-    values = [value for value in (target, prediction) if value is not None]
-    # From the most to the least specific form: a label map is also an image, and a row of token classes also numbers.
-    if any(map(has_boxes, values)):
-        return build_objects_panel(input_image, target, prediction, names, threshold)
-    if is_segmentation(target, prediction):
-        return build_regions_panel(input_image, target, prediction)
-    classes = _get_token_classes(target), _get_token_classes(prediction)
-    if _is_tokens(image) and any(row is not None for row in classes):
-        return _build_token_panel(input_image, *classes, names)
-    if any(is_image(to_array(value)) for value in values):
-        return _build_image_panel(input_image, target, prediction, pixels)
-    if not all(map(_is_numeric, values)):
-        raise ValueError("target and prediction must be classes, numbers, tokens, boxes or images")
-    verdict = compare_classes(target, prediction, names)
-    return Panel(input_image, verdict.text, verdict.frame)
+    targets = get_targets(batch)
+    inputs = _extract_inputs(batch)
+    images = _get_first_key(IMAGE_KEYS, batch) if isinstance(batch, Mapping) else inputs
+    return Samples(inputs, images[0] if isinstance(images, tuple) else images, targets, extract_predictions(outputs))
 
 
-def render_input(value: Any, pixels: PixelConverter = to_pixels) -> RGBImage:
-    """Render a model input.
+def extract_predictions(outputs: Any) -> Any:
+    """Extract the prediction from the outputs of a step; None if the outputs are scalars only, such as losses."""
+    if not isinstance(outputs, Mapping):
+        return outputs
+    predictions = _get_first_key(PREDICTION_KEYS, outputs)
+    others = {key: value for key, value in outputs.items() if not _is_scalar(value)}
+    return (others or None) if predictions is None else predictions
 
-    Args:
-        value: An image, tokens (a text, words or integers), or a vector of numbers.
-        pixels: Function that converts images to pixels.
 
-    Returns:
-        The pixels, (H, W, 3), uint8.
+def take_first(value: Any, count: int) -> Any:
+    """Return the first samples of a tensor, an array or a sequence, or of each value of a mapping.
 
-    Raises:
-        ValueError: If the value is neither an image, nor tokens, nor a vector of numbers.
+    Any other value is returned unchanged.
     """
-    if _is_tokens(value):
-        return render_tokens(value.split() if isinstance(value, str) else list(to_array(value)))
-    array = to_array(value)
-    if array.ndim == 1 and array.size and array.dtype.kind in "bf":
-        return pixels(array[None])
-    if not is_image(array):
-        raise ValueError("inputs must be images, tokens or vectors of numbers")
-    return pixels(value)
+    if isinstance(value, Mapping):
+        return {key: take_first(item, count) for key, item in value.items()}
+    if getattr(value, "ndim", 0) > 0:
+        return (value.detach() if hasattr(value, "detach") else value)[:count]
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return list(value[:count])
+    return value
 
 
-def _is_tokens(value: Any) -> bool:
-    if isinstance(value, str):
-        return True
-    array = to_array(value)
-    return array.ndim == 1 and array.size > 0 and array.dtype.kind in "iuU"
+def describe_shapes(value: Any) -> str:
+    """Format the types and shapes of a nested value, for messages."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {describe_shapes(item)}' for key, item in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        # A batch may be a list of hundreds of images: three items are enough for a message.
+        more = f", and {len(value) - 3} more" if len(value) > 3 else ""
+        return f"({', '.join(map(describe_shapes, value[:3]))}{more})"
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{type(value).__name__} of shape {tuple(shape)}"
 
 
-def _is_numeric(value: Any) -> bool:
-    return to_array(value).ndim < 2 and to_array(value).dtype.kind in "biuf"
+def _extract_inputs(batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return dict(batch)
+    if not isinstance(batch, (tuple, list)) or not batch:
+        return batch
+    parts = batch[:-1] if len(batch) > 1 else batch
+    if len(parts) > 1:
+        return tuple(parts)
+    # Images of different sizes are collated to a tuple. As a list they are one argument of the model, not several.
+    return list(parts[0]) if isinstance(parts[0], tuple) else parts[0]
 
 
-def _get_token_classes(value: Any) -> NDArray[Any] | None:
-    """Return the class of each token, (L,), from classes (L,) or scores (L, C); None for any other value."""
-    array = None if value is None else to_array(value)
-    if array is None or array.ndim not in (1, 2) or not array.size:
-        return None
-    if array.ndim == 2:
-        return np.asarray(array.argmax(1)) if array.dtype.kind == "f" else None
-    # A single integer is the class of the whole sequence.
-    return array if array.dtype.kind in "iu" and array.size > 1 else None
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0
 
 
-def _build_token_panel(
-    image: RGBImage, targets: NDArray[Any] | None, predictions: NDArray[Any] | None, names: Sequence[str]
-) -> Panel:
-    """Return the input tokens, the targets and the predictions below each other, with marked predictions."""
-    if targets is None or predictions is None or len(targets) != len(predictions):
-        rows = [_render_token_row(classes, names) for classes in (targets, predictions) if classes is not None]
-        return Panel(np.concatenate([image, *rows]))
-    # Negative targets are padding: the usual `ignore_index` of a loss is -100.
-    counted = targets >= 0
-    correct = (targets == predictions) & counted
-    marks = [bool(is_correct) if is_counted else None for is_correct, is_counted in zip(correct, counted, strict=True)]
-    rows = [_render_token_row(targets, names), _render_token_row(predictions, names, marks)]
-    text = f"{correct.sum()} of {counted.sum()} tokens are right"
-    return Panel(
-        np.concatenate([image, *rows]), text, ClassificationResult(text, bool((correct == counted).all())).frame
-    )
-
-
-def _render_token_row(
-    classes: NDArray[Any], names: Sequence[str], correct: Sequence[bool | None] | None = None
-) -> RGBImage:
-    tokens = [names[index] if 0 <= index < len(names) else index for index in classes.tolist()]
-    return render_tokens(tokens, correct)
-
-
-def _build_image_panel(image: RGBImage, target: Any, prediction: Any, pixels: PixelConverter) -> Panel:
-    """Return input, target and prediction side by side."""
-    values = {"truth": target, "prediction": prediction}
-    images = {name: pixels(value) for name, value in values.items() if value is not None}
-    return Panel(hstack_images([image, *images.values()]), " | ".join(["input", *images]))
+def _get_first_key(keys: Sequence[str], values: Mapping[str, Any]) -> Any:
+    return next((values[key] for key in keys if key in values), None)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus_visualization.probe import copy_tensors
-from hookbus_visualization.seen import PREDICTION_KEYS, extract_predictions, describe_shapes
+from hookbus_visualization.isolated_forward import copy_tensors
+from hookbus_visualization.samples import PREDICTION_KEYS, describe_shapes, extract_predictions
 
 __all__ = ["select_classes", "make_leaf", "extract_scores"]
 

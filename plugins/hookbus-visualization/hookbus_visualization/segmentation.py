@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hookbus_visualization.annotation_hook import AnnotationHook
 from hookbus_visualization.config import SegVisualizationConfig
 from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.legend import draw_legend
-from hookbus_visualization.locating import AnnotationHook
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.regions import TARGET_KEYS, Regions, draw_regions, read_regions
 

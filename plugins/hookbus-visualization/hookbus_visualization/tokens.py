@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from hookbus_visualization.grid import LINE_HEIGHT_PIXELS, MAX_SIDE_PIXELS, ellipsize, get_font
-from hookbus_visualization.panel import TEXT_COLOR, BACKGROUND_COLOR, CORRECT_COLOR, INCORRECT_COLOR, Color, RGBImage
+from hookbus_visualization.panel import BACKGROUND_COLOR, CORRECT_COLOR, INCORRECT_COLOR, TEXT_COLOR, Color, RGBImage
 
 __all__ = ["render_tokens"]
 

@@ -8,18 +8,18 @@ from typing import Any
 from torch import nn
 
 from hookbus import Run
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError
-from hookbus.model.wrappers import unwrap_model
 from hookbus_visualization.base import SampleHook
 from hookbus_visualization.cam import check_cam
 from hookbus_visualization.config import VisualizationConfig
 from hookbus_visualization.features import select_layers
-from hookbus_visualization.images import to_array, is_image
-from hookbus_visualization.inside import ModelInspector
+from hookbus_visualization.images import is_image, to_array
+from hookbus_visualization.interpretability import ModelInspector
+from hookbus_visualization.nested_values import split_samples
 from hookbus_visualization.panel import CORRECT_COLOR, Panel
-from hookbus_visualization.parts import split_samples
-from hookbus_visualization.samples import build_sample_panel
-from hookbus_visualization.seen import Samples
+from hookbus_visualization.panels import build_sample_panel
+from hookbus_visualization.samples import Samples
 
 __all__ = ["VisualizationHook"]
 

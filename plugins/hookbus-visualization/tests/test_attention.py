@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from hookbus_visualization.attention import Patches, render_attention, infer_patches
+from hookbus_visualization.attention import Patches, infer_patches, render_attention
 from hookbus_visualization.heatmap import apply_colormap, normalize
 
 DARKEST, LIGHTEST = [8, 8, 40], [255, 250, 190]

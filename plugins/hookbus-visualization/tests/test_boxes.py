@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hookbus_visualization.boxes import draw_boxes, to_xyxy, get_visible_mask
+from hookbus_visualization.boxes import draw_boxes, get_visible_mask, to_xyxy
 
 from .toys import render_settings
 

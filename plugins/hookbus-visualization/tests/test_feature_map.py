@@ -7,8 +7,8 @@ from PIL import Image
 from torch import nn
 
 from hookbus.errors import ConfigError
-from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fingerprint
+from hookbus.trainer.trainer import Trainer
 from hookbus_visualization import FeatureMapHook
 from hookbus_visualization.grid import render_grid
 from hookbus_visualization.heatmap import apply_colormap, normalize

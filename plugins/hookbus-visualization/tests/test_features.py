@@ -9,12 +9,12 @@ from torch import nn
 from hookbus.errors import ConfigError, HookError
 from hookbus_visualization.features import (
     MAX_SIDE_PIXELS,
+    capture_maps,
     compute_feature_maps,
     render_feature_maps,
+    render_maps,
     select_layers,
     to_maps,
-    render_maps,
-    capture_maps,
 )
 
 

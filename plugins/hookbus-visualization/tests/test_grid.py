@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookbus_visualization.grid import (
-    MIN_SIDE_PIXELS,
     MAX_SIDE_PIXELS,
+    MIN_SIDE_PIXELS,
     ROW_WIDTH_PIXELS,
-    hstack_images,
-    resize_to_fit,
-    render_grid,
     compute_layout,
     ellipsize,
     get_font,
+    hstack_images,
+    render_grid,
+    resize_to_fit,
 )
 from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Panel
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from hookbus_visualization.heatmap import apply_colormap, overlay_heatmap, resize_map, normalize
+from hookbus_visualization.heatmap import apply_colormap, normalize, overlay_heatmap, resize_map
 
 from .toys import render_settings
 

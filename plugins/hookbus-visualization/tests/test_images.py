@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 
-from hookbus_visualization.images import to_array, is_image, to_pixels
+from hookbus_visualization.images import is_image, to_array, to_pixels
 
 from .toys import render_settings
 

@@ -6,11 +6,11 @@ from hookbus_visualization.masks import (
     NO_CLASS,
     draw_edges,
     find_boundaries,
-    to_instance_masks,
-    to_label_map,
+    merge_instances,
     overlay_classes,
     resize_labels,
-    merge_instances,
+    to_instance_masks,
+    to_label_map,
 )
 
 NAN = float("nan")

@@ -5,8 +5,8 @@ from hookbus_visualization.palette import (
     BASE_COLORS,
     class_color,
     class_colors,
-    contrast_color,
     class_name,
+    contrast_color,
     parse_color,
 )
 

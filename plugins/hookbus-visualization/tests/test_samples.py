@@ -1,97 +1,78 @@
 import numpy as np
-import pytest
 import torch
 
-from hookbus_visualization.grid import hstack_images
-from hookbus_visualization.located import build_objects_panel, build_regions_panel
-from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR
-from hookbus_visualization.samples import render_input, build_sample_panel
-from hookbus_visualization.tokens import render_tokens
+from hookbus_visualization.samples import Samples, describe_shapes, extract_predictions, extract_samples, take_first
 
-IMAGE = np.full((8, 8, 3), (10, 20, 30), np.uint8)
-TOKENS = torch.tensor([5, 6, 7])
+X, Y, P = torch.arange(12.0).reshape(4, 3), torch.arange(4), torch.ones(4, 2, requires_grad=True)
 
 
-def is_equal(panel, image, caption="", frame=None):
-    return np.array_equal(panel.image, image) and (panel.caption, panel.frame) == (caption, frame)
+class TestSeenIn:
+    def test_pair_contains_inputs_and_targets(self):
+        for batch in ((X, Y), [X, Y]):
+            samples = extract_samples(batch, {"loss": torch.tensor(1.0), "output": P})
+            assert (samples.inputs is X, samples.images is X, samples.targets is Y, samples.predictions is P) == (
+                True,
+            ) * 4
+
+    def test_first_of_multiple_inputs_is_displayed(self):
+        samples = extract_samples((X, P, Y), P)
+        assert samples.inputs[0] is X
+        assert samples.inputs[1] is P
+        assert (samples.images is X, samples.targets is Y, samples.predictions is P) == (True,) * 3
+
+    def test_values_of_a_mapping_are_found_by_usual_keys(self):
+        samples = extract_samples({"pixel_values": X, "labels": Y, "mask": P}, {"logits": P})
+        assert list(samples.inputs) == ["pixel_values", "labels", "mask"]
+        assert (samples.images is X, samples.targets is Y, samples.predictions is P) == (True,) * 3
+
+    def test_inputs_without_targets_have_no_targets(self):
+        for batch in (X, (X,)):
+            samples = extract_samples(batch, None)
+            assert (samples.inputs is X, samples.images is X, samples.targets, samples.predictions) == (
+                True,
+                True,
+                None,
+                None,
+            )
+
+    def test_images_of_different_sizes_are_one_input(self):
+        samples = extract_samples(((X, X[:2]), ({"boxes": 1}, {"boxes": 2})), {})
+        assert [len(image) for image in samples.inputs] == [4, 2]
+        assert samples.inputs == samples.images
+        assert samples.targets == ({"boxes": 1}, {"boxes": 2})
 
 
-class TestInputPicture:
-    def test_image_is_converted_to_pixels(self):
-        assert render_input(IMAGE).tolist() == IMAGE.tolist()
+class TestPredictionsIn:
+    def test_losses_are_not_predictions(self):
+        assert extract_predictions({"loss": torch.tensor(1.0), "loss_box": 0.5}) is None
+        assert extract_predictions({}) is None
 
-    def test_tokens_are_rendered(self):
-        assert render_input(TOKENS).tolist() == render_tokens([5, 6, 7]).tolist()
-        assert render_input("a few words").tolist() == render_tokens(["a", "few", "words"]).tolist()
-        assert render_input(["a", "few"]).tolist() == render_tokens(["a", "few"]).tolist()
-
-    def test_numbers_are_rendered_as_a_row(self):
-        assert render_input(np.array([0.0, 0.2, 1.0]))[..., 0].tolist() == [[0, 51, 255]]
-
-    @pytest.mark.parametrize("value", [1.0, np.zeros((2, 2, 2, 2)), np.zeros(0), {"a": 1}, None])
-    def test_other_values_raise_value_error(self, value):
-        with pytest.raises(ValueError, match="inputs must be images, tokens or vectors of numbers"):
-            render_input(value)
+    def test_mapping_without_usual_keys_is_the_prediction_without_its_losses(self):
+        assert extract_predictions({"loss": torch.tensor(1.0), "pred_boxes": P}) == {"pred_boxes": P}
 
 
-class TestSamplePanel:
-    def test_class_is_in_the_caption(self):
-        panel = build_sample_panel(IMAGE, 1, [0.0, 1.0], ["cat", "dog"])
-        assert is_equal(panel, IMAGE, "true dog\npredicted dog (100%), right", CORRECT_COLOR)
+class TestFirst:
+    def test_first_samples_are_detached(self):
+        assert not take_first(P, 2).requires_grad
+        assert take_first(X, 2).tolist() == X[:2].tolist()
+        assert take_first(np.arange(5), 2).tolist() == [0, 1]
+        assert take_first(("a", "b", "c"), 2) == ["a", "b"]
+        assert {key: len(value) for key, value in take_first({"x": X, "y": [1, 2, 3]}, 2).items()} == {"x": 2, "y": 2}
 
-    def test_difference_of_numbers_is_in_the_caption(self):
-        assert is_equal(build_sample_panel(IMAGE, 1.0, [3.0]), IMAGE, "true 1\npredicted 3, off by 2")
+    def test_values_without_samples_are_unchanged(self):
+        assert take_first(None, 2) is None
+        assert take_first("text", 2) == "text"
+        assert take_first(torch.tensor(3), 2).item() == 3
 
-    def test_output_images_are_next_to_the_input(self):
-        truth, prediction = torch.ones(1, 8, 8), torch.zeros(1, 8, 8)
-        white, black = np.full((8, 8, 3), 255, np.uint8), np.zeros((8, 8, 3), np.uint8)
-        assert is_equal(
-            build_sample_panel(IMAGE, truth, prediction),
-            hstack_images([IMAGE, white, black]),
-            "input | truth | prediction",
-        )
-        assert is_equal(
-            build_sample_panel(IMAGE, None, prediction), hstack_images([IMAGE, black]), "input | prediction"
-        )
+    def test_every_part_is_truncated(self):
+        samples = Samples(inputs=(X, P), images=X, targets=Y, predictions={"a": P}).take_first(3)
+        assert [len(part) for part in (*samples.inputs, samples.images, samples.targets, samples.predictions["a"])] == [
+            3
+        ] * 5
 
-    def test_token_predictions_are_marked(self):
-        scores = torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]])
-        rows = [TOKENS.tolist(), ["a", "b", -100], ["b", "b", "a"]]
-        marks = [None, None, [False, True, None]]
-        image = np.concatenate([render_tokens(*row) for row in zip(rows, marks, strict=True)])
-        panel = build_sample_panel(TOKENS, torch.tensor([0, 1, -100]), scores, ["a", "b"])
-        assert is_equal(panel, image, "1 of 2 tokens are right", INCORRECT_COLOR)
 
-    def test_only_tokens_with_a_class_are_counted(self):
-        panel = build_sample_panel(TOKENS, torch.tensor([0, -1, -1]), torch.tensor([0, -1, 3]))
-        assert (panel.caption, panel.frame) == ("1 of 1 tokens are right", CORRECT_COLOR)
-
-    def test_correct_tokens_have_the_frame_of_a_correct_prediction(self):
-        assert build_sample_panel(TOKENS, TOKENS, TOKENS).frame == CORRECT_COLOR
-
-    def test_token_rows_of_different_lengths_are_not_compared(self):
-        image = np.concatenate([render_tokens(tokens) for tokens in ([5, 6, 7], [5, 6])])
-        assert is_equal(build_sample_panel(TOKENS, None, torch.tensor([5, 6])), image)
-
-    def test_class_of_a_token_sequence_is_in_the_caption(self):
-        assert build_sample_panel(TOKENS, 1, [0.0, 1.0]).caption == "true 1\npredicted 1 (100%), right"
-
-    def test_boxes_are_drawn_as_objects(self):
-        boxes = {"boxes": torch.tensor([[1.0, 1, 6, 6]]), "labels": torch.tensor([1]), "scores": torch.tensor([0.5])}
-        for truth, prediction in ((boxes, None), (None, boxes), (boxes, boxes)):
-            panel = build_objects_panel(IMAGE, truth, prediction, ["a", "b"], 0.3)
-            assert is_equal(build_sample_panel(IMAGE, truth, prediction, ["a", "b"], threshold=0.3), panel.image)
-
-    def test_label_maps_are_drawn_as_regions(self):
-        labels = np.eye(8, dtype=np.int64)
-        panel = build_regions_panel(IMAGE, labels, np.stack([1.0 - labels, labels]))
-        assert is_equal(build_sample_panel(IMAGE, labels, np.stack([1.0 - labels, labels])), panel.image, panel.caption)
-
-    @pytest.mark.parametrize(("target", "prediction"), [({"a": []}, None), (1, {"a": []}), (1, np.zeros((2, 2, 2, 2)))])
-    def test_unsupported_values_raise_value_error(self, target, prediction):
-        with pytest.raises(ValueError, match="target and prediction must be classes, numbers, tokens, boxes or images"):
-            build_sample_panel(IMAGE, target, prediction)
-
-    def test_invalid_output_image_raises_value_error(self):
-        with pytest.raises(ValueError, match="image must have shape"):
-            build_sample_panel(IMAGE, np.zeros((1, 8, 8)), np.zeros((2, 8, 8, 8)))
+def test_shapes_are_formatted_for_nested_values():
+    batch = (torch.zeros(4, 3), {"labels": np.zeros(2), "name": "x"}, [1, 2, 3, 4])
+    assert describe_shapes(batch) == (
+        "(Tensor of shape (4, 3), {labels: ndarray of shape (2,), name: str}, (int, int, int, and 1 more))"
+    )

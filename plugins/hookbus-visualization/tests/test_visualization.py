@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from hookbus.errors import ConfigError
-from hookbus.loop import Trainer
 from hookbus.testing import RecordingBus, check_hook, fake_training
+from hookbus.trainer.trainer import Trainer
 from hookbus_visualization import VisualizationHook
 
 from .toys import train

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookbus import Run, Writer, WriterHook
 from hookbus.hook import validate_config
-from hookbus.records.secrets import redact
+from hookbus.writers.redaction import redact
 from hookbus_wandb.config import WandbConfig
 
 __all__ = ["WandbHook"]
@@ -37,7 +37,7 @@ class WandbHook(WriterHook):
                 key.
         """
         # Imported here, so that the hook can be constructed and its config validated without loading wandb.
-        from hookbus_wandb.writer import Target, WandbWriter, prepare, get_run_id
+        from hookbus_wandb.writer import Target, WandbWriter, get_run_id, prepare
 
         prepare(self.config.mode)
         directory = self._directory = self.directory(run, None).absolute()

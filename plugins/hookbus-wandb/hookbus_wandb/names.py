@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hookbus.records.names import sanitize_name
+from hookbus.writers.tags import sanitize_name
 
 __all__ = ["STEP", "artifact_name", "to_wandb_name"]
 
@@ -18,7 +18,7 @@ FORBIDDEN_IN_ARTIFACTS = re.compile(r"[^\w.\-]", re.ASCII)
 
 
 def to_wandb_name(name: str) -> str:
-    """Return the name of a record in W&B, made valid by `hookbus.records.names.sanitize_name`."""
+    """Return the name of a record in W&B, made valid by `hookbus.writers.tags.sanitize_name`."""
     return sanitize_name(name, FORBIDDEN, MAX_LENGTH)
 
 

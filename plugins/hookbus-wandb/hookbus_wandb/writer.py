@@ -21,11 +21,11 @@ from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
 from hookbus import Writer
 from hookbus.errors import HookError
-from hookbus.pictures import to_pil_image
-from hookbus.records.copies import to_finite_array
-from hookbus.records.secrets import is_secret, redact
-from hookbus.writers import RecordKey
-from hookbus_wandb.files import TransactionLog, read_record_keys, read_scalars, find_run_files
+from hookbus.writers.host_copies import to_finite_array
+from hookbus.writers.images import to_pil_image
+from hookbus.writers.redaction import is_secret, redact
+from hookbus.writers.writer import RecordKey
+from hookbus_wandb.files import TransactionLog, find_run_files, read_record_keys, read_scalars
 from hookbus_wandb.names import STEP, artifact_name
 
 __all__ = ["Target", "WandbWriter", "prepare", "get_run_id"]

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hookbus_wandb.files import TransactionLog, read_record_keys, read_scalars, find_run_files
+from hookbus_wandb.files import TransactionLog, find_run_files, read_record_keys, read_scalars
 from hookbus_wandb.writer import Target, WandbWriter
 
 ROWS = 800

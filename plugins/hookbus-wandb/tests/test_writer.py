@@ -15,7 +15,7 @@ import hookbus_wandb.writer as module
 from hookbus.errors import HookError
 from hookbus_wandb.files import TransactionLog, find_run_files
 from hookbus_wandb.names import artifact_name
-from hookbus_wandb.writer import Target, WandbWriter, prepare, get_run_id
+from hookbus_wandb.writer import Target, WandbWriter, get_run_id, prepare
 
 
 @pytest.fixture

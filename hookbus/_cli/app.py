@@ -1,0 +1,281 @@
+"""Command line: hookbus train | test | hooks | explain | check | schema | points | doctor | consolidate.
+
+Exit codes: 0 success, 1 error, 2 invalid configuration, 75 preempted, 130 interrupted.
+
+Commands import their modules inside the function, so that `hookbus --help` and the commands that only read metadata
+do not import torch.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.markup import escape
+
+import hookbus
+from hookbus._cli.console import error_console, handle_errors, output_console, print_error, print_json
+from hookbus._cli.layout import print_paragraph
+from hookbus._cli.tables import print_hook_health, print_hooks, print_metrics, print_order, print_points
+from hookbus.distributed.process_group import exit_process, is_distributed
+from hookbus.errors import ConfigError, HookbusError
+
+if TYPE_CHECKING:
+    from hookbus.trainer.trainer import Trainer
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="An event bus for PyTorch training whose hooks are separately installable plugins.",
+)
+
+File = Annotated[Path, typer.Argument(help="The run file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Overrides: training.epochs=3 hooks.checkpoint.interval=2 ~hooks.ema", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+@app.command()
+def train(
+    file: File,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint of the work directory.")
+    ] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite", help="Remove the existing run in the work directory, including checkpoints stored elsewhere."
+        ),
+    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Print a profile of time and memory at the end.")] = False,
+) -> None:
+    """Train a model from a run file."""
+    with handle_errors():
+        if resume and overwrite:
+            raise ConfigError(
+                ["--resume continues the run that --overwrite removes. Pass only one of the two options."]
+            )
+        trainer = _build_trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
+        if profile:
+            from hookbus._config.hooks import PROFILING_HOOKS, register_defaults
+
+            register_defaults(trainer.bus, PROFILING_HOOKS)
+        from hookbus._cli.summary import print_summary
+        from hookbus._run.finalize import EXIT_CODES
+
+        print_summary = partial(print_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)
+        try:
+            run = trainer.fit()
+        except KeyboardInterrupt:
+            print_summary(trainer.bus.current)
+            raise
+        print_summary(run)
+        raise typer.Exit(EXIT_CODES[run.outcome])
+
+
+@app.command()
+def test(
+    file: File,
+    overrides: Overrides = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to test. Default: the newest.")] = None,
+    json_: Json = False,
+) -> None:
+    """Test a trained model, with averaged weights if the checkpoint contains them.
+
+    If the dataset has no test split, the validation split is used.
+    """
+    with handle_errors():
+        from hookbus.trainer.initial_weights import load_for_test
+
+        trainer = _build_trainer(file, [*(overrides or ()), "resume=never"])
+        trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
+        load_for_test(trainer, checkpoint or _newest_checkpoint(trainer))
+        if json_:
+            trainer.register_service("console", error_console())  # standard output contains only the JSON document
+        metrics = trainer.test()
+        if json_:
+            about = {"checkpoint": str(trainer.load_from), "weights": trainer.load_weights}
+            print_json({**about, "metrics": dict(metrics)})
+        else:
+            print_metrics(str(trainer.load_from), trainer.load_weights, metrics)
+
+
+@app.command()
+def hooks(json_: Json = False) -> None:
+    """List the installed hooks without importing them."""
+    with handle_errors():
+        from hookbus._config.blocking import warn_of_unknown_blocks
+        from hookbus._utils.plugin_entries import short_names
+        from hookbus.discovery import list_entries
+
+        warn_of_unknown_blocks()
+        rows = [
+            {"name": name, "class": o.class_name, "package": o.package, "version": o.version, "blocked": o.blocked}
+            for o, name in short_names(list_entries()).items()
+        ]
+        if json_:
+            print_json(rows)
+        else:
+            print_hooks(rows)
+
+
+@app.command()
+def points(json_: Json = False) -> None:
+    """List the points of a run and their arguments without importing plugins."""
+    with handle_errors():
+        from hookbus._events.points import POINT_ALIASES
+        from hookbus._utils.packages import POINTS_GROUP
+        from hookbus.discovery import list_entries
+        from hookbus.lifecycle import POINTS
+
+        aliases = {name: [alias for alias, point in POINT_ALIASES.items() if point == name] for name in POINTS}
+        more = {offer.name: f"{offer.package} {offer.version}" for offer in list_entries(POINTS_GROUP)}
+        if json_:
+            own = {
+                p.name: {"args": ["run", *p.args], "unit": p.unit, "aliases": aliases[p.name], "doc": p.doc}
+                for p in POINTS.values()
+            }
+            print_json({**own, **{name: {"package": package} for name, package in more.items()}})
+        else:
+            print_points(POINTS.values(), aliases, more)
+
+
+@app.command()
+def explain(file: File, overrides: Overrides = None, json_: Json = False) -> None:
+    """Show the order of the hooks at each point, and the reason for it."""
+    with handle_errors():
+        from hookbus._config.hooks import get_default_hooks, merge_defaults
+        from hookbus._config.load import load_config
+        from hookbus.bus import HookBus
+
+        config = load_config(file, overrides or ())
+        hooks = config.build_valid_hooks()
+        bus = HookBus(merge_defaults(hooks, get_default_hooks()) if config.default_hooks else hooks, order=config.order)
+        explanation = bus.explain()
+        if json_:
+            print_json(asdict(explanation))
+        else:
+            print_order(explanation)
+
+
+@app.command()
+def check(file: File, overrides: Overrides = None) -> None:
+    """Validate a run file without training and report all errors."""
+    with handle_errors():
+        for line in _build_trainer(file, overrides).check():
+            print_paragraph(line, 0, 4)
+        output_console().print(f"[green]ok[/]  {escape(str(file))}", soft_wrap=True)
+
+
+@app.command()
+def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.")] = None) -> None:
+    """Print the JSON schema of run files, for editors."""
+    with handle_errors():
+        from hookbus._cli.schema import json_schema
+
+        document, problems = json_schema()
+        for problem in problems:
+            print_error(problem)
+        if output is None:
+            print_json(document)
+        else:
+            from hookbus.checkpoint.atomic_files import write_json
+
+            try:
+                write_json(output, document)
+            except OSError as error:
+                raise HookbusError(
+                    f"{output} cannot be written: {error.strerror}. Pass another file to --output."
+                ) from None
+            first = f"# yaml-language-server: $schema={output}"
+            output_console().print(
+                escape(f"Wrote {output}. Add this line at the top of run files: {first}"), soft_wrap=True
+            )
+
+
+@app.command()
+def doctor(json_: Json = False) -> None:
+    """Import each installed hook and report the broken ones."""
+    with handle_errors():
+        from hookbus._cli.doctor import check_installed_hooks
+
+        with output_console().status("importing every installed hook"):
+            reports = list(check_installed_hooks())
+        if json_:
+            print_json([{"name": r.name, "package": r.package, "ok": r.ok, "problem": r.problem} for r in reports])
+        else:
+            print_hook_health(reports)
+        raise typer.Exit(0 if all(report.ok for report in reports) else 1)
+
+
+@app.command()
+def consolidate(
+    directory: Annotated[
+        Path, typer.Argument(help="A generation_N directory, or a file that points to one.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write. Default: next to the directory.")
+    ] = None,
+) -> None:
+    """Merge the checkpoint of a distributed run into one file."""
+    with handle_errors():
+        from hookbus._cli.consolidate import consolidate as merge
+
+        written = merge(directory, output)
+        output_console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(f"hookbus {hookbus.__version__}")
+        raise typer.Exit
+
+
+def main() -> NoReturn:
+    """Run the command line. User errors are printed without a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An ASCII-only terminal or pipe must not turn the output into a UnicodeEncodeError.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        app(standalone_mode=True)
+    except SystemExit as end:
+        if is_distributed() and isinstance(end.code, int):
+            # A thread that is blocked in a collective call could crash the interpreter during its shutdown.
+            exit_process(end.code)
+        raise
+    sys.exit()
+
+
+# -- helpers ---------------------------------------------------------------------------------------
+
+
+def _build_trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bool = False) -> Trainer:
+    from hookbus.trainer.from_file import trainer_from_file
+    from hookbus.trainer.trainer import Trainer
+
+    return trainer_from_file(Trainer, file, overrides or (), overwrite=overwrite)
+
+
+def _newest_checkpoint(trainer: Trainer) -> Path:
+    from hookbus.checkpoint.store import list_newest_first
+    from hookbus.trainer.initial_weights import get_checkpoint_directory
+
+    directory = get_checkpoint_directory(trainer)
+    checkpoints = [] if directory is None else list_newest_first(directory)
+    if not checkpoints:
+        raise HookbusError(f"{directory} contains no checkpoint to test. Train first, or pass --checkpoint.")
+    return checkpoints[0]

@@ -1,0 +1,187 @@
+"""Reading of run files and conversion of validation errors to messages with locations."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import warnings
+from collections.abc import Iterable, Mapping
+from types import NoneType
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hookbus._config import yaml as _yaml
+from hookbus._config.blocking import is_blocked, warn_of_unknown_blocks
+from hookbus._config.hooks import add_instance_name
+from hookbus._config.yaml import Document, Path, invalid_character
+from hookbus._utils.plugin_entries import BLOCK_VARIABLE
+from hookbus._utils.validation_errors import validation_messages
+from hookbus.errors import ConfigError, HookWarning
+
+__all__ = [
+    "Entries",
+    "load_document",
+    "hook_entries",
+    "sort_by_location",
+    "to_yaml_terms",
+    "format_errors",
+    "resolve_aliases",
+]
+
+Entries = list[tuple[Any, Path]]
+"""Settings of each hook with their path in the file."""
+
+YAML_TERMS = {
+    "an object": "a mapping",
+    "a valid dictionary": "a mapping",
+    "a valid array": "a list",
+    "got None.": "got null.",
+    "got True.": "got true.",
+    "got False.": "got false.",
+}
+"""Terms of pydantic's messages and the corresponding YAML terms."""
+
+
+def load_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
+    """Read a file, or copy a mapping.
+
+    Args:
+        source: Path of the file, or its content as a mapping.
+
+    Returns:
+        The document, without validation.
+
+    Raises:
+        ConfigError: If the file cannot be read, or if the mapping contains values that YAML cannot represent.
+    """
+    if isinstance(source, Mapping):
+        return Document("config", data=_to_builtin(source))
+    path = pathlib.Path(source)
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError([f"{path}: the run file cannot be read: {error.strerror}."]) from None
+    except UnicodeDecodeError as error:
+        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        raise ConfigError([f"{path}:{line}:{column}: invalid UTF-8: {error.reason}. Save the file as UTF-8."]) from None
+    return _yaml.parse(text.replace("\r\n", "\n"), str(path))
+
+
+def _to_builtin(value: Any, path: Path = ()) -> Any:
+    """Return a deep copy of nested built-in types."""
+    if isinstance(value, Mapping):
+        return {str(key): _to_builtin(item, (*path, str(key))) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_builtin(item, (*path, i)) for i, item in enumerate(value)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, str) and (error := invalid_character(value)):
+        raise ConfigError([Document("config").format_problem(path, error)])
+    if isinstance(value, (str, int, float, NoneType)):
+        return value
+    message = f"should be a built-in type, got {value!r}. Pass objects to the Trainer instead."
+    raise ConfigError([Document("config").format_problem(path, message)])
+
+
+def resolve_aliases(document: Document) -> None:
+    """Rename the key `experiment_dir`, an alias of `work_dir`."""
+    alias: Path = ("experiment_dir",)
+    if "experiment_dir" not in document.data:
+        return
+    value = document.data.pop("experiment_dir")
+    if "work_dir" in document.data:
+        message = "alias of work_dir, which is also set. Remove one of the two keys."
+        document.problems.append(document.format_problem(alias, message, at_key=True))
+        return
+    document.data["work_dir"] = value
+    for places in (document.key_locations, document.value_locations):
+        if alias in places:
+            places["work_dir",] = places[alias]
+    if alias in document.invalid_paths:
+        document.invalid_paths.add(("work_dir",))
+
+
+def hook_entries(document: Document) -> Entries | None:
+    """Return the settings and paths of the hooks, or None if `hooks` is neither a list nor a mapping."""
+    warn_of_unknown_blocks()
+    hooks = document.data.get("hooks")
+    if isinstance(hooks, Mapping):
+        entries = [(_expand_entry(name, settings), ("hooks", name)) for name, settings in hooks.items()]
+    elif isinstance(hooks, list):
+        entries = [
+            ({"type": settings} if isinstance(settings, str) else settings, ("hooks", i))
+            for i, settings in enumerate(hooks)
+        ]
+    else:
+        return [] if hooks is None else None
+    return [(entry, path) for entry, path in entries if not _is_blocked(document, entry, path)]
+
+
+def _expand_entry(name: str, settings: Any) -> Any:
+    """Return the settings of a hook in a mapping. The key is the name and the default type; null disables the hook."""
+    if settings is None:
+        return {"type": name, "enabled": False}
+    return add_instance_name(name, settings) if isinstance(settings, Mapping) else settings
+
+
+def _is_blocked(document: Document, entry: Any, path: Path) -> bool:
+    """Return whether `HOOKBUS_BLOCK` blocks a hook, and log a warning if it does."""
+    type_name = entry.get("type") if isinstance(entry, Mapping) else None
+    if not isinstance(type_name, str) or not is_blocked(type_name):
+        return False
+    message = f"{type_name!r} is skipped because of {BLOCK_VARIABLE}={os.environ[BLOCK_VARIABLE]}."
+    warnings.warn(document.format_problem(path, message), HookWarning, stacklevel=2)
+    return True
+
+
+def format_errors(
+    model: type[BaseModel],
+    document: Document,
+    data: Mapping[str, Any],
+    entries: Entries | None,
+    error: ValidationError,
+) -> list[str]:
+    """Return one message with a location per validation error.
+
+    Args:
+        model: Model that the data were validated against.
+        document: Document with the locations.
+        data: Validated data.
+        entries: Hooks among the data.
+        error: Error that pydantic raised.
+    """
+    errors = validation_messages(error, model, data)
+    located = {_to_file_path(path, entries): to_yaml_terms(message) for path, message in errors.items()}
+    return [
+        document.format_problem(path, message, at_key=message.startswith("unknown key"))
+        for path, message in located.items()
+        if not document.is_invalid(path)
+    ]
+
+
+def _to_file_path(path: Path, entries: Entries | None) -> Path:
+    """Convert a path in the list of hooks to a path in the file, in which the hooks may be a mapping."""
+    if not entries or path[0] != "hooks" or len(path) == 1:
+        return path
+    return (*entries[int(path[1])][1], *path[2:])
+
+
+def to_yaml_terms(message: str) -> str:
+    """Replace the terms of pydantic by the terms of YAML."""
+    for term, yaml_term in YAML_TERMS.items():
+        message = message.replace(term, yaml_term)
+    return message
+
+
+def sort_by_location(document: Document, problems: Iterable[str]) -> list[str]:
+    """Sort messages by location and drop duplicates. Messages about the command line come last."""
+
+    # The messages already contain their location, so it is parsed from there.
+    def place(problem: str) -> tuple[bool, int, int]:
+        line, column, *_ = [*problem.removeprefix(f"{document.name}:").split(":", 2), "", ""]
+        is_placed = line.isdigit() and column.isdigit()
+        return (False, int(line), int(column)) if is_placed else (True, 0, 0)
+
+    return sorted(dict.fromkeys(problems), key=place)

@@ -1,0 +1,154 @@
+"""Lookup of the models, datasets, optimizers and losses of a run file. `assemble` builds them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from hookbus import discovery
+from hookbus._config.models import Component, RunConfig
+from hookbus._config.yaml import Path
+from hookbus._training.eval_metrics import EvalMetric, build_metrics, duplicate_name_error
+from hookbus._utils.imports import import_string, suggest_if_close
+from hookbus._utils.packages import DATASETS_GROUP, MODELS_GROUP
+from hookbus.errors import ConfigError, PluginError, suggest_names
+
+__all__ = ["Factories", "Factory", "accepted_keywords"]
+
+Factory = Callable[..., Any]
+
+
+class Factories:
+    """Look up every object that a run file refers to and validate the keys of its section. Nothing is built.
+
+    Args:
+        config: The run file.
+
+    Attributes:
+        problems: Error messages with their locations.
+        dataset, model, loss, optimizer, scheduler: Factory of the section, or None if there is none.
+        scores: Metrics of validations. Default: accuracy if the loss is cross_entropy.
+        hooks: Hooks of the file.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self.problems: list[str] = []
+        for name in ("model", "dataset", "training"):
+            if config.is_missing(name):
+                self._add_problem((), f"the section {name} is missing. Add it to the run file.")
+        self.dataset = self._find_published("dataset", config.dataset, DATASETS_GROUP, "dataset")
+        self.model = self._find_published("model", config.model, MODELS_GROUP, "model")
+        self.optimizer = self._find_in_torch("optimizer", config.optimizer, torch.optim, "an optimizer of torch.optim")
+        schedulers = torch.optim.lr_scheduler
+        self.scheduler = self._find_in_torch(
+            "scheduler", config.scheduler, schedulers, "a scheduler of torch.optim.lr_scheduler"
+        )
+        self.loss = self._find_in_torch("loss", config.loss, functional, "a loss of torch.nn.functional")
+        self.metrics = self._build_metrics()
+        self.hooks = self._build_hooks()
+        self._check_device()
+
+    def _find_published(self, section: str, component: Component | None, group: str, kind: str) -> Factory | None:
+        """Return the factory of an entry point or an import string."""
+        if component is None:
+            return None
+        try:
+            is_import_string = ":" in component.type
+            factory = (
+                import_string(component.type)
+                if is_import_string
+                else discovery.load_entry(discovery.find_entry(component.type, group, kind))
+            )
+        except (PluginError, ImportError) as error:
+            self._add_problem((section, "type"), str(error))
+            return None
+        return self._check_keywords(section, factory, component)
+
+    def _find_in_torch(
+        self, section: str, component: Component | str | None, namespace: Any, kind: str
+    ) -> Factory | None:
+        """Return the factory of a name in a module of torch or of an import string."""
+        if component is None:
+            return None
+        name, path = (component, (section,)) if isinstance(component, str) else (component.type, (section, "type"))
+        if ":" in name or "." in name:
+            try:
+                return self._check_keywords(section, import_string(name), component)
+            except ImportError as error:
+                self._add_problem(path, str(error))
+                return None
+        factory = getattr(namespace, name, None)
+        if name.startswith("_") or not callable(factory):
+            hint = suggest_if_close(
+                name,
+                (attribute for attribute, value in vars(namespace).items() if callable(value) and attribute[0] != "_"),
+            )
+            advice = f"For your own, use an import string, my_module:{name}."
+            self._add_problem(path, f"{name!r} is not {kind}.{hint} {advice}")
+            return None
+        return self._check_keywords(section, factory, component)
+
+    def _check_keywords(self, section: str, factory: Any, component: Component | str) -> Factory | None:
+        """Return the factory of a section and report the keys of the section that it does not accept."""
+        if not callable(factory):
+            self._add_problem((section, "type"), f"should refer to a callable, got {factory!r}.")
+            return None
+        known = accepted_keywords(factory)
+        if isinstance(component, Component) and "**" not in known:
+            for key in (key for key in component.settings if key not in known):
+                problem = f"unknown key.{suggest_names(key, [*known, *type(component).model_fields])}"
+                self.problems.append(self._config.format_problem((section, key), problem, at_key=True))
+        return factory  # type: ignore[no-any-return]
+
+    def _build_metrics(self) -> dict[str, EvalMetric]:
+        metrics = self._config.metrics
+        if metrics is None:
+            metrics = ["accuracy"] if self._config.loss == "cross_entropy" else []
+        items = metrics.items() if isinstance(metrics, dict) else enumerate(metrics)
+        all_scores: dict[str, EvalMetric] = {}
+        for key, metric in items:
+            try:
+                scores = build_metrics([metric] if isinstance(key, int) else {key: metric})
+            except ConfigError as error:
+                for problem in error.problems:
+                    self._add_problem(("metrics", key), problem.removeprefix("metrics: "))
+                continue
+            for name in scores.keys() & all_scores.keys():
+                self._add_problem(("metrics", key), duplicate_name_error(name))
+            all_scores |= scores
+        return all_scores
+
+    def _build_hooks(self) -> list[Any]:
+        try:
+            return self._config.build_valid_hooks()
+        except ConfigError as error:
+            self.problems += error.problems
+            return []
+
+    def _check_device(self) -> None:
+        device = self._config.device
+        try:
+            # Only an allocation detects a device index or a backend that is not available.
+            torch.empty(0, device=None if device == "auto" else device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            self._add_problem(
+                ("device",), f"{device!r} cannot be used: {reason}. Set auto to use the available device."
+            )
+
+    def _add_problem(self, path: Path, message: str) -> None:
+        self.problems.append(self._config.format_problem(path, message))
+
+
+def accepted_keywords(factory: Factory) -> Mapping[str, inspect.Parameter]:
+    """Return the keyword arguments that a factory accepts; the key "**" is present if it accepts any."""
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # builtins implemented in C may have no signature
+        return {"**": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
+    return {"**" if p.kind is p.VAR_KEYWORD else name: p for name, p in parameters.items()}

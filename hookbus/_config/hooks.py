@@ -1,0 +1,341 @@
+"""Construction of hooks from settings: `build_hook`, `build_hooks`, `get_default_hooks`, and the registry `HOOKS`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookbus import discovery
+from hookbus._events.checks import OPTIONS_ATTRIBUTE
+from hookbus._events.markers import IMPL_ATTRIBUTE
+from hookbus._utils.imports import describe_error, import_string, suggest_if_close
+from hookbus._utils.published import get_publishing_package
+from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFoundError, RegistrationError, suggest_names
+from hookbus.hook import Hook, HookConfig, Priority, validate_config
+
+if TYPE_CHECKING:
+    from hookbus.bus import HookBus
+
+__all__ = [
+    "DEFAULT_HOOKS",
+    "HOOKS",
+    "PROFILING_HOOKS",
+    "Registry",
+    "register_defaults",
+    "build_hook",
+    "build_hooks",
+    "get_default_hooks",
+    "get_hook_class",
+    "add_instance_name",
+    "merge_defaults",
+]
+
+
+C = TypeVar("C", bound=type)
+
+
+DEFAULT_HOOKS = ("logger", "progress", "iter_timer", "checkpoint", "preemption")
+"""Types of the default hooks of a Trainer and of a run file. Only the installed ones are registered."""
+
+
+PROFILING_HOOKS = ("profiler", "memory_profiler", "iter_timer", "time_tracking")
+"""Types of the hooks that `hookbus train --profile` adds."""
+
+
+COMMON_KEYS = tuple(HookConfig.model_fields)
+
+
+class Registry:
+    """Registry of hook classes that the user's script defines: `@HOOKS.register("MyHook")`."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, type] = {}
+
+    def register(self, name: str | None = None, *, force: bool = False) -> Callable[[C], C]:
+        """Return a decorator that registers a class under a name for run files and `build_hook`.
+
+        Args:
+            name: Name of the class. Default: `cls.__name__`.
+            force: Replace a class with the same name. Default: False.
+
+        Returns:
+            The decorator, which returns the class unchanged.
+
+        Raises:
+            RegistrationError: If the name is taken, the object is not a class, or the parentheses are missing.
+        """
+        if name is not None and not isinstance(name, str):
+            raise RegistrationError(
+                "HOOKS.register: parentheses are missing. Write @HOOKS.register() or "
+                f"@HOOKS.register({name.__name__!r})."
+            )
+
+        def add(cls: C) -> C:
+            if not isinstance(cls, type):
+                raise RegistrationError(f"HOOKS.register: should decorate a class, got {cls!r}.")
+            key = name or cls.__name__
+            registered = self._classes.get(key)
+            # A reloaded module (IPython's %autoreload) registers the same class again.
+            if registered is not None and not force and not _same_class(registered, cls):
+                raise RegistrationError(
+                    f"{key!r} already refers to {registered.__module__}.{registered.__qualname__}. Choose another "
+                    "name, or set force=True."
+                )
+            self._classes[key] = cls
+            return cls
+
+        return add
+
+    register_module = register
+
+    def get(self, name: str) -> type | None:
+        """Return the class of a name, or None if there is none."""
+        return self._classes.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._classes
+
+    def __iter__(self) -> Any:
+        return iter(self._classes)
+
+
+HOOKS = Registry()
+"""Registry of the hook classes that the user's script defines."""
+
+
+def get_hook_class(name: str) -> type:
+    """Return the hook class that a `type` refers to.
+
+    Args:
+        name: Name in `HOOKS`, entry point, class name, `package/name`, or import string `module:Class`.
+
+    Returns:
+        The class.
+
+    Raises:
+        PluginNotFound, PluginClash, PluginVersionError, PluginImportError: If the lookup fails, see
+            `hookbus.discovery`.
+        PluginError: If the object is not a hook class.
+    """
+    registered = HOOKS.get(name)
+    if registered is not None:
+        return registered
+    implementation = _load_import_string(name) if ":" in name else _load_installed(name)
+    if not isinstance(implementation, type):
+        raise PluginError(f"{name!r}: should refer to a hook class, got {implementation!r}.")
+    if not _is_hook_class(implementation):
+        raise PluginError(f"{name!r}: not a hook class. Subclass hookbus.Hook, or mark a method with @hookimpl.")
+    return implementation
+
+
+def build_hook(config: Mapping[str, Any] | object) -> Any:
+    """Build a hook from settings. The mapping is not modified.
+
+    Args:
+        config: Settings such as `{"type": "ema", "momentum": 0.999}`, or the type alone. A hook instance is returned
+            unchanged.
+
+    Returns:
+        The hook.
+
+    Raises:
+        ConfigError: If the type is missing, or if a setting is invalid.
+        PluginError: If the type cannot be found or imported.
+    """
+    if isinstance(config, str):
+        config = {"type": config}
+    if not isinstance(config, Mapping):
+        if config is None or isinstance(config, (type, int, float, list, tuple)):
+            raise ConfigError([f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {config!r}."])
+        return config
+    settings = dict(config)
+    type_ = settings.pop("type", None)
+    if isinstance(type_, type):
+        return instantiate(type_, settings)
+    if not isinstance(type_, str):
+        raise ConfigError([f"hook: the key 'type' is missing or not a string, got {dict(config)!r}."])
+    hook = instantiate(get_hook_class(type_), settings)
+    # A class may be published under multiple entry points, so the requested one is the default name.
+    if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
+        hook._name = _requested_entry_point(type_)
+    return hook
+
+
+def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any]) -> list[Any]:
+    """Build hooks and sort them by priority. Hooks with `enabled: false` are omitted.
+
+    Args:
+        configs: Settings with types, or a mapping of instance names to settings.
+
+    Returns:
+        The hooks.
+
+    Raises:
+        ConfigError, PluginError: See `build_hook`.
+    """
+    if isinstance(configs, str) or (isinstance(configs, Mapping) and isinstance(configs.get("type"), str)):
+        raise ConfigError(
+            [
+                f"build_hooks: should be a list or a mapping of names to settings, got {configs!r}. Use "
+                "build_hook for a single hook."
+            ]
+        )
+    entries = _to_list(configs) if isinstance(configs, Mapping) else list(configs)
+    hooks = [build_hook(config) for config in entries]
+    active = [hook for hook in hooks if not isinstance(hook, Hook) or hook.config.enabled]
+    return sorted(active, key=_get_priority)
+
+
+def get_default_hooks() -> list[Hook]:
+    """Build the default hooks that are installed: logger, progress, iter_timer, checkpoint, preemption.
+
+    Returns:
+        The hooks with their default settings.
+    """
+    installed = {offer.full_name for offer in discovery.list_entries() if not offer.blocked}
+    # Full names: an installed package of another project must not be able to replace a default hook.
+    names = [f"{get_publishing_package(name)}/{name}" for name in DEFAULT_HOOKS]
+    return [build_hook({"type": name}) for name in names if name in installed]
+
+
+def register_defaults(bus: HookBus, names: Iterable[str]) -> None:
+    """Register hooks with their default settings, except types that are already registered.
+
+    Args:
+        bus: Bus to register the hooks on.
+        names: Types of the hooks.
+
+    Raises:
+        PluginError: If a hook cannot be found or imported. Nothing is registered in this case.
+    """
+    registered = {type(hook) for hook in bus.hooks.values()}
+    for hook in [build_hook(name) for name in names]:
+        if type(hook) not in registered:
+            bus.register(hook)
+
+
+def add_instance_name(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of one entry of a mapping of hooks. The name is also the type, if none is set.
+
+    Args:
+        name: Key in the mapping.
+        settings: Value in the mapping.
+
+    Returns:
+        The settings with type and instance name.
+    """
+    type_ = settings.get("type", name)
+    return {"type": type_, _instance_key(type_): name, **settings}
+
+
+def instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
+    """Instantiate a hook class from settings.
+
+    The signature of `__init__` determines whether the settings are passed as a config or as keyword arguments.
+
+    Args:
+        cls: Hook class.
+        settings: Settings without the type.
+
+    Returns:
+        The hook.
+
+    Raises:
+        ConfigError: If a setting is unknown or invalid, or if the class cannot be instantiated.
+    """
+    try:
+        parameters = inspect.signature(cls).parameters
+        if issubclass(cls, Hook) and "config" in parameters:
+            return cls(config=settings)
+        return _from_keywords(cls, parameters, settings)
+    except HookbusError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError([f"{cls.__name__}: cannot be built: {describe_error(error)}."]) from error
+
+
+def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> Any:
+    """Instantiate a class whose `__init__` takes its settings as keyword arguments.
+
+    The common keys of hooks are accepted in addition and validated separately.
+    """
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    common_keys = COMMON_KEYS if issubclass(cls, Hook) else ()
+    common = {key: value for key, value in settings.items() if key in common_keys and key not in parameters}
+    own = {key: value for key, value in settings.items() if key not in common}
+    unknown = [key for key in own if key not in parameters] if not takes_any else []
+    if unknown:
+        known = [*parameters, *common_keys]
+        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{suggest_names(key, known)}" for key in unknown)
+    hook = cls(**own)
+    if common:
+        config = hook.config.model_dump(exclude_unset=True)
+        hook._config = validate_config(hook.Config, {**config, **common}, {}, cls.__name__)
+    return hook
+
+
+def _to_list(configs: Mapping[str, Any]) -> list[Any]:
+    """Convert a mapping of hooks to a list. The key is the name, and the type if none is set; None omits the hook."""
+    return [add_instance_name(name, settings) for name, settings in configs.items() if settings is not None]
+
+
+def _instance_key(kind: object) -> str:
+    """Return the key that contains the instance name of a hook."""
+    try:
+        cls = get_hook_class(kind) if isinstance(kind, str) else kind
+    except HookbusError:  # an unknown type is reported when the hook is built
+        cls = Hook
+    return cls.Config.instance_key if isinstance(cls, type) and issubclass(cls, Hook) else HookConfig.instance_key
+
+
+def _get_priority(hook: object) -> int:
+    if not isinstance(hook, Hook):
+        return int(Priority.NORMAL)
+    return hook.config.priority if hook.config.priority is not None else int(hook.priority)
+
+
+def _load_installed(name: str) -> Any:
+    try:
+        return discovery.load_entry(discovery.find_entry(name))
+    except PluginNotFoundError as error:
+        raise PluginNotFoundError(f"{error}{suggest_if_close(name, HOOKS)}") from None
+
+
+def _load_import_string(path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError as error:
+        raise PluginNotFoundError(f"hook: {error}") from error
+
+
+def _is_hook_class(cls: type) -> bool:
+    if issubclass(cls, Hook) or hasattr(cls, OPTIONS_ATTRIBUTE):
+        return True
+    return any(hasattr(inspect.getattr_static(cls, name), IMPL_ATTRIBUTE) for name in dir(cls))
+
+
+def _requested_entry_point(kind: str) -> str | None:
+    """Return the name of the entry point that the user wrote, or None for a class name or an import string."""
+    name = kind.strip().rpartition("/")[2]
+    return name if any(name == offer.name for offer in discovery.list_entries()) else None
+
+
+def _same_class(left: type, right: type) -> bool:
+    return (left.__module__, left.__qualname__) == (right.__module__, right.__qualname__)
+
+
+def merge_defaults(hooks: Iterable[object], defaults: Iterable[object]) -> list[object]:
+    """Return the default hooks that no user hook replaces, then the user hooks.
+
+    Args:
+        hooks: User hooks. A hook that is an instance of the type of a default hook replaces it, even if disabled.
+        defaults: Hooks of `get_default_hooks()`.
+
+    Returns:
+        The merged list. The default hooks come first.
+    """
+    own_hooks = list(hooks)
+    kept = [hook for hook in defaults if not any(isinstance(own_hook, type(hook)) for own_hook in own_hooks)]
+    # Hooks of equal priority run in the order of registration, so the default hooks precede the user hooks.
+    return [*kept, *own_hooks]

@@ -1,0 +1,366 @@
+"""Run files: YAML with line numbers, overrides and pydantic models. All errors are reported together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from types import NoneType
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from hookbus._config import yaml as _yaml
+from hookbus._config.diagnostics import (
+    sort_by_location,
+    to_yaml_terms,
+)
+from hookbus._config.hooks import build_hook
+from hookbus._config.yaml import Document, Path
+from hookbus._run.work_dir import checked_resume
+from hookbus._utils.published import get_publishing_package
+from hookbus._utils.validation_errors import ALL_SETTINGS, missing_key_message
+from hookbus.bus import HookBus
+from hookbus.errors import ConfigError, PluginError, PluginNotFoundError, RegistrationError
+from hookbus.hook import Hook
+
+__all__ = [
+    "Component",
+    "DatasetConfig",
+    "LoadFrom",
+    "LoaderConfig",
+    "SchedulerConfig",
+    "Section",
+    "TrainingConfig",
+    "RunConfig",
+]
+
+
+class Section(BaseModel):
+    """Base model of the sections. Unknown keys and values of another type are rejected."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Component(BaseModel):
+    """An object that is built by name: a type and its settings."""
+
+    # The keys of a component depend on its factory, which validates them, see `assembly.factories`.
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    type: str = Field(description="An entry point, or an import string such as my_module:factory.")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings without the type."""
+        return dict(self.model_extra or {})
+
+
+class SchedulerConfig(Component):
+    """A learning-rate scheduler: a class of torch.optim.lr_scheduler, or an import string."""
+
+    interval: Literal["epoch", "step"] = Field(
+        default="epoch", description="Unit after which the scheduler is stepped."
+    )
+    monitor: str | None = Field(default=None, description="Metric that the scheduler requires.")
+
+
+class DatasetConfig(Component):
+    """A dataset that is built by name."""
+
+    batch_size: int = Field(default=32, ge=1, description="Number of samples per batch.")
+
+
+class LoaderConfig(Section):
+    """Options of `torch.utils.data.DataLoader`."""
+
+    num_workers: int = Field(
+        default=0, ge=0, description="Number of loader worker processes; 0 loads in the main process."
+    )
+    pin_memory: bool = Field(default=False, description="Copy batches to page-locked memory.")
+    drop_last: bool = Field(default=False, description="Drop the last training batch if it is incomplete.")
+    shuffle: bool = Field(default=True, description="Reshuffle the training samples in every epoch.")
+    persistent_workers: bool = Field(default=False, description="Keep worker processes alive between epochs.")
+    prefetch_factor: int | None = Field(
+        default=None, ge=1, description="Number of batches that each worker prefetches."
+    )
+
+
+class DDPConfig(Section):
+    """Options of `torch.nn.parallel.DistributedDataParallel`."""
+
+    find_unused_parameters: bool = Field(default=False, description="Detect parameters that do not receive a gradient.")
+    forward_sync_buffers: bool = Field(
+        default=True, description="Broadcast the buffers of rank 0 before each forward pass."
+    )
+
+
+class FSDP2Config(Section):
+    """Options of FSDP2, which shards the parameters across ranks."""
+
+    wrap: list[str] = Field(default=[], description="Class names of modules to shard separately.")
+    mesh: list[int] | None = Field(
+        default=None,
+        description="Shape of the device mesh: [shards] or [replicas, shards]. Default: one shard per rank.",
+    )
+
+
+class TrainingConfig(Section):
+    """Limit and options of the training loop."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["epochs"]}, {"required": ["iterations"]}]})
+
+    epochs: int | None = Field(default=None, ge=1, description="Limit in epochs.")
+    iterations: int | None = Field(default=None, ge=1, description="Limit in iterations, instead of epochs.")
+    accumulate: int = Field(default=1, ge=1, description="Number of micro-batches per optimizer step.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="fp32, or autocast to bf16 or fp16.")
+    clip_grad_norm: float | None = Field(default=None, gt=0, description="Maximum norm of all gradients together.")
+    distributed: Literal["ddp", "fsdp2", "none"] = Field(
+        default="ddp",
+        description=(
+            "Strategy of distributed training: ddp replicates the model, fsdp2 shards it, none leaves model and data "
+            "unchanged."
+        ),
+    )
+    ddp: DDPConfig = Field(default=DDPConfig(), description="Options of DistributedDataParallel.")
+    fsdp2: FSDP2Config = Field(default=FSDP2Config(), description="Options of FSDP2.")
+    agree_every: int = Field(
+        default=1, ge=1, description="Number of iterations between two synchronizations of requests across ranks."
+    )
+    validate_first: bool = Field(default=False, description="Run a sanity-check validation before training.")
+
+    @model_validator(mode="after")
+    def _validate_limit(self) -> TrainingConfig:
+        # Two limits would be ambiguous: it is unclear which of them ends the run.
+        if (self.epochs is None) == (self.iterations is None):
+            raise ValueError("exactly one limit is required. Set either epochs or iterations.")
+        return self
+
+
+class LoadFrom(Section):
+    """Initial weights."""
+
+    path: str = Field(min_length=1, description="A checkpoint, or a file with a bare state dict.")
+    weights: Literal["raw", "averaged"] = Field(default="raw", description="Weights to load: raw or averaged.")
+    strict: bool = Field(
+        default=True, description="Require all keys to match; if false, mismatches are skipped with a warning."
+    )
+
+
+HOOK_MESSAGE_PATTERN = re.compile(r"\w+: ([^\s:]+): (.*)", re.DOTALL)
+"""Pattern of a hook's message about a setting: `EMAHook: momentum: ...`."""
+
+
+class RunConfig(Section):
+    """A validated run file."""
+
+    work_dir: str = Field(
+        default="runs/train", min_length=1, description="Output directory of the run. Alias: experiment_dir."
+    )
+    seed: int = Field(default=0, ge=0, lt=2**63, description="Seed of all random number generators.")
+    model: Component | None = Field(
+        default=None, description="Model: an entry point of hookbus.models, or an import string."
+    )
+    dataset: DatasetConfig | None = Field(
+        default=None, description="Dataset: an entry point of hookbus.datasets, or an import string."
+    )
+    optimizer: Component = Field(
+        default=Component(type="AdamW", lr=0.001), description="Optimizer: a class of torch.optim, or an import string."
+    )
+    loss: str | Component | None = Field(
+        default="cross_entropy", description="Loss: a function of torch.nn.functional, or an import string."
+    )
+    metrics: list[str] | dict[str, str] | None = Field(default=None, description="Metrics that validations compute.")
+    scheduler: SchedulerConfig | None = Field(
+        default=None, description="Learning-rate scheduler: a class of torch.optim.lr_scheduler, or an import string."
+    )
+    loader: LoaderConfig = Field(default=LoaderConfig(), description="Options of the data loaders.")
+    training: TrainingConfig | None = Field(default=None, description="Limit and options of the training loop.")
+    device: str = Field(default="auto", description="Device: auto, cpu, cuda, cuda:1, ...")
+    resume: str = Field(
+        default="never",
+        description="Checkpoint to resume from: never, auto (the newest of the work directory), or a path.",
+    )
+    load_from: LoadFrom | None = Field(default=None, description="Initial weights: a path, or a mapping.")
+    order: Literal["nested", "ascending"] = Field(default="nested", description="Order of the hooks by priority.")
+    default_hooks: bool = Field(default=True, description="Add the default hooks.")
+    hooks: list[dict[str, Any]] = Field(default=[], description="Hooks: a list, or a mapping of names to settings.")
+
+    _document: Document = PrivateAttr(default_factory=lambda: Document("config"))
+    _paths: list[Path] = PrivateAttr(default_factory=list)
+    _invalid_sections: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @field_validator("model", "dataset", "optimizer", "scheduler", mode="before")
+    @classmethod
+    def _reject_bare_type(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(f"should be a mapping, such as {{type: {value}}}, got {value!r}.")
+        return value
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _reject_bare_name(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(f"should be a list, such as [{value}], or a mapping, got {value!r}.")
+        return value
+
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _validate_resume(cls, value: object) -> object:
+        return checked_resume(value)
+
+    @field_validator("hooks", mode="before")
+    @classmethod
+    def _validate_hooks(cls, value: object) -> object:
+        if not isinstance(value, (list, Mapping)):
+            shown = value if isinstance(value, str) else "logger"
+            raise ValueError(
+                f"should be a list, such as [{shown}], or a mapping, such as {{{shown}: {{priority: 50}}}}, got "
+                f"{value!r}."
+            )
+        return value
+
+    @field_validator("load_from", mode="before")
+    @classmethod
+    def _expand_path(cls, value: object) -> object:
+        if not isinstance(value, (str, Mapping, NoneType)):
+            raise ValueError(f"should be a path, or a mapping with path and weights, got {value!r}.")
+        return {"path": value} if isinstance(value, str) else value
+
+    def build_hooks(self) -> list[Any]:
+        """Build the hooks in the order of the file.
+
+        Hooks with `enabled: false` are included, because they replace default hooks.
+
+        Returns:
+            The hooks.
+
+        Raises:
+            ConfigError: If a hook is unknown or a setting is invalid. All errors are listed.
+        """
+        return [hook for hook, _ in self._build()]
+
+    def build_valid_hooks(self) -> list[Any]:
+        """Build the hooks and validate that a bus accepts them.
+
+        Returns:
+            The hooks, see `build_hooks`.
+
+        Raises:
+            ConfigError: If a hook is unknown, a setting is invalid, or a bus would reject the hook.
+        """
+        built, bus, problems = self._build(), HookBus(), []
+        for hook, path in built:
+            try:
+                bus.register(hook)
+            except RegistrationError as error:
+                problems.append(self.format_problem(path, str(error)))
+        # The caller registers the hooks on its own bus.
+        for hook in bus.hooks.values():
+            bus.unregister(hook)
+        if problems:
+            raise ConfigError(problems)
+        return [hook for hook, _ in built]
+
+    def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
+        """Return a message with the location of a path in the run file.
+
+        Args:
+            path: Path of the value.
+            message: The message.
+            at_key: Report the location of the key instead of the location of the value.
+        """
+        return self._document.format_problem(path, message, at_key=at_key)
+
+    def is_missing(self, section: str) -> bool:
+        """Return whether the file does not contain a section. A section with errors counts as present."""
+        return getattr(self, section) is None and section not in self._invalid_sections
+
+    def sort_problems(self, problems: Iterable[str]) -> list[str]:
+        """Return messages in the order of the file, without duplicates."""
+        return sort_by_location(self._document, problems)
+
+    def to_yaml(self) -> str:
+        """Serialize the resolved configuration as a run file: overrides applied, every default of the core included.
+
+        Returns:
+            YAML from which `load_config` creates an equal configuration.
+        """
+        return _yaml.dump(self.model_dump())
+
+    def _build(self) -> list[tuple[Any, Path]]:
+        """Return the hooks with their paths in the file."""
+        built: list[tuple[Any, Path]] = []
+        problems: list[str] = []
+        for settings, path in zip(self.hooks, self._hook_paths(), strict=True):
+            try:
+                built += [(hook, path) for hook in _build_entry(settings)]
+            except ConfigError as error:
+                #
+                problems += [message for text in error.problems for message in self._hook_problem(path, text)]
+            except PluginError as error:
+                problems.append(self._type_problem(path, str(error)))
+        problems += self._duplicate_names(built)
+        if problems:
+            raise ConfigError(self.sort_problems(problems))
+        return built
+
+    def _duplicate_names(self, built: list[tuple[Any, Path]]) -> list[str]:
+        """Return a message for each hook whose instance name is already used."""
+        problems, names = [], set()
+        for hook, path in built:
+            if not isinstance(hook, Hook) or not hook.config.enabled:
+                continue
+            if hook.name in names:
+                problems.append(self.format_problem(path, f"duplicate hook name {hook.name!r}. Set a unique name."))
+            names.add(hook.name)
+        return problems
+
+    def _hook_paths(self) -> list[Path]:
+        return self._paths or [("hooks", i) for i in range(len(self.hooks))]
+
+    def _type_problem(self, path: Path, problem: str) -> str:
+        """Return a message about the type of a hook."""
+        # The type may also be the key of a mapping of hooks, or the item of a list.
+        type_path = (*path, "type")
+        is_written = type_path in self._document.value_locations
+        return self.format_problem(type_path if is_written else path, problem, at_key=not is_written)
+
+    def _hook_problem(self, path: Path, problem: str) -> list[str]:
+        """Add the location in the file to a message of a hook. Empty for values that could not be parsed."""
+        match = HOOK_MESSAGE_PATTERN.fullmatch(problem)
+        if match is None:
+            return [self.format_problem(path, problem)]
+        keys = tuple(int(part) if part.isdigit() else part for part in match[1].split("."))
+        if keys == (ALL_SETTINGS,) and (*path, *keys) not in self._document.key_locations:
+            return [self.format_problem(path, to_yaml_terms(match[2]))]
+        # The parser has already reported this value.
+        if self._document.is_invalid((*path, *keys)):
+            return []
+        message = to_yaml_terms(match[2])
+        return [self.format_problem((*path, *keys), message, at_key=message.startswith("unknown key"))]
+
+
+def _list_entry_hint(settings: Mapping[str, Any]) -> str:
+    """Return a hint for an entry such as `- logger: {interval: 5}`, or "" for entries of another form."""
+    if len(settings) != 1:
+        return ""
+    (name, inner), *_ = settings.items()
+    if not isinstance(inner, (Mapping, NoneType)):
+        return ""
+    return f" In a list, write {{{', '.join(['type: ' + str(name), *(f'{key}: ...' for key in inner or ())])}}}."
+
+
+def _build_entry(settings: Mapping[str, Any]) -> list[Any]:
+    """Build the hook of an entry. Returns an empty list for a disabled hook whose package is not installed."""
+    type_name = settings.get("type")
+    if type_name is None:
+        raise ConfigError([f"hook: type: {missing_key_message('type', settings)}{_list_entry_hint(settings)}"])
+    if not isinstance(type_name, str):
+        raise ConfigError([f"hook: type: should be a name, got {type_name!r}."])
+    try:
+        return [build_hook(settings)]
+    except PluginNotFoundError:
+        # A run file with `enabled: false` must work without the package.
+        if settings.get("enabled") is False and get_publishing_package(type_name) is not None:
+            return []
+        raise

@@ -1,0 +1,208 @@
+"""Command-line overrides: `training.epochs=3`, `hooks.checkpoint.interval=2`, `~hooks.ema`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hookbus._config.hooks import DEFAULT_HOOKS
+from hookbus._config.yaml import Document, Path, parse_value
+from hookbus._utils.imports import suggest_if_close
+from hookbus._utils.packages import hook_names_of_entry
+from hookbus.hook import snake_case
+
+__all__ = ["apply_overrides"]
+
+
+def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
+    """Apply overrides to the data of a document. Each changed value stores the override as its location.
+
+    A hook is referred to by its instance name, its type, or its index in the list, starting at 0. A hook that the file
+    does not contain is added. `~` disables a hook, including a default hook.
+
+    Args:
+        document: Document whose data is a mapping. Modified in place.
+        overrides: Overrides in order of application: `a.b=value` sets a key, `~a.b` deletes it.
+
+    Returns:
+        One message per invalid override.
+    """
+    problems = []
+    for text in overrides:
+        try:
+            _Override(document, text).apply()
+        except ValueError as error:
+            problems.append(document.format_problem_at(text, str(error)))
+    return problems
+
+
+class _Override:
+    """A single override. Raises ValueError if it is invalid."""
+
+    def __init__(self, document: Document, text: str) -> None:
+        self._document, self._text = document, text
+
+    def apply(self) -> None:
+        text = self._text
+        if text.startswith("~"):
+            self._delete(_split_keys(text[1:]))
+            return
+        dotted, equals, value_text = text.partition("=")
+        if not equals:
+            raise ValueError("invalid override. Write key=value to set a key, or ~key to delete it.")
+        keys, value = _split_keys(dotted), parse_value(value_text)
+        if keys[0] != "hooks" or len(keys) == 1:
+            self._set(keys, value)
+        elif len(keys) == 2 and value is None:
+            self._delete(keys)
+        else:
+            self._set_hook(keys, value)
+
+    def _set_hook(self, keys: list[str], value: Any) -> None:
+        index = self._find_hook(keys[1])
+        index = self._add_hook({"type": keys[1]}) if index is None else index
+        if len(keys) == 2 and isinstance(value, dict):
+            value = {**self._preserved_settings(index), **value}
+        self._set(["hooks", index, *keys[2:]], value)
+
+    def _set(self, keys: list[Any], value: Any) -> None:
+        target: Any = self._document.data
+        path: Path = ()
+        for key in keys[:-1]:
+            inner = _to_index(target, key)
+            path = (*path, inner)
+            child = target.get(inner) if isinstance(target, dict) else target[inner]
+            if child is None:
+                child = target[inner] = {}
+                self._set_location(path)
+            if not isinstance(child, (dict, list)):
+                raise ValueError(f"{'.'.join(map(str, path))} is {child!r}, which has no keys.")
+            target = child
+        last = _to_index(target, keys[-1])
+        target[last] = value
+        self._set_location((*path, last))
+
+    def _delete(self, keys: list[Any]) -> None:
+        if keys[0] == "hooks" and len(keys) > 1:
+            index = self._find_hook(keys[1])
+            if len(keys) == 2:
+                self._disable_hook(keys[1], index)
+                return
+            if index is None:
+                raise self._unknown_hook_error(keys[1])
+            keys = ["hooks", index, *keys[2:]]
+        target: Any = self._document.data
+        path: Path = ()
+        for key in keys[:-1]:
+            path, target = (*path, _to_index(target, key)), _get_child(target, key)
+        _get_child(target, keys[-1])
+        del target[_to_index(target, keys[-1])]
+        if isinstance(target, list):  # the following items have moved, so their locations are no longer valid
+            self._set_location(path)
+
+    def _disable_hook(self, name: str, index: str | int | None) -> None:
+        """Disable a hook."""
+        # The entry is kept with `enabled: false`, because a removed entry would enable the default hook.
+        if index is not None:
+            self._set(["hooks", index, "enabled"], False)
+        elif {name, *hook_names_of_entry(name)} & set(DEFAULT_HOOKS):
+            self._add_hook({"type": name, "enabled": False})
+        else:
+            raise self._unknown_hook_error(name)
+
+    def _unknown_hook_error(self, name: str) -> ValueError:
+        names = {
+            str(name_) for key, entry in self._entries() for name_ in (key, entry.get("name"), *_type_names(entry))
+        }
+        return ValueError(f"unknown hook {name!r}.{suggest_if_close(name, [*names, *DEFAULT_HOOKS])}")
+
+    def _find_hook(self, name: str) -> str | int | None:
+        """Return the key of a hook in the file: by instance name, else by type, else by index; or None."""
+        entries = list(self._entries())
+        for matches in (
+            [key for key, entry in entries if name in (key, entry.get("name"))],
+            [key for key, entry in entries if name in _type_names(entry)],
+        ):
+            if len(matches) > 1:
+                choices = ", ".join(f"hooks.{key}" for key in matches)
+                raise ValueError(f"{name!r} refers to more than one hook. Use one of: {choices}.")
+            if matches:
+                return matches[0]
+        hooks = self._document.data.get("hooks")
+        return int(_to_index(hooks, name)) if name.isdigit() and isinstance(hooks, list) else None
+
+    def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
+        """Iterate over the keys and settings of the hooks in the file that are mappings or names."""
+        hooks = self._document.data.get("hooks")
+        if isinstance(hooks, dict):
+            named = ((key, {} if entry is None else entry) for key, entry in hooks.items())
+            yield from ((key, {"type": key, **entry}) for key, entry in named if isinstance(entry, dict))
+        elif isinstance(hooks, list):
+            for i, entry in enumerate(hooks):
+                if isinstance(entry, str):
+                    hooks[i] = entry = {"type": entry}
+                if isinstance(entry, dict):
+                    yield i, entry
+        elif hooks is not None:
+            raise ValueError(f"hooks should be a list or a mapping, got {hooks!r}.")
+
+    def _add_hook(self, entry: dict[str, Any]) -> str | int:
+        """Add a hook to the file and return its key."""
+        hooks = self._document.data.get("hooks")
+        if hooks is None:
+            hooks = self._document.data["hooks"] = []
+        key: str | int = entry["type"] if isinstance(hooks, dict) else len(hooks)
+        if isinstance(hooks, dict):
+            hooks[entry["type"]] = entry
+        else:
+            hooks.append(entry)
+        self._set_location(("hooks", key))
+        return key
+
+    def _preserved_settings(self, index: str | int) -> dict[str, Any]:
+        """Return the settings that a hook keeps if an override replaces all of them: type and name."""
+        entry = self._document.data["hooks"][index]
+        return {key: entry[key] for key in ("type", "name") if isinstance(entry, dict) and key in entry}
+
+    def _set_location(self, path: Path) -> None:
+        """Set the override as the location of a path and remove the locations below it."""
+        for places in (self._document.key_locations, self._document.value_locations):
+            for known in [known for known in places if known[: len(path)] == path]:
+                del places[known]
+            places[path] = self._text
+
+
+def _split_keys(dotted: str) -> list[str]:
+    keys = dotted.split(".")
+    if not all(keys):
+        raise ValueError(f"invalid key {dotted!r}. Separate keys by single dots.")
+    return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
+
+
+def _to_index(target: Any, key: Any) -> Any:
+    """Convert a key to the type of its container: an index for a list."""
+    if not isinstance(target, list):
+        return key
+    if not str(key).isdigit() or int(key) >= len(target):
+        raise ValueError(f"invalid index {key!r} in a list of length {len(target)}. Use an integer, starting at 0.")
+    return int(key)
+
+
+def _get_child(target: Any, key: Any) -> Any:
+    """Return the value of a key that is to be deleted."""
+    if isinstance(target, list):
+        return target[_to_index(target, key)]
+    if not isinstance(target, dict) or key not in target:
+        known = target if isinstance(target, dict) else ()
+        raise ValueError(f"cannot delete an unknown key.{suggest_if_close(str(key), known)}")
+    return target[key]
+
+
+def _type_names(entry: dict[str, Any]) -> set[str]:
+    """Return the names of a hook type that overrides accept: `my_module:MyHook` is also `MyHook` and `my`."""
+    type_name = entry.get("type")
+    if not isinstance(type_name, str):
+        return set()
+    bare = re.split("[:/]", type_name)[-1]
+    return {type_name, bare, snake_case(bare), *hook_names_of_entry(bare)}

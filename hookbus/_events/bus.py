@@ -1,0 +1,373 @@
+"""The event bus: declaration of points, registration of plugins and emission of events.
+
+pluggy stores the plugins and validates their signatures, but does not dispatch. The bus compiles one function per point
+that calls the listeners in order (see `dispatch.compiling`), on first use after each change of the registered plugins.
+`bus.calls` provides these functions; `bus.emit` validates its arguments first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import RLock
+from types import FunctionType, MethodType
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+
+from hookbus._events.actions import action_arguments
+from hookbus._events.checks import AliasLookup, is_configured
+from hookbus._events.emitters import Emitter, bind_point, compile_emitter
+from hookbus._events.explain import Explanation, explain
+from hookbus._events.listeners import check_priority
+from hookbus._events.manager import BusPluginManager, generate_spec_class
+from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
+from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
+from hookbus._events.registry import FunctionPlugin
+from hookbus._events.schedules import CounterView, Schedule
+from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, Statements, Wrap
+from hookbus._utils import packages
+from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
+
+__all__ = ["EventBus"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+
+
+class EventBus:
+    """Event bus of a run. The subclass defines the points, and what the run does at them.
+
+    Args:
+        order: Order of the listeners at each point, `"nested"` or `"ascending"`.
+        points: Points of the bus, by name.
+        actions: Spec class of the actions.
+        prologue, epilogue, default_arguments, namespace, counter_view, reach_all: See `Table`.
+        emitter_wrapper: Function of a point, the function that emits it, and the run. Returns the function that `emit`
+            calls.
+        find_alias: Lookup of callback names of other frameworks, for error messages.
+
+    Attributes:
+        actions: Arguments of each action, by name.
+        calls: Compiled function of every point and action.
+        table: Event tables from which the functions are compiled.
+        current: Run whose events the bus emits, assigned by the subclass.
+        lock: Lock that guards registration and compilation.
+        pm: The pluggy PluginManager. Its register, unregister and set_blocked are equivalent to those of the bus.
+
+    Raises:
+        ConfigError: If `order` is invalid.
+    """
+
+    current: EventRun
+
+    def __init__(
+        self,
+        *,
+        order: Order,
+        points: Mapping[str, Point],
+        actions: type,
+        prologue: Statements,
+        epilogue: Statements,
+        default_arguments: Callable[[Point], dict[str, str]],
+        namespace: Callable[[Any], dict[str, Any]],
+        counter_view: Callable[[Any, Point], CounterView],
+        reach_all: Collection[str],
+        emitter_wrapper: Callable[[Point, Emitter, Any], Emitter],
+        find_alias: AliasLookup,
+    ) -> None:
+        if order not in ("nested", "ascending"):
+            raise ConfigError([f"order: invalid value, got {order!r}. Set 'nested' or 'ascending'."])
+        # `emit` adds entries lazily: most runs emit few of the declared points.
+        self._emitters: dict[str, Emitter] = {}
+        self._emitter_wrapper = emitter_wrapper
+        # Reentrant, because registration and compilation acquire the lock inside of each other.
+        self.lock = RLock()
+        self.actions: Mapping[str, tuple[str, ...]] = action_arguments(actions)
+        self.pm = BusPluginManager(self, find_alias)
+        self.table = EventTable(
+            order,
+            self.pm.members.implementations,
+            self.invalidate,
+            prologue=prologue,
+            epilogue=epilogue,
+            default_arguments=default_arguments,
+            namespace=namespace,
+            counter_view=counter_view,
+            reach_all=reach_all,
+            actions=actions,
+        )
+        self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
+        self.pm.add_hookspecs(actions)
+        self._add(points)
+
+    # -- points ------------------------------------------------------------------------------
+
+    @property
+    def points(self) -> Mapping[str, Point]:
+        """Points of the bus, by name."""
+        return self.table.points
+
+    @overload
+    def declare(
+        self, point: str, args: Sequence[str] = ..., *, unit: Unit | None = ..., doc: str = ...
+    ) -> Callable[..., None]: ...
+    @overload
+    def declare(self, point: Callable[Concatenate[Any, P], None]) -> Callable[P, None]: ...
+    def declare(
+        self, point: str | Callable[..., None], args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
+    ) -> Callable[..., None]:
+        """Declare a custom point.
+
+        Args:
+            point: Name of the point, such as `before_...`, `after_...` or `on_...`; or a method of a spec class, which
+                determines all other arguments and the types of the returned function.
+            args: Names of the arguments in addition to `run`.
+            unit: Default unit of `when=` at this point. None (default) disables schedules at the point.
+            doc: Description of the point.
+
+        Returns:
+            Function that emits the point: `after_render(image=image)`.
+
+        Raises:
+            PointError: If a name is taken, reserved or not an identifier, or the unit is unknown. Declaring the same
+                method again is valid.
+        """
+        if isinstance(args, str):  # also a sequence of names, of one letter each
+            raise PointError(f"{point}: invalid `args`, got {args!r}. Pass args=({args!r},).")
+        types = ("Any",) * len(args)
+        new = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else parse_point(point)
+        existing = self.points.get(new.name)
+        if existing is None:
+            self._declare(new)
+        # A spec method may be declared by multiple modules, before or after its package is discovered.
+        elif isinstance(point, str) or existing != new:
+            raise PointError(f"{new.name!r}: the point is already declared. Choose another name.")
+        return bind_point(self.emit, new)
+
+    def declare_from(self, spec: type) -> None:
+        """Declare the points of a spec class like `Lifecycle`. Points that are already declared are skipped.
+
+        Raises:
+            PointError: If a name is reserved, a method takes `*args` or `**kwargs`, or a unit is unknown.
+        """
+        for name, point in parse_points(spec).items():
+            if name not in self.points:
+                self._declare(point)
+
+    def discover_points(self, names: Collection[str], module: str = "") -> bool:
+        """Declare the points that installed packages publish under the given names, or in the package of `module`.
+
+        Returns:
+            Whether any point was declared.
+        """
+        before = len(self.points)
+        for spec in packages.load_point_specs(names, module):
+            self.declare_from(spec)
+        return len(self.points) > before
+
+    def _declare(self, point: Point) -> None:
+        check_point(point, {*POINT_ALIASES, *self.actions, *vars(DispatchTable)})
+        self._add({point.name: point})
+
+    def _add(self, points: Mapping[str, Point]) -> None:
+        self.pm.add_hookspecs(generate_spec_class(points))
+        self.table.points.update(points)
+        self.calls.invalidate(points)
+
+    # -- registration ------------------------------------------------------------------------
+
+    def register(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
+        """Register a hook. If called during an event, the hook is first called at the next event.
+
+        Args:
+            hook: A `Hook`, or a plugin with functions marked by `@hookimpl`.
+            name: Instance name. Default: the name of the hook.
+            priority: Priority that overrides the priority of the hook.
+
+        Returns:
+            The hook.
+
+        Raises:
+            RegistrationError: If the hook is invalid. No part of it is registered.
+        """
+        if is_configured(hook) and not hook.config.enabled:
+            return hook
+        name = name or self.default_name(hook)
+        if priority is not None:
+            check_priority(priority, hook, name)
+        if self.pm.register(hook, name) and priority is not None:
+            self.table.priority_overrides[name] = priority
+            self.invalidate()
+        return hook
+
+    def unregister(self, hook: object) -> object:
+        """Unregister a hook. If called during an event, the change takes effect at the next event.
+
+        The `cleanup` of the hook is called if a run is active: immediately, or at the next boundary if called during an
+        event.
+
+        Args:
+            hook: The hook, its instance name, or a function registered by `on`, which is removed from all its points.
+
+        Returns:
+            The unregistered plugin.
+
+        Raises:
+            HookError: If the hook is not registered.
+        """
+        names = self.pm.members.find_names(hook)
+        if not names:
+            known = suggest_names(hook, self.hooks) if isinstance(hook, str) else ""
+            raise HookError(f"unregister: {hook!r} is not registered.{known}")
+        removed = [self.pm.unregister(name=name) for name in names]
+        return removed[0] if isinstance(hook, str) else hook
+
+    def on(
+        self,
+        point: str,
+        *,
+        when: Schedule | None = None,
+        priority: int | None = None,
+        before: str | Iterable[str] = (),
+        after: str | Iterable[str] = (),
+        name: str | None = None,
+    ) -> Callable[[F], F]:
+        """Register a function: `@bus.on("after_train_iter", when=every(100))`.
+
+        Args:
+            point: Name of the point.
+            when, priority, before, after: See `hookimpl`.
+            name: Instance name. Default: `module.qualname`, or `module.qualname@point` for further points of the same
+                function.
+
+        Raises:
+            RegistrationError: If the function is invalid or the point does not exist.
+        """
+        if not isinstance(point, str) or not point:
+            raise RegistrationError(
+                f"bus.on: invalid point name, got {point!r}. Pass the name of a point such as 'after_train_iter'."
+            )
+        mark = hookimpl(when=when, priority=priority, before=before, after=after, specname=point)
+        target = POINT_ALIASES.get(point, point)
+
+        def register(function: F) -> F:
+            if target not in self.points:
+                self.discover_points({target})
+            if not isinstance(function, (FunctionType, MethodType)):
+                raise RegistrationError(
+                    f"bus.on({point!r}): expected a function, got {function!r}. Pass a function that calls it."
+                )
+            # `mark` stores the options on a throwaway lambda: the function may be registered at multiple points, with
+            # different options at each.
+            plugin = FunctionPlugin(function, getattr(mark(lambda: None), IMPL_ATTRIBUTE))
+            self.register(plugin, name or self.pm.members.unique_name(function, target))
+            return function
+
+        return register
+
+    @property
+    def hooks(self) -> dict[str, object]:
+        """Registered plugins by instance name, in registration order."""
+        return {name: member.plugin for name, member in self.pm.members.items()}
+
+    def default_name(self, hook: object) -> str:
+        """Return the default instance name of a hook."""
+        if is_configured(hook):
+            return hook.name
+        return getattr(hook, "__name__", None) or f"{type(hook).__module__}.{type(hook).__qualname__}"
+
+    def invalidate(self) -> None:
+        """Invalidate the compiled functions after a change of plugins, schedules or the clock."""
+        with self.lock:
+            self.calls.invalidate([*self.points, *self.table.steps])
+            self._emitters.clear()
+        self.current.on_hooks_changed()
+
+    # -- emission ----------------------------------------------------------------------------
+
+    def emit(
+        self,
+        point: str,
+        /,
+        *,
+        step: Any = None,
+        batch_idx: Any = None,
+        batch: Any = None,
+        model: Any = None,
+        outputs: Any = None,
+        loss: Any = None,
+        **rest: Any,
+    ) -> None:
+        """Emit an event at a point.
+
+        Omitted arguments default to the values known to the run (model, epoch, step, metrics), and to None otherwise.
+
+        Args:
+            point: Name of the point.
+            step, batch_idx, batch, model, outputs, loss: Arguments of the iteration points.
+            rest: Other arguments of the point.
+
+        Raises:
+            PointError: If the point does not exist or does not have the argument.
+        """
+        emitter = self._emitters.get(point)
+        if emitter is None:
+            emitter = self._emitter(point)
+        emitter(step, batch_idx, batch, model, outputs, loss, rest)
+
+    def fire(self, point: str, **arguments: Any) -> bool:
+        """Emit an event of the run itself, without argument checks and without automatic before/after points.
+
+        Returns:
+            Whether the point has listeners.
+        """
+        call = self.calls.get(point)
+        if call is not None:
+            call(**arguments)
+        return call is not None
+
+    def _emitter(self, name: str) -> Emitter:
+        """Build and cache the function that `emit` calls for the name or alias of a point."""
+        if not isinstance(name, str):
+            raise PointError(
+                f"bus.emit: invalid point name, got {name!r}. Pass the name of a point such as 'after_train_iter'."
+            )
+        point = POINT_ALIASES.get(name, name)
+        if point not in self.points and not (self.discover_points({point}) and point in self.points):
+            raise PointError(
+                f"Unknown point {name!r}.{suggest_names(name, self.points)} Declare custom points with bus.declare."
+            )
+        with self.lock:
+            emitter = compile_emitter(self.points[point], self.calls.get(point))
+            emitter = self._emitter_wrapper(self.points[point], emitter, self.current)
+            self._emitters[name] = emitter
+        return emitter
+
+    # -- instrumentation ---------------------------------------------------------------------
+
+    def explain(self) -> Explanation:
+        """Return the order of the listeners at each point, with the source of each priority.
+
+        Raises:
+            OrderError: If the before=/after= constraints form a cycle.
+        """
+        return explain(self.table, self.current)
+
+    @contextmanager
+    def wrap_listeners(self, wrap: Wrap) -> Iterator[None]:
+        """Replace the function of each listener by `wrap(listener)` inside the context.
+
+        Contexts nest: a later wrapper encloses the earlier ones. There is no overhead outside of the context.
+        """
+        outer = self.table.wrap
+        self.table.wrap = wrap if outer is None else _compose_wrappers(wrap, outer)
+        self.invalidate()
+        try:
+            yield
+        finally:
+            self.table.wrap = outer
+            self.invalidate()
+
+
+def _compose_wrappers(outer: Wrap, inner: Wrap) -> Wrap:
+    return lambda listener: outer(replace(listener, call=inner(listener)))

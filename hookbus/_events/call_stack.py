@@ -1,0 +1,70 @@
+"""Lookup of the running listener.
+
+The listener is derived from the current line of the generated function that calls it, so that calls need no
+bookkeeping.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hookbus._events.ordering import Listener
+
+__all__ = ["LISTENER_LINES", "current_listener", "failing_listener", "in_event", "in_nested_event"]
+
+LISTENER_LINES = "__hookbus_lines__"
+"""Global variable of a generated function that maps line numbers to the listeners called there."""
+
+
+def failing_listener(error: BaseException) -> Listener | None:
+    """Return the listener that raised an exception, from the generated function that handles the exception.
+
+    Returns:
+        Listener, or None if the exception was not raised by a listener.
+    """
+    trace: TracebackType | None = error.__traceback__
+    while trace is not None:
+        # The first generated frame is that of the handling function; deeper ones belong to events within the listener.
+        lines = trace.tb_frame.f_globals.get(LISTENER_LINES)
+        if lines is not None:
+            return lines.get(trace.tb_lineno)  # type: ignore[no-any-return]
+        trace = trace.tb_next
+    return None
+
+
+def current_listener() -> Listener | None:
+    """Return the innermost listener that is running, None if there is none."""
+    return next(_iter_listeners(), None)
+
+
+def in_nested_event(run: object) -> bool:
+    """Return whether an event of a run is in progress within another event of the run."""
+    return _count_events(run) > 1
+
+
+def in_event(run: object) -> bool:
+    """Return whether an event of a run is in progress."""
+    return _count_events(run) > 0
+
+
+def _count_events(run: object) -> int:
+    return sum(LISTENER_LINES in frame.f_globals and frame.f_globals["run"] is run for frame in _iter_frames())
+
+
+def _iter_listeners() -> Iterator[Listener]:
+    for frame in _iter_frames():
+        lines = frame.f_globals.get(LISTENER_LINES)
+        if lines is not None and frame.f_lineno in lines:
+            yield lines[frame.f_lineno]
+
+
+def _iter_frames() -> Iterator[FrameType]:
+    # `inspect.stack()` reads source files and is too slow for requests within iterations.
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -1,0 +1,331 @@
+"""Validation of plugins before registration.
+
+`inspect_plugin` reads a plugin without executing its code. It returns the implementations, or raises an error with the
+name of the hook, its package, its signature, and the expected signature.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any, ClassVar, Literal, Protocol, TypeGuard
+
+from hookbus._events.markers import IMPL_ATTRIBUTE, Options
+from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
+from hookbus._events.schedule_units import FieldConfig
+from hookbus._events.schedules import Schedule
+from hookbus._utils.packages import package_label
+from hookbus.errors import RegistrationError, suggest_names
+
+__all__ = [
+    "CONFIGURED_ATTRIBUTE",
+    "OPTIONS_ATTRIBUTE",
+    "AliasLookup",
+    "ConfiguredPlugin",
+    "Implementation",
+    "PluginConfig",
+    "configured_base",
+    "inspect_plugin",
+    "is_configured",
+    "as_hook_list",
+    "registration_error",
+]
+
+_PREFIXES = ("before_", "after_", "on_")  # a method of a hook with one of these must be a point
+OPTIONS_ATTRIBUTE = "hookbus_options"
+"""Attribute of a plugin that contains the options of its methods, by name, instead of marks on the functions."""
+CONFIGURED_ATTRIBUTE = "_hookbus_configured"
+"""Attribute of a class that implements `ConfiguredPlugin`."""
+AliasLookup = Callable[[str], tuple[str, str] | None]
+"""Function that returns the frameworks that define a callback name, and the corresponding point, or None."""
+_SIMILARITY_CUTOFF = 0.85  # difflib ratio above which an unmarked method is treated as a misspelled point
+
+
+class PluginConfig(FieldConfig, Protocol):
+    """Config of a plugin, with the fields that the bus evaluates. See `hookbus.HookConfig`."""
+
+    enabled: bool
+    priority: int | None
+    when: Schedule | None
+    frequency: int | None
+    on_error: str | None
+
+
+class ConfiguredPlugin(Protocol):
+    """Plugin with a config, a priority and a reference to the run. See `hookbus.Hook`.
+
+    Its methods with the name of a point are listeners without a marker. A class that implements the protocol sets the
+    attribute `CONFIGURED_ATTRIBUTE`; its own methods are not compared with points, those of subclasses are.
+    """
+
+    priority: int
+    observer: ClassVar[bool]
+    unit: Literal["iter", "step", "epoch"]
+    _name: str | None
+    _run: Any
+
+    @property
+    def name(self) -> str:
+        """Instance name."""
+
+    @property
+    def config(self) -> PluginConfig:
+        """Settings."""
+
+    def should_trigger(self, step: int) -> bool:
+        """Return whether the per-iteration listeners are due at the iteration with index `step`, from 0."""
+
+
+def is_configured(plugin: object) -> TypeGuard[ConfiguredPlugin]:
+    """Return whether the class of a plugin implements `ConfiguredPlugin`."""
+    # Declared rather than structural: a structural check would evaluate the properties of plugins, which may raise.
+    return hasattr(type(plugin), CONFIGURED_ATTRIBUTE)
+
+
+def configured_base(plugin: ConfiguredPlugin) -> type:
+    """Return the base class of a plugin that implements `ConfiguredPlugin`."""
+    return next(cls for cls in type(plugin).__mro__ if CONFIGURED_ATTRIBUTE in vars(cls))
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """Method of a plugin that implements a point or an action.
+
+    Attributes:
+        hook: Instance name of the plugin.
+        plugin: The plugin.
+        method: Name of the method.
+        call: Bound method.
+        target: Canonical name of the point or action.
+        options: Options of the marker.
+        wants: Names of its positional arguments, in canonical spelling.
+        rest: Whether it accepts `**kwargs`.
+    """
+
+    hook: str
+    plugin: object
+    method: str
+    call: Callable[..., Any]
+    target: str
+    options: Options
+    argument_names: tuple[str, ...]
+    accepts_kwargs: bool
+
+
+def inspect_plugin(
+    plugin: object,
+    name: str,
+    points: Mapping[str, Point],
+    actions: Mapping[str, tuple[str, ...]],
+    find_alias: AliasLookup,
+) -> list[Implementation]:
+    """Validate a plugin and return its implementations.
+
+    Args:
+        plugin: A `Hook`, or any object or module with marked functions.
+        name: Instance name, for error messages.
+        points: Points of the bus, by name.
+        actions: Arguments of each action, by name.
+        find_alias: Lookup of callback names of other frameworks, for error messages.
+
+    Returns:
+        One entry per implemented point or action.
+
+    Raises:
+        RegistrationError: If the plugin is invalid. The message states the reason and the fix.
+    """
+    check = _PluginValidator(plugin, name, points, actions, find_alias)
+    implementations = [
+        implementation for method in _iter_names(plugin) if (implementation := check.check_method(method))
+    ]
+    methods: dict[str, str] = {}
+    for item in implementations:
+        # Aliases and `specname` allow two methods for one point, whose relative order would be undefined.
+        if item.target in methods:
+            raise check.fail(
+                f"{methods[item.target]} and {item.method} both implement {item.target}. Remove one of them."
+            )
+        methods[item.target] = item.method
+    # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
+    if not implementations and not is_configured(plugin):
+        raise check.fail(_not_a_hook_message(plugin))
+    return implementations
+
+
+def as_hook_list(hooks: object) -> list[Any]:
+    """Return an iterable of hooks as a list.
+
+    Raises:
+        RegistrationError: If the argument is a single hook or not an iterable.
+    """
+    if isinstance(hooks, Iterable) and not isinstance(hooks, (str, Mapping)) and not is_configured(hooks):
+        return list(hooks)
+    raise RegistrationError(f"hooks: expected a list of hooks, got {hooks!r}. Pass hooks=[...].")
+
+
+def _not_a_hook_message(plugin: object) -> str:
+    if isinstance(plugin, (str, Mapping)):
+        return f"expected a hook, got settings. Build the hook with hookbus.build_hook({plugin!r})."
+    return "it implements no point or action. Subclass hookbus.Hook, or mark its functions with @hookimpl."
+
+
+def _iter_names(plugin: object) -> Iterator[str]:
+    """Yield the public attribute names of the plugin, in the order of definition."""
+    own = list(vars(plugin)) if hasattr(plugin, "__dict__") else []
+    inherited = [name for cls in type(plugin).__mro__ for name in vars(cls)]
+    # The methods of `Hook` itself, such as `check`, are not compared with points.
+    ignored = vars(configured_base(plugin)) if is_configured(plugin) else {}
+    for name in dict.fromkeys([*own, *inherited]):
+        if not name.startswith("_") and name not in ignored:
+            yield name
+
+
+class _PluginValidator:
+    """Validation of one plugin. Every error message starts with the name of the plugin."""
+
+    def __init__(
+        self,
+        plugin: object,
+        name: str,
+        points: Mapping[str, Point],
+        actions: Mapping[str, tuple[str, ...]],
+        find_alias: AliasLookup,
+    ) -> None:
+        self.plugin, self.name, self.points, self.actions = plugin, name, points, actions
+        self.find_alias = find_alias
+        # Static lookup throughout: `getattr` would execute properties of the plugin.
+        self.own_options = inspect.getattr_static(plugin, OPTIONS_ATTRIBUTE, {})
+
+    def fail(self, why: str) -> RegistrationError:
+        return registration_error(self.plugin, self.name, why)
+
+    def check_method(self, name: str) -> Implementation | None:
+        static = inspect.getattr_static(self.plugin, name, None)
+        function = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
+        options = self._get_options(name, static, function)
+        target = (options or {}).get("specname") or POINT_ALIASES.get(name, name)
+        target = POINT_ALIASES.get(target, target)
+        known = target in self.points or target in self.actions
+        is_hook = is_configured(self.plugin)
+        if not isinstance(function, (FunctionType, MethodType)):
+            if known and is_hook and callable(function):
+                kind = type(function).__name__
+                raise self.fail(f"{name}: expected a method, got a {kind}. Define a method {name} that calls it.")
+            return None
+        if not known:
+            self._check_misspelled(name, target, marked=options is not None)
+            return None
+        return self._build_implementation(name, target, function, dict(options or {})) if is_hook or options else None
+
+    def _get_options(self, name: str, *marked: Any) -> Options | None:
+        """Return the options of `@hookimpl` on a function, or on the static method or class method that wraps it."""
+        candidates = [self.own_options.get(name), *(getattr(function, IMPL_ATTRIBUTE, None) for function in marked)]
+        return next((options for options in candidates if isinstance(options, dict)), None)
+
+    def _check_misspelled(self, name: str, target: str, marked: bool) -> None:
+        """Raise if a name was probably meant to be a point; ignore all others."""
+        is_hook = is_configured(self.plugin)
+        if marked or (is_hook and name.startswith(_PREFIXES)):
+            raise self.fail(self._unknown_point_message(target))
+        if not is_hook:
+            return
+        for point in difflib.get_close_matches(name, self.points, n=1, cutoff=_SIMILARITY_CUTOFF):
+            allowed = {"run", *ARGUMENT_ALIASES, *self.points[point].args}
+            # A helper with a similar name usually takes other arguments.
+            if set(inspect.signature(getattr(self.plugin, name)).parameters) <= allowed:
+                raise self.fail(
+                    f"{name} is similar to the point {point}. Define {self.points[point].signature}, or rename the "
+                    "method."
+                )
+
+    def _unknown_point_message(self, name: str) -> str:
+        if alias := self.find_alias(name):
+            frameworks, point = alias
+            return f"{name} is a callback of {frameworks}. Define {self.points[point].signature} instead."
+        suggestion = suggest_names(name, [*self.points, *self.actions, *POINT_ALIASES])
+        return (
+            f"unknown point {name}.{suggestion} Declare custom points with bus.declare({name!r}, args=(...)), or "
+            "rename the method."
+        )
+
+    def _build_implementation(
+        self, name: str, target: str, function: Callable[..., Any], options: Options
+    ) -> Implementation:
+        is_action = target in self.actions
+        args = self.actions[target] if is_action else self.points[target].args
+        call, wants, rest = getattr(self.plugin, name), [], False
+        name = call.__name__ if name in self.own_options else name
+        self._check_function_type(name, target, function, options, is_action)
+        for parameter in inspect.signature(call).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD and not is_action:
+                rest = True
+                continue
+            self._check_parameter(f"{name}{inspect.signature(call)}", target, parameter, args, is_action)
+            wants.append(ARGUMENT_ALIASES.get(parameter.name, parameter.name))
+        if len(set(wants)) < len(wants):
+            raise self.fail(f"{name}: an argument is listed under two names: {', '.join(wants)}. Remove one of them.")
+        self._check_schedule(name, target, options, is_action)
+        return Implementation(self.name, self.plugin, name, call, target, options, tuple(wants), rest)
+
+    def _check_function_type(
+        self, name: str, target: str, function: Callable[..., Any], options: Options, is_action: bool
+    ) -> None:
+        wrapper = options.get("wrapper") or options.get("hookwrapper")
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise self.fail(f"{name}: async functions are not supported. Define it as a synchronous method.")
+        if options.get("hookwrapper"):
+            raise self.fail(f"{name}: old-style wrappers are not supported. Use @hookimpl(wrapper=True).")
+        if not is_action and wrapper:
+            raise self.fail(
+                f"{name}: wrappers are supported by actions ({', '.join(self.actions)}) only. Listen at the before_ "
+                f"and after_ points of {target} instead: priorities nest like context managers."
+            )
+        if not is_action and (options.get("tryfirst") or options.get("trylast")):
+            raise self.fail(
+                f"{name}: tryfirst and trylast are supported by actions only. Set priority=, before= or after= instead."
+            )
+        if inspect.isgeneratorfunction(function) and not wrapper:
+            hint = " Mark it with @hookimpl(wrapper=True)." if is_action else " Remove the yield."
+            raise self.fail(f"{name}: generator functions are not supported.{hint}")
+        if wrapper and not inspect.isgeneratorfunction(function):
+            raise self.fail(f"{name}: marked as a wrapper, but contains no yield. Yield exactly once.")
+
+    def _check_parameter(
+        self, signature: str, target: str, parameter: inspect.Parameter, args: tuple[str, ...], is_action: bool
+    ) -> None:
+        expected = f"{target}({', '.join(('run', *args))})"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            star = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+            raise self.fail(
+                f"{signature}: {star}{parameter.name} is not supported. Name the arguments, any of {expected}."
+            )
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            raise self.fail(f"{signature}: {parameter.name!r} is keyword-only. Remove the * before it.")
+        if ARGUMENT_ALIASES.get(parameter.name, parameter.name) not in ("run", *args):
+            raise self.fail(
+                f"{signature}: unknown argument {parameter.name!r}."
+                f"{suggest_names(parameter.name, ('run', *args))} Use any arguments of {expected}."
+            )
+        if is_action and parameter.default is not parameter.empty:
+            # pluggy treats a parameter with a default as no argument at all, and the default would always be used.
+            raise self.fail(f"{signature}: actions pass every argument. Remove the default of {parameter.name!r}.")
+
+    def _check_schedule(self, name: str, target: str, options: Options, is_action: bool) -> None:
+        if options.get("when") is None:
+            return
+        if is_action or self.points[target].unit is None:
+            raise self.fail(f"{name}: {target} does not support schedules. Remove when=.")
+
+
+def registration_error(plugin: object, name: str, why: str) -> RegistrationError:
+    """Return the error for an invalid plugin. The message starts with the name and the package of the plugin.
+
+    Args:
+        plugin: The plugin.
+        name: Instance name.
+        why: Reason and fix.
+    """
+    return RegistrationError(f"hook {name!r} ({package_label(plugin)}) cannot be registered: {why}")

@@ -1,0 +1,176 @@
+"""Order of the listeners of a point, and generation of the function that calls them.
+
+`ordered` sorts the listeners. `compile_point` generates a Python function that calls them one after the other with
+exactly the arguments they take, so that an event costs no more than these calls. Schedules cost one comparison per unit
+for all scheduled listeners of a point. The mapping of source lines to listeners is stored in the globals of the
+function, see `hookbus._events.call_stack`.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from hookbus._events.call_stack import LISTENER_LINES, failing_listener
+from hookbus._events.points import Point
+from hookbus._events.schedule_gate import ScheduleGate
+from hookbus._events.schedules import Counters, CounterView
+
+if TYPE_CHECKING:
+    from hookbus._events.ordering import Listener
+
+__all__ = ["DEFAULT_PRIORITY", "compile_point", "compile_source"]
+
+
+DEFAULT_PRIORITY = 50
+"""Priority of plugins without a priority."""
+
+
+def compile_point(
+    point: Point,
+    listeners: Sequence[Listener],
+    clock: Counters,
+    *,
+    counter_view: Callable[[Any, Point], CounterView],
+    run: object,
+    default_arguments: dict[str, str],
+    names: dict[str, object],
+    handle_exception: Callable[[BaseException, Listener, Counters, Callable[[], None]], bool],
+    prologue: Sequence[str] = (),
+    epilogue: Sequence[str] = (),
+) -> Callable[..., None]:
+    """Compile the function that emits a point. It takes the arguments of the point as keywords.
+
+    Args:
+        point: The point.
+        listeners: Listeners in execution order.
+        clock: Counters of the run.
+        counter_view: Function that returns the view of the counters from a point.
+        run: Value of the argument `run`.
+        fill: Expressions, by argument, that replace arguments of None.
+        names: Globals for these expressions and statements.
+        recover: Exception handler, called with the exception, the listener that raised it, the clock, and a function
+            that calls the remaining listeners. Returns whether the exception propagates.
+        first: Statements before the listeners (updates of the clock).
+        finally_: Statements after the listeners (processing of requests).
+    """
+    scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
+    schedule = ScheduleGate(counter_view(clock, point), scheduled) if scheduled else None
+    source, lines = _generate_source(point, listeners, schedule, default_arguments, prologue, epilogue)
+
+    def on_error(error: BaseException, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
+        raiser = failing_listener(error)
+        if raiser is None:  # raised by the generated code itself, such as KeyboardInterrupt between two calls
+            return True
+        # The remaining listeners are compiled on demand, so that the common case without exceptions costs nothing.
+        others = _remaining_listeners(raiser, listeners, due)
+        rest = compile_point(
+            point,
+            others,
+            clock,
+            counter_view=counter_view,
+            run=run,
+            default_arguments=default_arguments,
+            names=names,
+            handle_exception=handle_exception,
+        )
+        return handle_exception(error, raiser, clock, functools.partial(rest, **arguments))
+
+    own = {"run": run, "_clock": clock, "_schedule": schedule, "_recover": on_error, LISTENER_LINES: lines}
+    namespace: dict[str, Any] = {**names, **_build_namespace(listeners, schedule), **own}
+    exec(compile_source(source, point.name), namespace)
+    return namespace[point.name]  # type: ignore[no-any-return]
+
+
+def _build_namespace(listeners: Sequence[Listener], schedule: ScheduleGate | None) -> dict[str, object]:
+    """Return the objects that the source calls, by name."""
+    return {
+        **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
+        **{f"_asks_{i}": listener.predicate for i, listener in enumerate(listeners)},
+        **{f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())},
+    }
+
+
+def _remaining_listeners(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool]) -> list[Listener]:
+    """Return the due listeners after the one that raised an exception.
+
+    Schedules were evaluated before the first listener was called and must not be evaluated again.
+    """
+    scheduled = iter(due)
+    called = [item for item in listeners if item.schedule is None or next(scheduled, False) or item is raiser]
+    index = next(i for i, listener in enumerate(called) if listener is raiser)
+    return [replace(listener, schedule=None) for listener in called[index + 1 :]]
+
+
+def _generate_source(
+    point: Point,
+    listeners: Sequence[Listener],
+    schedule: ScheduleGate | None,
+    fill: dict[str, str],
+    first: Sequence[str],
+    finally_: Sequence[str],
+) -> tuple[str, dict[int, Listener]]:
+    used = {
+        name for listener in listeners for name in (point.args if listener.accepts_kwargs else listener.argument_names)
+    }
+    head = [f"def {point.name}({', '.join(f'{a}=None' for a in point.args)}):"]
+    head += [f"    {line}" for line in first]
+    # Only for arguments that a listener takes: some defaults, such as `metrics`, are expensive to compute.
+    head += [f"    if {a} is None: {a} = {fill[a]}" for a in point.args if a in fill and a in used]
+    head += ["    _due = ()"] if schedule else []
+    calls, lines = _generate_calls(
+        point, listeners, schedule, start=len(head) + 2
+    )  # lines count from 1, and `try:` precedes
+    if calls:
+        arguments = ", ".join(f"{a!r}: {a}" for a in point.args)
+        calls = ["    try:", *calls, "    except BaseException as _error:"]
+        calls.append(f"        if _recover(_error, {'_due' if schedule else '()'}, {{{arguments}}}): raise")
+    body = [*head, *calls, *(f"    {line}" for line in finally_)]
+    if len(body) == 1:
+        body.append("    pass")
+    return "\n".join(body) + "\n", lines
+
+
+def _generate_calls(
+    point: Point, listeners: Sequence[Listener], schedule: ScheduleGate | None, start: int
+) -> tuple[list[str], dict[int, Listener]]:
+    """Return the lines that call the listeners, and the listener called by each line."""
+    always = [(_generate_call(point, i, item), item) for i, item in enumerate(listeners) if item.schedule is None]
+    body: list[tuple[str, Listener | None]] = []
+    if schedule is None:
+        body += [(f"        {line}", listener) for line, listener in always]
+    else:
+        scheduled = iter(range(len(listeners)))
+        # If no counter has reached its next number, only the unscheduled listeners are called and no schedule is
+        # evaluated.
+        test = " or ".join(counter.source(f"_counter_{i}") for i, counter in enumerate(schedule.counters))
+        body += [(f"        if {test}:", None), ("            _due = _schedule.due_listeners()", None)]
+        for i, listener in enumerate(listeners):
+            condition = "" if listener.schedule is None else f"if _due[{next(scheduled)}]: "
+            body.append((f"            {condition}{_generate_call(point, i, listener)}", listener))
+        body += [("        else:", None)] if always else []
+        body += [(f"            {line}", listener) for line, listener in always]
+    lines = {start + n: called for n, (_, called) in enumerate(body) if called is not None}
+    return [line for line, _ in body], lines
+
+
+def _generate_call(point: Point, i: int, listener: Listener) -> str:
+    arguments = list(listener.argument_names)
+    if listener.accepts_kwargs:
+        arguments += [f"{a}={a}" for a in ("run", *point.args) if a not in listener.argument_names]
+    call = f"_{i}({', '.join(arguments)})"
+    index = "batch" if point.unit == "batch" else "iter"
+    return call if listener.predicate is None else f"_asks_{i}(_clock.{index}) and {call}"
+
+
+@functools.lru_cache(maxsize=512)
+def compile_source(source: str, name: str) -> CodeType:
+    """Compile source text, once per text, and register it with `linecache` so that tracebacks show its lines."""
+    # The hash makes the name unique: linecache must not mix up the versions of a function.
+    filename = f"<hookbus {name} {abs(hash(source)):x}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    return compile(source, filename, "exec")

@@ -1,0 +1,92 @@
+"""Functions behind `bus.emit`: argument checks and the call of the compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hookbus._events.codegen import compile_source
+from hookbus._events.points import ARGUMENT_ALIASES, Point
+from hookbus.errors import PointError, suggest_names
+
+__all__ = ["EXPLICIT_ARGUMENTS", "Emitter", "bind_point", "compile_emitter"]
+
+EXPLICIT_ARGUMENTS = ("step", "batch_idx", "batch", "model", "outputs", "loss")
+"""Arguments that `emit` names explicitly, because collecting them in **kwargs in every iteration would be slow."""
+
+Emitter = Callable[..., None]
+"""Function that `emit` calls for a point, with the arguments in `EXPLICIT` and a dict of all others, positionally."""
+
+
+def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
+    """Generate a function that checks the arguments and emits the point.
+
+    The function takes the arguments in `EXPLICIT` and a dict of all others, positionally.
+
+    Args:
+        point: The point.
+        call: Compiled function, None if the point has no listeners.
+    """
+    unknown = [name for name in EXPLICIT_ARGUMENTS if name not in point.args]
+    known = [name for name in EXPLICIT_ARGUMENTS if name in point.args]
+    lines = [f"def emit_{point.name}({', '.join(EXPLICIT_ARGUMENTS)}, rest):"]
+    if unknown:
+        test = " or ".join(f"{name} is not None" for name in unknown)
+        lines.append(f"    if {test}: refuse({', '.join(f'{name}={name}' for name in unknown)})")
+    keywords = "".join(f"{name}={name}, " for name in known)
+    aliases = [(alias, name) for alias, name in ARGUMENT_ALIASES.items() if name in known]
+    lines += ["    if rest:"]
+    lines += [f"        if {alias!r} in rest: {name} = rest.pop({alias!r})" for alias, name in aliases]
+    lines += ["        if not known.issuperset(rest): rest = check(rest)"]
+    if call is not None:
+        lines += [f"        call({keywords}**rest)", f"    else: call({keywords})"]
+    namespace: dict[str, Any] = {"call": call, "refuse": _build_rejector(point), "check": _build_argument_check(point)}
+    namespace["known"] = frozenset(point.args)
+    exec(compile_source("\n".join(lines) + "\n", f"emit {point.name}"), namespace)
+    return namespace[f"emit_{point.name}"]  # type: ignore[no-any-return]
+
+
+def bind_point(emit: Callable[..., None], point: Point) -> Callable[..., None]:
+    """Return a function that emits a point, with positional or keyword arguments.
+
+    Args:
+        emit: `emit` of the bus.
+        point: The point.
+    """
+
+    def fire(*args: Any, **kwargs: Any) -> None:
+        if len(args) > len(point.args):
+            raise PointError(
+                f"{point.signature}: expected at most {len(point.args)} positional arguments, got {len(args)}."
+            )
+        emit(point.name, **dict(zip(point.args, args, strict=False)), **kwargs)
+
+    fire.__name__ = fire.__qualname__ = point.name
+    fire.__doc__ = point.doc or f"Emit {point.signature}."
+    return fire
+
+
+def _build_rejector(point: Point) -> Callable[..., None]:
+    def refuse(**arguments: Any) -> None:
+        raise _argument_error(point, [name for name, value in arguments.items() if value is not None])
+
+    return refuse
+
+
+def _build_argument_check(point: Point) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def check(rest: dict[str, Any]) -> dict[str, Any]:
+        arguments = {ARGUMENT_ALIASES.get(name, name): value for name, value in rest.items()}
+        arguments.pop("run", None)  # accepted, but listeners always receive the run of the bus
+        unknown = [name for name in arguments if name not in point.args]
+        if unknown:
+            raise _argument_error(point, unknown)
+        return arguments
+
+    return check
+
+
+def _argument_error(point: Point, names: Iterable[str]) -> PointError:
+    first = next(iter(names))
+    return PointError(
+        f"{point.name}: unknown argument {first!r}.{suggest_names(first, point.args)} Signature: {point.signature}."
+    )

@@ -1,0 +1,102 @@
+"""Order of the listeners and the origin of their priorities, as shown by `bus.explain()` and `hookbus explain`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hookbus._events.ordering import Listener
+from hookbus._events.schedules import NEVER
+from hookbus._events.table import EventRun, EventTable
+from hookbus._utils.packages import package_label
+
+__all__ = ["Explanation", "Row", "explain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One listener at one point.
+
+    Attributes:
+        hook: Instance name.
+        package: Distribution of the hook.
+        priority: Priority.
+        source: Origin of the priority.
+        when: Schedule, "" for every event.
+        before, after: Names of hooks it must run before and after. Hooks that do not listen at the point are
+            parenthesized.
+    """
+
+    hook: str
+    package: str
+    priority: int
+    source: str
+    when: str = ""
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Execution order of the listeners at every point that has listeners.
+
+    Attributes:
+        order: "nested" or "ascending".
+        points: Listeners by point, in the order of a run.
+    """
+
+    order: str
+    points: dict[str, list[Row]]
+
+    def __str__(self) -> str:
+        lines = [f"order: {self.order}"]
+        for point, rows in self.points.items():
+            lines.append(point)
+            lines += [f"  {row.priority:>4}  {row.hook}  ({row.source}){_format_options(row)}" for row in rows]
+        return "\n".join(lines)
+
+
+def explain(table: EventTable, run: EventRun) -> Explanation:
+    """Return the order of the listeners for a run.
+
+    Raises:
+        OrderError: If the before=/after= constraints form a cycle.
+    """
+    by_point = {point: table.listeners(point, run) for point in table.points}
+    points = {point: _build_rows(listeners) for point, listeners in by_point.items() if listeners}
+    return Explanation(table.order, points)
+
+
+def _build_rows(listeners: list[Listener]) -> list[Row]:
+    names = {listener.hook for listener in listeners}
+    return [
+        Row(
+            hook=listener.hook,
+            package=package_label(listener.plugin),
+            priority=listener.priority,
+            source=listener.source,
+            when=_format_schedule(listener),
+            before=_mark_absent(listener.before, names),
+            after=_mark_absent(listener.after, names),
+        )
+        for listener in listeners
+    ]
+
+
+def _format_schedule(listener: Listener) -> str:
+    schedule = listener.schedule
+    # Such as `every(None)`, the schedule of a listener that the settings disable.
+    if schedule is not None and schedule.next_due(0, None) == NEVER:
+        return "never"
+    parts = [repr(schedule)] if schedule is not None else []
+    return " & ".join([*parts, "should_trigger"] if listener.predicate else parts)
+
+
+def _mark_absent(constraints: tuple[str, ...], names: set[str]) -> tuple[str, ...]:
+    return tuple(name if name in names else f"({name}: absent)" for name in constraints)
+
+
+def _format_options(row: Row) -> str:
+    parts = [f"when {row.when}"] if row.when else []
+    parts += [f"before {', '.join(row.before)}"] if row.before else []
+    parts += [f"after {', '.join(row.after)}"] if row.after else []
+    return f"  {'; '.join(parts)}" if parts else ""

@@ -1,0 +1,93 @@
+"""Counts of the failures of each hook in a run."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hookbus._events.ordering import Listener
+from hookbus._utils.packages import package_label
+from hookbus.errors import HookWarning, format_error
+
+__all__ = ["FailureCounts", "FailureRecord"]
+
+
+@dataclass(slots=True)
+class FailureRecord:
+    """Failures of one hook.
+
+    Attributes:
+        first: Message of the first failure.
+        package: Package of the hook and its version.
+        count: Number of failures.
+        in_a_row: Number of consecutive failures by point.
+        disabled: Position in the run at which the hook was disabled, "" if it is enabled.
+    """
+
+    first: str
+    package: str
+    count: int = 0
+    in_a_row: dict[str, int] = field(default_factory=dict)
+    disabled: str = ""
+
+
+class FailureCounts:
+    """Failures by hook. Hooks without failures have no record."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, FailureRecord] = {}
+
+    def add(self, error: Exception, hook: str, plugin: object, point: str) -> FailureRecord:
+        """Count a failure of a hook at a point.
+
+        Returns:
+            Updated record of the hook.
+        """
+        record = self._records.get(hook)
+        if record is None:
+            record = self._records[hook] = FailureRecord(format_error(error), package_label(plugin))
+        record.count += 1
+        record.in_a_row[point] = record.in_a_row.get(point, 0) + 1
+        return record
+
+    def succeed(self, hook: str, point: str) -> None:
+        """Reset the number of consecutive failures of a hook at a point."""
+        if (record := self._records.get(hook)) is not None:
+            record.in_a_row[point] = 0
+
+    def reset_on_success(self, listener: Listener) -> Callable[..., Any]:
+        """Return the function of a listener; if its hook has failed, a function that resets the count on success."""
+        record = self._records.get(listener.hook)
+        if record is None:
+            return listener.call
+        call, point = listener.call, listener.point
+
+        @functools.wraps(call)
+        def watch(*args: Any, **kwargs: Any) -> None:
+            call(*args, **kwargs)
+            record.in_a_row[point] = 0
+
+        return watch
+
+    def is_disabled(self, hook: str) -> bool:
+        """Return whether a hook is disabled. A disabled hook receives no events except `cleanup`."""
+        record = self._records.get(hook)
+        return record is not None and bool(record.disabled)
+
+    def discard(self, hook: str) -> None:
+        """Discard the counts of an unregistered hook, so that they do not apply to a later hook of the same name."""
+        self._records.pop(hook, None)
+
+    def report(self) -> None:
+        """Log a warning for each hook with repeated failures at the end of a run, and reset the counts."""
+        for hook, record in sorted(self._records.items()):
+            if record.count > 1 or record.disabled:
+                since = f", disabled since {record.disabled}" if record.disabled else ""
+                message = f"hook {hook!r} ({record.package}) failed {record.count} times{since}"
+                warnings.warn(
+                    f"{message}; its results are incomplete. First failure: {record.first}", HookWarning, stacklevel=1
+                )
+        self._records = {}

@@ -1,0 +1,240 @@
+"""PluginManager of the bus, which validates plugins before pluggy registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import pluggy
+
+from hookbus._events.call_stack import in_event
+from hookbus._events.checks import AliasLookup, Implementation, inspect_plugin, is_configured, registration_error
+from hookbus._events.codegen import compile_source
+from hookbus._events.listeners import check_listeners
+from hookbus._events.markers import PROJECT
+from hookbus._events.points import ARGUMENT_ALIASES, Point
+from hookbus._events.registry import PluginRegistry, RegisteredPlugin, ensure_single_bus
+from hookbus._events.table import EventRun, EventTable
+from hookbus._utils import packages
+from hookbus.errors import HookError, RegistrationError
+
+__all__ = ["ManagedBus", "BusPluginManager", "generate_spec_class"]
+
+
+class ManagedBus(Protocol):
+    """Bus whose plugins a `Manager` registers.
+
+    Attributes:
+        table: Event tables.
+        actions: Arguments of each action, by name.
+    """
+
+    table: EventTable
+    actions: Mapping[str, tuple[str, ...]]
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Lock that guards registration and compilation."""
+
+    @property
+    def current(self) -> EventRun:
+        """Run whose events the bus emits."""
+
+    @property
+    def points(self) -> Mapping[str, Point]:
+        """Points of the bus, by name."""
+
+    def default_name(self, hook: object) -> str:
+        """Return the default instance name of a plugin."""
+
+    def discover_points(self, names: Collection[str], module: str = "") -> bool:
+        """Declare points of installed packages. Return whether any point was declared."""
+
+    def invalidate(self) -> None:
+        """Invalidate the compiled functions after a change of plugins."""
+
+
+class BusPluginManager(pluggy.PluginManager):
+    """PluginManager of a bus.
+
+    pluggy stores the adapters of the plugins; queries return the plugins themselves.
+
+    Args:
+        bus: Bus whose points the plugins implement.
+        find_alias: Lookup of callback names of other frameworks, for error messages.
+
+    Attributes:
+        members: Registered plugins by name, with their implementations.
+    """
+
+    def __init__(self, bus: ManagedBus, find_alias: AliasLookup) -> None:
+        super().__init__(PROJECT)
+        self._bus, self._find_alias = bus, find_alias
+        self._registering: RegisteredPlugin | None = None  # the plugin whose implementations pluggy is reading
+        self._pending_cleanups: list[
+            tuple[object, Callable[..., Any] | None]
+        ] = []  # unregistered plugins and their cleanup
+        self.members = PluginRegistry()
+
+    def register(self, plugin: object, name: str | None = None) -> str | None:
+        """Register a plugin.
+
+        Returns:
+            Instance name, or None if the name is blocked.
+
+        Raises:
+            RegistrationError: If the plugin is invalid.
+        """
+        name = name or self._bus.default_name(plugin)
+        if self.is_blocked(name):
+            return None
+        self._check_registration(plugin, name)
+        # Outside of the lock: validation may import a package that publishes points.
+        member = RegisteredPlugin(plugin, self._inspect(plugin, name))
+        with self._bus.lock:
+            self._add(member, name)
+        return name
+
+    def _add(self, member: RegisteredPlugin, name: str) -> None:
+        self._registering, plugin = member, member.plugin
+        try:
+            super().register(member.adapter, name)
+        finally:
+            self._registering = None
+        self.members[name] = member
+        if is_configured(plugin):
+            plugin._name, plugin._run = name, self._bus.current
+        self._bus.invalidate()
+
+    def unregister(self, plugin: object | None = None, name: str | None = None) -> Any | None:
+        """Unregister a plugin, passed as the object or by name.
+
+        Its `cleanup` is called if a run is active, after the current event if there is one.
+
+        Returns:
+            The plugin, or None if no plugin has the name.
+
+        Raises:
+            HookError: If the name belongs to another plugin.
+        """
+        name = self.members.get_name(plugin) if name is None else name
+        member = self.members.get(name) if name is not None else None
+        if name is None or member is None:
+            return super().unregister(plugin, name)
+        if plugin is not None and plugin is not member.plugin:
+            raise HookError(f"unregister: {name!r} is not the name of {plugin!r}. Pass the plugin or its name.")
+        self._pending_cleanups.append((member.plugin, self._remove(name, member)))
+        # Processed like a request at the next boundary, because a listener of the plugin may be running.
+        self._bus.current.pending = True
+        if not in_event(self._bus.current):
+            self.run_pending_cleanups()
+        return member.plugin
+
+    def run_pending_cleanups(self) -> None:
+        """Call `cleanup` of the unregistered plugins and detach them from their run. No event may be in progress."""
+        while self._pending_cleanups:
+            plugin, cleanup = self._pending_cleanups.pop(0)
+            try:
+                if cleanup is not None:
+                    cleanup()
+            finally:
+                if is_configured(plugin) and not self.is_registered(plugin):
+                    plugin._run = None
+
+    def _remove(self, name: str, member: RegisteredPlugin) -> Callable[..., Any] | None:
+        """Remove a plugin from pluggy and the tables.
+
+        Returns:
+            Function that calls its `cleanup`, or None if no run is active.
+        """
+        run, table = self._bus.current, self._bus.table
+        # Compiled before the removal, after which the tables no longer contain its listeners.
+        cleanup = table.compile_cleanup(name, run) if run.is_running else None
+        with self._bus.lock:
+            super().unregister(member.adapter, name)
+            del self.members[name]
+            table.discard_hook(name)
+            self._bus.invalidate()
+        return cleanup
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """Return the options of an implementation to pluggy, as determined by the validation."""
+        implementation = self._registering.implementations.get(name) if self._registering is not None else None
+        if implementation is None:
+            return None
+        options = {key: implementation.options.get(key, False) for key in ("wrapper", "tryfirst", "trylast")}
+        # The adapter names its attributes after the target, so that `specname` is resolved already.
+        return {**options, "hookwrapper": False, "optionalhook": False, "specname": None}
+
+    def get_plugin(self, name: str) -> Any | None:
+        """Return the plugin with a name, None if there is none."""
+        member = self.members.get(name)
+        return member.plugin if member is not None else None
+
+    def get_plugins(self) -> set[Any]:
+        """Return all registered plugins."""
+        return {member.plugin for member in self.members.values()}
+
+    def get_name(self, plugin: object) -> str | None:
+        """Return the name of a plugin, None if it is not registered."""
+        return self.members.get_name(plugin)
+
+    def is_registered(self, plugin: object) -> bool:
+        """Return whether a plugin is registered."""
+        return self.members.get_name(plugin) is not None
+
+    def list_name_plugin(self) -> list[tuple[str, Any]]:
+        """Return pairs of name and plugin; the plugin is None if the name is blocked."""
+        return [(name, self.get_plugin(name)) for name, _ in super().list_name_plugin()]
+
+    def get_hookcallers(self, plugin: object) -> Any:
+        """Return the pluggy hook callers of a plugin, None if it is not registered."""
+        name = self.members.get_name(plugin)
+        return None if name is None else super().get_hookcallers(self.members[name].adapter)
+
+    def _check_registration(self, plugin: object, name: str) -> None:
+        if isinstance(plugin, type):
+            cls = plugin.__name__
+            raise registration_error(plugin, name, f"expected an instance, got the class {cls}. Register {cls}(...).")
+        if not isinstance(name, str):
+            raise registration_error(plugin, str(name), f"expected the name to be a string, got {name!r}.")
+        if is_configured(plugin):
+            ensure_single_bus(plugin, self._bus)
+        existing = self.members.get_name(plugin)
+        if existing is not None:
+            raise registration_error(plugin, name, f"the object is already registered as {existing!r}.")
+        if name in self.members:
+            other = packages.package_label(self.members[name].plugin)
+            raise registration_error(
+                plugin, name, f"a hook with this name is already registered ({other}). Set another `name`."
+            )
+
+    def _inspect(self, plugin: object, name: str) -> list[Implementation]:
+        bus = self._bus
+        try:
+            implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
+        except RegistrationError:
+            # The plugin may implement points of its own or another package, which are imported only when needed.
+            if not bus.discover_points(set(dir(plugin)), packages.get_module_name(plugin)):
+                raise
+            implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
+        check_listeners(implementations, plugin, name, bus.points)
+        return implementations
+
+
+def generate_spec_class(points: Mapping[str, Point]) -> type:
+    """Generate a pluggy spec class for points.
+
+    Its functions have no defaults, because pluggy does not pass arguments with defaults, and include the aliases of the
+    arguments.
+    """
+    namespace: dict[str, Any] = {"mark": pluggy.HookspecMarker(PROJECT)}
+    lines = ["class Spec:"]
+    for point in points.values():
+        aliases = [alias for alias, name in ARGUMENT_ALIASES.items() if name in ("run", *point.args)]
+        lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args, *aliases))}): ..."]
+    if not points:
+        lines.append("    pass")
+    exec(compile_source("\n".join(lines) + "\n", "points"), namespace)
+    return namespace["Spec"]  # type: ignore[no-any-return]

@@ -1,0 +1,101 @@
+"""The order in which the listeners of a point are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hookbus._events.codegen import DEFAULT_PRIORITY
+from hookbus._events.schedules import Schedule
+from hookbus.errors import OrderError
+
+__all__ = ["Listener", "sort_listeners"]
+
+
+@dataclass(slots=True)
+class Listener:
+    """One method of one hook at one point.
+
+    Attributes:
+        hook: Instance name of the hook.
+        plugin: The hook.
+        point: Name of the point.
+        call: Bound method or function.
+        wants: Names of its positional arguments, in canonical spelling.
+        rest: Whether it accepts `**kwargs`.
+        priority: Priority.
+        source: Origin of the priority, for `explain`.
+        schedule: Schedule, None for every event.
+        asks: `should_trigger` of the hook, called with the index from 0 if the schedule is due; None if not overridden.
+        before, after: Names of hooks it must run before or after.
+    """
+
+    hook: str
+    plugin: object
+    point: str
+    call: Callable[..., Any]
+    argument_names: tuple[str, ...]
+    accepts_kwargs: bool = False
+    priority: int = DEFAULT_PRIORITY
+    source: str = "default"
+    schedule: Schedule | None = None
+    predicate: Callable[[int], object] | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+def sort_listeners(listeners: Sequence[Listener], reverse: bool) -> list[Listener]:
+    """Return the listeners of one point in execution order.
+
+    Listeners are sorted by ascending priority, ties by order of registration; both are reversed if `reverse` is True.
+    The `before`/`after` constraints take precedence: the next listener is always the first one, in that order, whose
+    constraints are satisfied (topological sort).
+
+    Args:
+        listeners: Listeners in registration order.
+        reverse: Whether listeners with a high priority value run first.
+
+    Raises:
+        OrderError: If the constraints form a cycle. The message contains the cycle.
+    """
+    # `sorted` is stable, which keeps registration order for equal priorities.
+    base = sorted(listeners, key=lambda listener: listener.priority)
+    if reverse:
+        base.reverse()
+    if not any(listener.before or listener.after for listener in base):
+        return base
+    waiting = dict(enumerate(_predecessors(base)))
+    result: list[Listener] = []
+    while waiting:
+        ready = [i for i, predecessors in waiting.items() if not predecessors]
+        if not ready:
+            raise OrderError(_describe_cycle(base, waiting))
+        chosen = min(ready)  # keeps the result as close to the priorities as the constraints allow
+        result.append(base[chosen])
+        del waiting[chosen]
+        for predecessors in waiting.values():
+            predecessors.discard(chosen)
+    return result
+
+
+def _predecessors(base: Sequence[Listener]) -> list[set[int]]:
+    """Return the indices of the listeners that must run before each listener."""
+    earlier: list[set[int]] = [set() for _ in base]
+    for i, listener in enumerate(base):
+        for j, other in enumerate(base):
+            if i != j and other.hook in listener.after:
+                earlier[i].add(j)
+            if i != j and other.hook in listener.before:
+                earlier[j].add(i)
+    return earlier
+
+
+def _describe_cycle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
+    # Every remaining listener has a remaining predecessor, so that following predecessors must repeat an index.
+    path = [next(iter(waiting))]
+    while path.count(path[-1]) < 2:
+        path.append(min(waiting[path[-1]]))
+    cycle = path[path.index(path[-1]) :]
+    chain = " before ".join(repr(base[i].hook) for i in reversed(cycle))
+    return f"{base[cycle[0]].point}: before=/after= constraints form a cycle: {chain}. Remove one of them."

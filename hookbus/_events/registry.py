@@ -1,0 +1,115 @@
+"""Registered plugins of a bus, with their names and implementations.
+
+pluggy compares plugins by equality and tests them for truth. It therefore receives an adapter of each plugin, so that
+equal plugins, and plugins that are false in a boolean context, can be registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from hookbus._events.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implementation
+from hookbus._events.markers import Options
+from hookbus.errors import HookError
+
+__all__ = ["FunctionPlugin", "RegisteredPlugin", "PluginRegistry", "ensure_single_bus"]
+
+
+class PluggyAdapter:
+    """Adapter of a plugin for pluggy, with one attribute per implemented point or action."""
+
+    def __init__(self, implementations: Sequence[Implementation]) -> None:
+        for implementation in implementations:
+            setattr(self, implementation.target, implementation.call)
+
+
+class RegisteredPlugin:
+    """A validated plugin.
+
+    Attributes:
+        plugin: The plugin.
+        found: Implementations by point or action.
+        face: Adapter for pluggy.
+    """
+
+    def __init__(self, plugin: object, implementations: Sequence[Implementation]) -> None:
+        self.plugin = plugin
+        self.implementations = {implementation.target: implementation for implementation in implementations}
+        self.adapter = PluggyAdapter(implementations)
+
+
+class FunctionPlugin:
+    """Plugin that consists of a function registered by `bus.on`.
+
+    Attributes:
+        listener: The function.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self.__module__, self.__name__ = function.__module__, function.__qualname__
+        self.listener = function
+        setattr(self, OPTIONS_ATTRIBUTE, {"listener": options})
+
+
+class PluginRegistry(dict[str, RegisteredPlugin]):
+    """Registered plugins by instance name, in registration order."""
+
+    def get_name(self, plugin: object) -> str | None:
+        """Return the name of a plugin or adapter, None if it is not registered. Compares by identity."""
+        # A copy of the items: another thread may register a plugin during the iteration.
+        members = list(self.items())
+        return next((name for name, member in members if plugin is member.plugin or plugin is member.adapter), None)
+
+    def hook_in_frame(self, frame: FrameType | None) -> str | None:
+        """Return the name of the hook whose method is executed by a frame or one of its callers, or None."""
+        # `f_locals` is read for methods of registered classes only: reading it creates a dict that keeps the local
+        # variables of the frame alive.
+        classes = {cls.__qualname__ for member in self.values() for cls in type(member.plugin).__mro__}
+        starts = tuple(f"{name}." for name in classes)
+        while frame is not None:
+            if frame.f_code.co_qualname.startswith(starts):
+                owner = frame.f_locals.get("self")
+                if owner is not None and (name := self.get_name(owner)):
+                    return name
+            frame = frame.f_back
+        return None
+
+    def find_names(self, hook: object) -> list[str]:
+        """Return the names of a plugin, passed as the object, its name, or a function registered by `bus.on`."""
+        if isinstance(hook, str):
+            return [hook] if hook in self else []
+        return [name for name, member in self.items() if hook is member.plugin or _is_function(member.plugin, hook)]
+
+    def unique_name(self, function: Callable[..., Any], point: str) -> str:
+        """Return a name for a function: `module.qualname`, or `module.qualname@point` for a further point."""
+        name = f"{function.__module__}.{function.__qualname__}"
+        member = self.get(name)
+        is_further_point = (
+            member is not None and _is_function(member.plugin, function) and point not in member.implementations
+        )
+        return f"{name}@{point}" if is_further_point else name
+
+    def implementations(self, target: str) -> Iterator[Implementation]:
+        """Return the implementations of a point or an action, in registration order."""
+        return (member.implementations[target] for member in self.values() if target in member.implementations)
+
+
+def ensure_single_bus(hook: ConfiguredPlugin, bus: object) -> None:
+    """Raise if a hook is used by an active run of another bus, which would share its counts and files.
+
+    Raises:
+        HookError: If the other run is active.
+    """
+    run = hook._run
+    if run is not None and run.is_running and run.bus is not bus:
+        raise HookError(
+            f"hook {hook.name!r} is used by an active run of another bus. Create a separate hook for each bus, or end "
+            "that run first."
+        )
+
+
+def _is_function(plugin: object, function: object) -> bool:
+    # Bound methods are equal, but not identical, each time they are read from their object.
+    return isinstance(plugin, FunctionPlugin) and plugin.listener == function

@@ -1,0 +1,113 @@
+"""Evaluation of the schedules of a point, with one comparison per unit for any number of scheduled listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hookbus._events.points import Unit
+from hookbus._events.schedules import CounterView, Schedule
+from hookbus.errors import ConfigError
+
+__all__ = ["ScheduleCounter", "ScheduleGate"]
+
+
+class ScheduledListener(Protocol):
+    """Protocol of a scheduled listener, with the attributes used in error messages."""
+
+    hook: str
+    point: str
+
+
+class ScheduleCounter:
+    """Schedules that count in one unit, and the attribute of the clock that counts the unit.
+
+    Args:
+        moment: View of the counters from the point.
+        unit: Unit, None for schedules that count in multiple units.
+        schedules: The schedules.
+
+    Attributes:
+        next: Smallest value of the attribute at which a schedule may be due.
+        seen: Value of the attribute at the last evaluated event. A value that is not greater indicates a new loader.
+    """
+
+    __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "next", "last_value")
+
+    def __init__(self, moment: CounterView, unit: Unit | None, schedules: Sequence[Schedule]) -> None:
+        self._moment, self._unit, self._schedules = moment, unit, schedules
+        counter = moment.get_counter(unit) if unit else None
+        self._name, self._least, self._greatest = counter or ("", 0, 0)
+        self.next = self.last_value = 0
+
+    def source(self, name: str) -> str:
+        """Return Python source that tests whether a schedule may be due; `"True"` if no attribute counts the unit.
+
+        Args:
+            name: Name of this object in the source. The clock is named `_clock`.
+        """
+        if not self._name:
+            return "True"
+        if self._unit == "batch":
+            return f"_clock.batch >= {name}.next or _clock.batch <= {name}.last_value"
+        return f"_clock.{self._name} >= {name}.next"
+
+    def advance(self) -> None:
+        """Compute the next value at which a schedule may be due."""
+        if not self._name or self._unit is None:
+            return
+        # Several events may have the same number (the iterations of an epoch), so the current number may recur.
+        self.last_value = getattr(self._moment.clock, self._name)
+        number = self.last_value + self._least
+        limit = self._moment.next_limit(self._unit, number)
+        self.next = min(schedule.next_due(number - 1, limit) for schedule in self._schedules) - self._greatest
+
+
+class ScheduleGate:
+    """Scheduled listeners of one point.
+
+    Args:
+        moment: View of the counters from the point.
+        listeners: Listeners with their schedules.
+
+    Attributes:
+        counters: Counters, one per unit of the schedules.
+    """
+
+    __slots__ = ("_listeners", "_moment", "_schedule_indices", "_schedules", "counters")
+
+    def __init__(self, moment: CounterView, listeners: Sequence[tuple[ScheduledListener, Schedule]]) -> None:
+        self._moment, self._listeners = moment, listeners
+        self._schedules: list[Schedule] = []  # without duplicates, because hooks often have the same interval
+        for _, schedule in listeners:
+            if schedule not in self._schedules:
+                self._schedules.append(schedule)
+        self._schedule_indices = [self._schedules.index(schedule) for _, schedule in listeners]
+        by_unit: dict[Unit | None, list[Schedule]] = {}
+        for schedule in self._schedules:
+            units = {unit or moment.unit for unit in schedule.units()}
+            # Reading the timer in every iteration is avoided unless a schedule depends on it.
+            if "seconds" in units:
+                moment.clock.count_seconds()
+            by_unit.setdefault(units.pop() if len(units) == 1 else None, []).append(schedule)
+        self.counters = [ScheduleCounter(moment, unit, schedules) for unit, schedules in by_unit.items()]
+
+    def due_listeners(self) -> list[bool]:
+        """Return which listeners are due at this event, and advance the counters.
+
+        Raises:
+            ConfigError: If a schedule requires a limit that the run does not have. The message contains the hook and
+                the point.
+        """
+        due = [self._is_due(schedule) for schedule in self._schedules]
+        for counter in self.counters:
+            counter.advance()
+        return [due[index] for index in self._schedule_indices]
+
+    def _is_due(self, schedule: Schedule) -> bool:
+        try:
+            return schedule.due(self._moment)
+        except ConfigError as error:
+            listener = next(listener for listener, other in self._listeners if other == schedule)
+            where = f"hook {listener.hook!r} at {listener.point}"
+            raise ConfigError(f"{where}: {problem}" for problem in error.problems) from None

@@ -1,0 +1,357 @@
+"""Schedules: conditions under which a listener is due.
+
+`every(50)`, `between(1, 1000)`, `once(12)` and `last` can be combined by `&`, `|` and `~`. They count from 1 in the
+unit of the point (iterations at `before_train_iter`, epochs at `after_epoch`, ...) unless `unit=` is set. The result is
+the same at the corresponding `before_*` and `after_*` points: `every(2)` is due at iterations 2, 4, 6 at both
+`before_train_iter` and `after_train_iter`. Schedules are stateless and depend on the clock only, so a resumed run
+continues them exactly.
+
+A unit coarser than that of the point acts as a filter (every iteration of a due epoch). `step` at an iteration point
+selects the iteration in which the optimizer steps: `every(10, unit="step")` is due once per ten optimizer steps, for
+any number of accumulated micro-batches.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from hookbus._events.points import Unit
+from hookbus._events.schedule_units import FieldConfig, check_number, parse_unit, resolve_number
+from hookbus.errors import ConfigError
+
+__all__ = ["NEVER", "CounterView", "Counters", "Schedule", "between", "every", "last", "once"]
+
+NEVER = sys.maxsize
+"""Number that no counter reaches."""
+
+
+class Counters(Protocol):
+    """Counters of a run, with one attribute per counted number."""
+
+    def current(self, unit: Unit) -> int:
+        """Return the current or last number of a unit, from 1."""
+
+    def count_seconds(self) -> None:
+        """Count the training time in seconds from now on."""
+
+
+class CounterView(Protocol):
+    """View of the counters of a run from one point. A `unit` of None is the unit of the point.
+
+    Attributes:
+        unit: Unit of the point.
+    """
+
+    unit: Unit
+
+    @property
+    def clock(self) -> Counters:
+        """Counters of the run."""
+
+    def get_counter(self, unit: Unit) -> tuple[str, int, int] | None:
+        """Return how to compute the numbers of a unit from an attribute of the counters.
+
+        Returns:
+            Name of the attribute, and the offsets that yield the smallest and the largest number of an event. None if
+            no attribute determines the numbers, so that each event must be evaluated.
+        """
+
+    def is_counted(self, unit: Unit | None) -> bool:
+        """Return whether the unit is counted at this event; False for the epoch if it was truncated."""
+
+    def current(self, unit: Unit | None) -> int:
+        """Return the current number, from 1; 0 if there is none."""
+
+    def range(self, unit: Unit | None) -> tuple[int, int]:
+        """Return the first and last number that this event starts or completes; first > last if there is none."""
+
+    def limit(self, unit: Unit | None) -> int | None:
+        """Return the last number of the run, None if it is unknown."""
+
+    def next_limit(self, unit: Unit, number: int) -> int | None:
+        """Return the limit, or the first number after `number` at which the limit may change."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Condition under which a listener is due. Create one with `every`, `between`, `once` or `last`."""
+
+    def due(self, moment: CounterView) -> bool:
+        """Return whether a listener is due at this event."""
+        raise TypeError(f"{type(self).__name__} must implement `due`")
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        """Return a number greater than `number` before which no event is due; `NEVER` if no further event is due."""
+        return number + 1
+
+    def units(self) -> set[Unit | None]:
+        """Return the units that this schedule counts in."""
+        return {None}
+
+    def check_limit(self, moment: CounterView) -> None:
+        """Check, before a run starts, that it has a limit in each unit whose limit this schedule uses.
+
+        Raises:
+            ConfigError: If a limit is unknown.
+        """
+
+    def resolve(self, config: FieldConfig | None) -> Schedule:
+        """Replace the names of config fields, as in `every("interval")`, by their values.
+
+        Raises:
+            ConfigError: If a field does not exist, its value is invalid, or there is no config.
+        """
+        return self
+
+    def __and__(self, other: Schedule) -> Schedule:
+        return And(self, other) if isinstance(other, Schedule) else NotImplemented
+
+    def __or__(self, other: Schedule) -> Schedule:
+        return Or(self, other) if isinstance(other, Schedule) else NotImplemented
+
+    def __invert__(self) -> Schedule:
+        return Not(self)
+
+    def __bool__(self) -> bool:
+        # Without this, `a and b` would silently evaluate to `b`.
+        raise TypeError("schedules cannot be combined by `and`, `or` and `not`. Use &, | and ~.")
+
+
+@dataclass(frozen=True)
+class Counted(Schedule):
+    """Schedule that counts in a single unit."""
+
+    unit: Unit | None
+
+    def units(self) -> set[Unit | None]:
+        return {self.unit}
+
+    def _unit_text(self) -> str:
+        return f", unit={self.unit!r}" if self.unit else ""
+
+
+@dataclass(frozen=True, repr=False)
+class Every(Counted):
+    interval: int | str | None
+    start: int | str | None
+
+    def __post_init__(self) -> None:
+        check_number(self.interval, repr(self), optional=True)
+        check_number(self.start, repr(self), optional=True)
+
+    def due(self, moment: CounterView) -> bool:
+        first, last = moment.range(self.unit)
+        # An event may cover a range of numbers, such as the samples of a batch.
+        return first <= last and self.next_due(first - 1, None) <= last
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        if self.interval is None:
+            return NEVER
+        interval, start = int(self.interval), int(self.interval if self.start is None else self.start)
+        if number < start:
+            return start
+        return start + ((number - start) // interval + 1) * interval
+
+    def resolve(self, config: FieldConfig | None) -> Schedule:
+        interval = resolve_number(config, self.interval, self, optional=True)
+        return replace(self, interval=interval, start=resolve_number(config, self.start, self, optional=True))
+
+    def __repr__(self) -> str:
+        start = "" if self.start is None else f", start={self.start!r}"
+        return f"every({self.interval!r}{start}{self._unit_text()})"
+
+
+@dataclass(frozen=True, repr=False)
+class Between(Counted):
+    first: int | str
+    final: int | str
+
+    def __post_init__(self) -> None:
+        check_number(self.first, repr(self), minimum=0)
+        check_number(self.final, repr(self), minimum=0)
+        if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
+            raise ConfigError([f"{self!r}: never due, because the first number is greater than the last."])
+
+    def due(self, moment: CounterView) -> bool:
+        return max(int(self.first), 1) <= moment.current(self.unit) <= int(self.final)
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        if number < int(self.first):
+            return int(self.first)
+        return number + 1 if number < int(self.final) else NEVER
+
+    def resolve(self, config: FieldConfig | None) -> Schedule:
+        first, final = (
+            resolve_number(config, self.first, self, minimum=0),
+            resolve_number(config, self.final, self, minimum=0),
+        )
+        return replace(self, first=first, final=final)
+
+    def __repr__(self) -> str:
+        return f"between({self.first!r}, {self.final!r}{self._unit_text()})"
+
+
+@dataclass(frozen=True, repr=False)
+class Once(Counted):
+    numbers: tuple[int | str, ...]
+
+    def __post_init__(self) -> None:
+        for number in self.numbers:
+            check_number(number, repr(self))
+
+    def due(self, moment: CounterView) -> bool:
+        first, last = moment.range(self.unit)
+        return any(first <= int(n) <= last for n in self.numbers)
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
+
+    def resolve(self, config: FieldConfig | None) -> Schedule:
+        return replace(self, numbers=tuple(resolve_number(config, n, self) for n in self.numbers))
+
+    def __repr__(self) -> str:
+        return f"once({', '.join(map(repr, self.numbers))}{self._unit_text()})"
+
+
+@dataclass(frozen=True, repr=False)
+class Last(Counted):
+    def due(self, moment: CounterView) -> bool:
+        first, final = moment.range(self.unit)
+        return first <= self._get_limit(moment) <= final
+
+    def check_limit(self, moment: CounterView) -> None:
+        self._get_limit(moment)
+
+    def _get_limit(self, moment: CounterView) -> int:
+        limit = moment.limit(self.unit)
+        if limit is None:
+            raise ConfigError([_no_limit_message(self, moment)])
+        return limit
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        if limit is None:
+            return number + 1
+        return limit if number < limit else NEVER
+
+    def __call__(self, *, unit: Unit | None = None) -> Schedule:
+        """Return the schedule for another unit than that of the point: `last(unit="epoch")`."""
+        return Last(unit=parse_unit(unit))
+
+    def __repr__(self) -> str:
+        return f"last(unit={self.unit!r})" if self.unit else "last"
+
+
+@dataclass(frozen=True, repr=False)
+class Combined(Schedule):
+    """Combination of two schedules."""
+
+    left: Schedule
+    right: Schedule
+
+    def units(self) -> set[Unit | None]:
+        return self.left.units() | self.right.units()
+
+    def check_limit(self, moment: CounterView) -> None:
+        self.left.check_limit(moment)
+        self.right.check_limit(moment)
+
+    def resolve(self, config: FieldConfig | None) -> Schedule:
+        return replace(self, left=self.left.resolve(config), right=self.right.resolve(config))
+
+
+@dataclass(frozen=True, repr=False)
+class And(Combined):
+    def due(self, moment: CounterView) -> bool:
+        return self.left.due(moment) and self.right.due(moment)
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        return max(self.left.next_due(number, limit), self.right.next_due(number, limit))
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} & {self.right!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Or(Combined):
+    def due(self, moment: CounterView) -> bool:
+        return self.left.due(moment) or self.right.due(moment)
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        return min(self.left.next_due(number, limit), self.right.next_due(number, limit))
+
+    def __repr__(self) -> str:
+        return f"({self.left!r} | {self.right!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class Not(Schedule):
+    inner: Schedule
+
+    def due(self, moment: CounterView) -> bool:
+        # The complement is taken within the counted events: a truncated epoch is due neither for a schedule nor for its
+        # negation.
+        return all(map(moment.is_counted, self.units())) and not self.inner.due(moment)
+
+    def units(self) -> set[Unit | None]:
+        return self.inner.units()
+
+    def check_limit(self, moment: CounterView) -> None:
+        self.inner.check_limit(moment)
+
+    def resolve(self, config: FieldConfig | None) -> Schedule:
+        return Not(self.inner.resolve(config))
+
+    def __repr__(self) -> str:
+        return f"~{self.inner!r}"
+
+
+def every(interval: int | str | None, *, start: int | str | None = None, unit: Unit | None = None) -> Schedule:
+    """Return a schedule that is due at `interval`, 2 * `interval`, ...; with `start`, at start, start + interval, ...
+
+    Args:
+        interval: A positive integer, the name of a config field of the hook, or None for never.
+        start: First number that is due. Default: `interval`.
+        unit: Unit to count in: `"iter"`, `"batch"`, `"step"`, `"epoch"`, `"sample"` or `"seconds"`. Default: the unit
+            of the point.
+
+    Raises:
+        ConfigError: If `interval` or `start` is less than 1.
+    """
+    return Every(parse_unit(unit), interval, start)
+
+
+def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> Schedule:
+    """Return a schedule that is due from `first` to `final`, both inclusive.
+
+    Raises:
+        ConfigError: If a number is less than 0, or `first` is greater than `final`.
+    """
+    return Between(parse_unit(unit), first, final)
+
+
+def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
+    """Return a schedule that is due at each of the numbers; `once()` is due at number 1.
+
+    Raises:
+        ConfigError: If a number is less than 1.
+    """
+    return Once(parse_unit(unit), numbers or (1,))
+
+
+last = Last(unit=None)
+"""Schedule that is due at the last number of the run, which must have a limit. `last(unit="epoch")` sets the unit."""
+
+
+def _no_limit_message(schedule: Schedule, moment: CounterView) -> str:
+    """Return the error message of `last` for a run without a limit in its unit."""
+    ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
+    known = [unit for unit in ends if moment.limit(unit) is not None]
+    if known:
+        names, instead = " and ".join(ends[unit] for unit in known), " or ".join(repr(Last(unit)) for unit in known)
+        return f"when={schedule!r}: the run has no known limit in this unit, only in {names}. Use {instead}."
+    return (
+        f"when={schedule!r}: the run has no known limit. Set `epochs` and pass a training loader with a length, or set "
+        "`iterations`, and count in epochs or iterations (the last step, sample or second is not known in advance)."
+    )

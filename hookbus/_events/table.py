@@ -1,0 +1,237 @@
+"""Dispatch tables of a bus, compiled on first use and invalidated by changes of the registered plugins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from hookbus._events.actions import Actions, Step
+from hookbus._events.checks import Implementation
+from hookbus._events.codegen import compile_point
+from hookbus._events.failures import Failures
+from hookbus._events.listeners import build_listener, resolve_priority
+from hookbus._events.ordering import Listener, sort_listeners
+from hookbus._events.points import Point
+from hookbus._events.schedules import Counters, CounterView
+
+__all__ = ["DispatchTable", "EventRun", "Order", "Statements", "EventTable", "Wrap"]
+
+Order = Literal["nested", "ascending"]
+Wrap = Callable[[Listener], Callable[..., Any]]
+Implementations = Callable[[str], Iterable[Implementation]]
+"""Function that returns the implementations of a point or an action, in registration order."""
+Statements = Callable[[str, Any], Sequence[str]]
+"""Function of a point and a run that returns statements of the generated function of the point."""
+
+
+class EventRun(Protocol):
+    """Run whose events a bus emits.
+
+    Attributes:
+        alive: Whether the run is active.
+        pending: Whether requests are to be processed at the next boundary.
+    """
+
+    is_running: bool
+    pending: bool
+
+    @property
+    def clock(self) -> Counters:
+        """Counters of the run."""
+
+    def runs_on_this_rank(self, plugin: object) -> bool:
+        """Return whether a plugin receives the events of this process."""
+
+    def on_hooks_changed(self) -> None:
+        """Respond to a change of the registered plugins."""
+
+
+class DispatchTable:
+    """Compiled function of each point and action, as attributes.
+
+    The function of a point is None if the point has no listeners. The training loop uses
+    `if calls.after_forward: calls.after_forward(batch=batch, ...)`.
+
+    Args:
+        make: Function that compiles the function of a name.
+        lock: Lock acquired during compilation and invalidation. Any thread may emit a point at any time.
+    """
+
+    def __init__(self, make: Callable[[str], Any], lock: AbstractContextManager[Any]) -> None:
+        # A class with `__getattr__` makes all attribute reads several times slower. Therefore an attribute that is not
+        # compiled is set to a function that compiles it when called.
+        self._compile, self._lock = make, lock
+        self._compiled: set[str] = set()
+
+    def get(self, name: str) -> Any:
+        """Return the compiled function of a point or action, None if it would do nothing.
+
+        Raises:
+            AttributeError: If the point or action does not exist.
+        """
+        with self._lock:
+            if name not in self._compiled:
+                setattr(self, name, self._compile(name))
+                self._compiled.add(name)
+            return getattr(self, name)
+
+    def invalidate(self, names: Iterable[str]) -> None:
+        """Invalidate the functions of the given names, which are compiled again on next use."""
+        with self._lock:
+            for name in names:
+                self._compiled.discard(name)
+                setattr(self, name, partial(self._compile_and_call, name))
+
+    def _compile_and_call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        call = self.get(name)
+        return None if call is None else call(*args, **kwargs)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class EventTable:
+    """Event tables, from which the functions of points and actions are compiled.
+
+    Args:
+        order: "nested" or "ascending".
+        implementations: Function that returns the implementations of the registered plugins.
+        changed: Called when the tables must be compiled again.
+        prologue: Function that returns the statements before the listeners of a point.
+        epilogue: Function that returns the statements after the listeners of a point.
+        default_arguments: Function that returns the expressions that replace omitted arguments of a point, by name.
+        namespace: Function that returns the globals of these statements and expressions for a run.
+        counter_view: Function that returns the view of the counters of a run from a point.
+        reach_all: Points that call every listener even if one of them fails.
+        actions: Spec class of the actions.
+
+    Attributes:
+        points: Points by name.
+        steps: Steps of the loop by action.
+        given: Priorities passed at registration, by instance name.
+        failures: Policy for the exceptions of hooks, and their counts.
+        wrap: Function that replaces the function of each listener, None for no replacement.
+        around_work: `work_wrapper(hook, label, work)` executes an operation requested by a hook; None to call it
+            directly.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        implementations: Implementations,
+        changed: Callable[[], None],
+        *,
+        prologue: Statements,
+        epilogue: Statements,
+        default_arguments: Callable[[Point], dict[str, str]],
+        namespace: Callable[[Any], dict[str, Any]],
+        counter_view: Callable[[Any, Point], CounterView],
+        reach_all: Collection[str],
+        actions: type,
+    ) -> None:
+        self.order = order
+        self.points: dict[str, Point] = {}
+        self.steps: dict[str, Step] = {}
+        self.priority_overrides: dict[str, int] = {}
+        self.failures = Failures(changed, reach_all)
+        self.wrap: Wrap | None = None
+        self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
+        self._implementations = implementations
+        self._actions = Actions(self._action_implementations, actions)
+        self._prologue, self._epilogue = prologue, epilogue
+        self._default_arguments, self._namespace = default_arguments, namespace
+        self._counter_view = counter_view
+
+    def compile(self, name: str, run: EventRun) -> Callable[..., Any] | None:
+        """Compile the function that emits a point or executes an action.
+
+        Returns:
+            The function, or None if it would do nothing.
+
+        Raises:
+            AttributeError: If the point or action does not exist.
+        """
+        if name in self.steps:
+            return self._actions.build_step(name, self.steps[name])
+        if name not in self.points:
+            raise AttributeError(name)
+        listeners = self.listeners(name, run)
+        first, last = self._prologue(name, run), self._epilogue(name, run)
+        if name in self.failures.reach_all:
+            # Exceptions were collected while all listeners were called; raise them before any request is processed.
+            last = [f"_report({name!r})", *last]
+        if not (listeners or first or last):
+            return None
+        return self._compile_point(name, listeners, run, first, last)
+
+    def compile_cleanup(self, hook: str, run: EventRun) -> Callable[..., Any]:
+        """Compile the `cleanup` of a single hook, for a hook that is unregistered before the end of the run."""
+        listeners = [listener for listener in self.listeners("cleanup", run) if listener.hook == hook]
+        return self._compile_point("cleanup", listeners, run, (), ["_report('cleanup')"])
+
+    def listeners(self, point: str, run: EventRun) -> list[Listener]:
+        """Return the listeners of a point in execution order, without those that are disabled or run on other ranks.
+
+        Raises:
+            OrderError: If the before=/after= constraints form a cycle.
+        """
+        spec, listeners = self.points[point], []
+        for implementation in self._active_implementations(point, run):
+            listener = build_listener(implementation, spec, self.priority_overrides.get(implementation.hook))
+            listener.call = self.failures.counts.reset_on_success(listener)
+            if self.wrap is not None:
+                listener.call = self.wrap(listener)
+            listeners.append(listener)
+        return sort_listeners(listeners, reverse=spec.reverse and self.order == "nested")
+
+    def check_order(self, run: EventRun) -> None:
+        """Check the ordering constraints at every point.
+
+        Raises:
+            OrderError: If the before=/after= constraints form a cycle.
+        """
+        for point in self.points:
+            self.listeners(point, run)
+
+    def discard_hook(self, hook: str) -> None:
+        """Discard the priority and the failures of an unregistered hook, whose name may be reused."""
+        self.priority_overrides.pop(hook, None)
+        self.failures.counts.discard(hook)
+
+    def _compile_point(
+        self, name: str, listeners: list[Listener], run: EventRun, first: Sequence[str], last: Sequence[str]
+    ) -> Callable[..., None]:
+        return compile_point(
+            self.points[name],
+            listeners,
+            run.clock,
+            counter_view=self._counter_view,
+            run=run,
+            default_arguments=self._default_arguments(self.points[name]),
+            names={**self._namespace(run), "_report": self.failures.raise_pending},
+            handle_exception=self.failures.handle_exception,
+            prologue=first,
+            epilogue=last,
+        )
+
+    def _active_implementations(self, name: str, run: EventRun) -> list[Implementation]:
+        return [item for item in self._implementations(name) if self._is_active(item, name, run)]
+
+    def _is_active(self, implementation: Implementation, name: str, run: EventRun) -> bool:
+        # A disabled hook may still have threads and files to release.
+        if self.failures.counts.is_disabled(implementation.hook) and name != "cleanup":
+            return False
+        return run.runs_on_this_rank(implementation.plugin)
+
+    def _action_implementations(self, action: str) -> list[Implementation]:
+        """Return the implementations of an action, outermost first."""
+        enabled = [item for item in self._implementations(action) if not self.failures.counts.is_disabled(item.hook)]
+        return sorted(enabled, key=self._nesting_key)
+
+    def _nesting_key(self, implementation: Implementation) -> tuple[int, int]:
+        """Return the sort key of an implementation: tryfirst and trylast take precedence over the priority."""
+        side = bool(implementation.options.get("trylast")) - bool(implementation.options.get("tryfirst"))
+        return side, resolve_priority(implementation, self.priority_overrides.get(implementation.hook))[0]

@@ -1,0 +1,350 @@
+"""Clock of a run: counts, indices, limits and training time.
+
+The bus advances the clock from the emitted events, in the Trainer and in custom loops alike. Counts (`iters_done`, ...)
+are numbers of completed units; indices (`epoch`, `iter`) count the current unit from 0. A count advances immediately
+before its `after_*` event: at the first `after_train_iter`, `iters_done` is 1 and `iter` is 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hookbus._events.points import Unit
+from hookbus.data.batches import batch_size
+
+__all__ = ["Clock", "ProgressMixin"]
+
+
+class Clock:
+    """Counts of one run.
+
+    Attributes:
+        epochs_done, iters_done, steps_done, samples_done: Number of completed units.
+        epoch, iter: Index, from 0, of the current or last completed epoch and iteration.
+        batch: Index, from 0, of the batch within its loader, at validation and test points.
+        stepped: Whether the optimizer has stepped in the current or last iteration.
+        epoch_complete: Whether the epoch is complete; False while it is in progress and if it was truncated.
+        epoch_cut: Whether the epoch ended before the end of its loader.
+        epoch_first_iter, epoch_first_step, epoch_first_sample: Counts at the start of the epoch.
+        epoch_open: Whether an epoch was started and is not complete. A resumed run continues it.
+        max_epochs, max_iters: Limits of the run, None if there is no limit.
+        epoch_length: Number of batches of the training loader, None if unknown.
+        limit_reached: Whether the last iteration was number `max_iters`.
+        counts_iterations: Whether each iteration counts as one step, because the run has no known optimizer.
+        agreed_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
+        counts_seconds: Whether a schedule counts seconds, so that each iteration reads the timer.
+        steps_before: Number of optimizer steps before the current or last iteration.
+        seconds_before, seconds_seen: Whole seconds read by the previous and by the current or last iteration.
+        epoch_seconds_before, epoch_first_second: The same for epochs.
+    """
+
+    __slots__ = (
+        "_iter_open",
+        "_iter_at_last_step",
+        "_seconds",
+        "_steps_at_last_iter",
+        "_started_at",
+        "synced_seconds",
+        "batch",
+        "batch_samples",
+        "counts_iterations",
+        "counts_seconds",
+        "epoch",
+        "epoch_complete",
+        "epoch_truncated",
+        "epoch_first_iter",
+        "epoch_first_sample",
+        "epoch_first_second",
+        "epoch_first_step",
+        "epoch_length",
+        "epoch_open",
+        "epoch_seconds_before",
+        "epochs_done",
+        "iter",
+        "iters_done",
+        "limit_reached",
+        "max_epochs",
+        "max_iters",
+        "samples_done",
+        "seconds_before",
+        "seconds_seen",
+        "stepped",
+        "steps_before",
+        "steps_done",
+        "timer",
+    )
+
+    # Keys of the checkpoint format: a new name breaks existing checkpoints.
+    STATE_FIELDS = (
+        "epochs_done",
+        "iters_done",
+        "steps_done",
+        "samples_done",
+        "epoch_open",
+        "epoch_first_iter",
+        "epoch_first_step",
+        "epoch_first_sample",
+        "epoch_first_second",
+        "epoch_seconds_before",
+        "counts_seconds",
+        "seconds_before",
+        "seconds_seen",
+        "stepped",
+        "steps_before",
+    )
+
+    def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
+        self.epochs_done = self.iters_done = self.steps_done = self.samples_done = 0
+        self.epoch = self.iter = self.batch = self.batch_samples = 0
+        self.stepped = self.epoch_complete = self.epoch_truncated = self.epoch_open = False
+        self.limit_reached = False
+        self.epoch_first_iter = self.epoch_first_step = self.epoch_first_sample = self.epoch_first_second = 0
+        self.steps_before = self.seconds_before = self.seconds_seen = self.epoch_seconds_before = 0
+        self.counts_seconds = False
+        self.synced_seconds: int | None = None
+        self.max_epochs: int | None = None
+        self.max_iters: int | None = None
+        self.epoch_length: int | None = None
+        self.counts_iterations = True
+        self.timer = timer
+        self._seconds = 0.0
+        self._started_at: float | None = None
+        self._steps_at_last_iter = self._iter_at_last_step = 0
+        self._iter_open = False
+
+    # -- updated by the bus ----------------------------------------------------------------------
+
+    def begin_epoch(self) -> None:
+        """Start an epoch, or continue the epoch that a resumed run left open."""
+        self.epoch = self.epochs_done
+        self.epoch_complete = self.epoch_truncated = False
+        if not self.epoch_open:
+            self.epoch_open = True
+            self.epoch_first_iter = self.iters_done
+            self.epoch_first_step = self.steps_done
+            self.epoch_first_sample = self.samples_done
+            self.epoch_seconds_before, self.epoch_first_second = self.epoch_first_second, self.whole_seconds
+
+    def end_epoch(self) -> None:
+        """End the epoch and count it unless it was truncated. Idempotent."""
+        if self.epoch_open and not self.epoch_truncated:
+            self.epoch_open = False
+            self.epoch_complete = True
+            self.epochs_done = self.epoch + 1
+
+    def begin_iter(self, batch: Any) -> None:
+        """Start an iteration."""
+        self.iter = done = self.iters_done
+        self.batch = done - self.epoch_first_iter
+        self.stepped = False
+        self.batch_samples = batch_size(batch)
+        self._iter_open = True
+        if self.counts_seconds:
+            self._update_seconds()
+
+    def end_iter(self, batch: Any) -> None:
+        """Complete an iteration."""
+        # A custom loop may emit `after_train_iter` only, or pass the batch only there.
+        if not self._iter_open:
+            self.begin_iter(batch)
+        elif not self.batch_samples:
+            self.batch_samples = batch_size(batch)
+        self._iter_open = False
+        self.iters_done = done = self.iter + 1
+        self.samples_done += self.batch_samples
+        # Compared with the count after the last iteration, because a loop may step the optimizer between iterations.
+        steps, before = self.steps_done, self._steps_at_last_iter
+        if self.counts_iterations:
+            self.steps_done = steps = steps + 1
+        self.steps_before, self._steps_at_last_iter = before, steps
+        self.stepped = steps != before
+        if steps != before:
+            self._iter_at_last_step = done
+        if done == self.max_iters:
+            self.limit_reached = True
+            self.truncate_epoch()
+
+    def truncate_epoch(self) -> None:
+        """Mark the epoch as truncated, because the run ends after this iteration, unless this is its last batch."""
+        self.epoch_truncated = self.epoch_open and self.epoch_iter + 1 != self.epoch_length
+
+    def set_batch(self, batch_idx: int | None, *, opening: bool) -> None:
+        """Set the index of a validation or test batch at its start or end."""
+        if batch_idx is not None:
+            self.batch = batch_idx
+        # Without an index, count once per batch, whether the loop emits both points or only `after_*_iter`.
+        elif opening or not self._iter_open:
+            self.batch += 1
+        self._iter_open = opening
+
+    def count_step(self) -> None:
+        """Count an optimizer step."""
+        self.steps_done += 1
+        self.stepped = True
+
+    def count_seconds(self) -> None:
+        """Start to count seconds for schedules; each second belongs to the iteration in which it elapses."""
+        if not self.counts_seconds:
+            self.counts_seconds = True
+            self.seconds_before = self.seconds_seen = self.whole_seconds
+
+    def _update_seconds(self) -> None:
+        self.seconds_before, self.seconds_seen = self.seconds_seen, self.whole_seconds
+
+    def start(self) -> None:
+        """Start the training timer."""
+        if self._started_at is None:
+            self._started_at = self.timer()
+
+    def stop(self) -> None:
+        """Pause the training timer."""
+        self._seconds = self.seconds
+        self._started_at = None
+
+    # -- read by schedules and hooks -------------------------------------------------------------
+
+    @property
+    def seconds(self) -> float:
+        """Training time in seconds, including the time before a resume."""
+        running = 0.0 if self._started_at is None else self.timer() - self._started_at
+        return self._seconds + running
+
+    @property
+    def whole_seconds(self) -> int:
+        """Training time in whole seconds as used by schedules, equal on all ranks."""
+        return int(self.seconds) if self.synced_seconds is None else self.synced_seconds
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the run has reached its limit."""
+        return self.limit_reached or (self.max_epochs is not None and self.epochs_done >= self.max_epochs)
+
+    @property
+    def iters_since_step(self) -> int:
+        """Number of iterations since the last optimizer step; greater than 0 within an accumulation."""
+        return self.iters_done - self._iter_at_last_step
+
+    @property
+    def mid_iteration(self) -> bool:
+        """Whether an iteration, or a batch of a validation, was begun and has not ended."""
+        return self._iter_open
+
+    @property
+    def epoch_iter(self) -> int:
+        """Index, from 0, of the iteration within its epoch."""
+        return self.iter - self.epoch_first_iter
+
+    def current(self, unit: Unit) -> int:
+        """Return the current or last number of a unit, from 1."""
+        match unit:
+            case "iter":
+                return self.iter + 1
+            case "batch":
+                return self.batch + 1
+            case "epoch":
+                return self.epoch + 1
+            case "step":
+                return self.steps_done + (not self.stepped)
+            case "sample":
+                return self.samples_done
+            case "seconds":
+                return self.whole_seconds + 1
+
+    def limit(self, unit: Unit) -> int | None:
+        """Return the last number of the run in a unit, None if it is unknown."""
+        if unit == "epoch":
+            return self.max_epochs
+        # The number of steps, samples or seconds per iteration is not known in advance.
+        if unit != "iter":
+            return None
+        ends = [end for end in (self.max_iters, self._last_iter_of_epochs()) if end is not None]
+        return min(ends, default=None)
+
+    def _last_iter_of_epochs(self) -> int | None:
+        if self.max_epochs is None or self.epoch_length is None:
+            return None
+        # Relative to the current epoch: truncated epochs of a resumed run may have had fewer batches.
+        first = self.epoch_first_iter if self.epoch_open else self.iters_done
+        return first + (self.max_epochs - self.epochs_done) * self.epoch_length
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts and the training time as built-in Python types."""
+        counts = {name: getattr(self, name) for name in self.STATE_FIELDS}
+        return {**counts, "iter_at_last_step": self._iter_at_last_step, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        for name in self.STATE_FIELDS:
+            setattr(self, name, state[name])
+        self._seconds = state["seconds"]
+        self.epoch, self.iter = self.epochs_done, max(self.iters_done - 1, 0)
+        self.batch = max(self.epoch_iter, 0)
+        self._steps_at_last_iter = self.steps_done
+        self._iter_at_last_step = state["iter_at_last_step"]
+        # Not restored: the limits of the resumed run may be higher than those of the run that wrote the checkpoint.
+        self.epoch_complete = self.epoch_truncated = self.limit_reached = False
+
+
+class ProgressMixin:
+    """Read-only access to the clock of a run.
+
+    Attributes:
+        clock: Clock of the run.
+    """
+
+    __slots__ = ()  # `Run` has slots, and a base class without them would add a `__dict__`
+    clock: Clock
+
+    @property
+    def epochs_done(self) -> int:
+        """Number of completed epochs."""
+        return self.clock.epochs_done
+
+    @property
+    def iters_done(self) -> int:
+        """Number of completed iterations, that is, micro-batches."""
+        return self.clock.iters_done
+
+    @property
+    def steps_done(self) -> int:
+        """Number of optimizer steps: the step of all logged values."""
+        return self.clock.steps_done
+
+    @property
+    def samples_done(self) -> int:
+        """Number of samples that were trained on."""
+        return self.clock.samples_done
+
+    @property
+    def epoch(self) -> int:
+        """Index, from 0, of the epoch in progress or just completed."""
+        return self.clock.epoch
+
+    @property
+    def iter(self) -> int:
+        """Index, from 0, of the iteration in progress or just completed."""
+        return self.clock.iter
+
+    @property
+    def stepped(self) -> bool:
+        """Whether this iteration executed an optimizer step."""
+        return self.clock.stepped
+
+    @property
+    def epoch_complete(self) -> bool:
+        """Whether the epoch reached its end; False if a stop request truncated it."""
+        return self.clock.epoch_complete
+
+    @property
+    def max_epochs(self) -> int | None:
+        """Limit in epochs; None if there is none."""
+        return self.clock.max_epochs
+
+    @property
+    def max_iters(self) -> int | None:
+        """Limit in iterations; None if there is none."""
+        return self.clock.max_iters

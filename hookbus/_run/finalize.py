@@ -1,0 +1,134 @@
+"""Teardown of a run: `after_run` and `cleanup` on every hook, `status.json`, release of the locks.
+
+Each part is executed even if another one fails. The exception of the loop remains the main error; errors of the
+teardown are added to it as notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from hookbus._run.requests import Outcome
+from hookbus.errors import add_failure_notes, format_error
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["EXIT_CODES", "resolve_outcome", "finalize", "record_failure", "release_directories", "write_status"]
+
+EXIT_CODES: Mapping[str, int] = {
+    "finished": 0,
+    "stopped": 0,
+    "failed": 1,
+    "aborted": 1,
+    "preempted": 75,  # EX_TEMPFAIL of sysexits.h: the scheduler may start the job again
+    "interrupted": 130,  # 128 + SIGINT, as of a shell
+}
+"""Exit code of a process that executes one run, by outcome. Exit code 2 denotes an invalid configuration."""
+
+STRONGEST_FIRST: tuple[Outcome, ...] = ("aborted", "interrupted", "preempted", "stopped")
+
+
+def resolve_outcome(run: Run) -> Outcome:
+    """Return the outcome of a run whose loop ended without an error: that of its stop requests, if any."""
+    outcomes = {request.details.get("outcome", "stopped") for request in run.stops}
+    return next((outcome for outcome in STRONGEST_FIRST if outcome in outcomes), "finished")
+
+
+def record_failure(run: Run, error: BaseException) -> None:
+    """Record the exception of a run: drop pending requests with a warning and emit `on_exception`."""
+    _blame(run, error)  # first: requests that hooks make from here on are dropped
+    run.records = {}
+    for request in run.queue.drop():
+        run.report_dropped(request)
+    _add(run, _failures_of(partial(run.bus.fire, "on_exception", exception=error)))
+
+
+def finalize(run: Run) -> None:
+    """Emit `after_run` and `cleanup`, and release the resources of the run.
+
+    Raises:
+        KeyboardInterrupt: If Ctrl-C was received during the teardown and the loop did not fail.
+        BaseException: If a hook failed and the loop did not. Multiple errors are raised as one group.
+    """
+    failed_before, bus = run.exception is not None, run.bus
+    run.clock.stop()
+    after_run = partial(bus.fire, "after_run", mode=run.mode)
+    cleanup = partial(bus.fire, "cleanup")
+    report = bus.table.failures.counts.report
+    # Hooks first: they may still use data and loaders of the run.
+    _add(run, _failures_of(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
+    # The handler of SIGCHLD last: closing the loaders ends their workers.
+    _add(
+        run,
+        _failures_of(bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close),
+    )
+    # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
+    _add(run, _failures_of(partial(write_status, run), partial(release_directories, run)))
+    run.is_running = False
+    if run.exception is not None and not failed_before:
+        raise run.exception
+
+
+def write_status(run: Run) -> None:
+    """Write `status.json` for a training run; validation and test runs leave the status of the training unchanged."""
+    if run.work_dir is None or run.mode != "train" or not run.ranks.is_main:
+        return
+    run.work_dir.write_status(
+        outcome=run.outcome,
+        exit_code=EXIT_CODES.get(run.outcome),
+        mode=run.mode,
+        run=run.id,
+        reasons=run.stop_reasons,
+        error=format_error(run.exception) if run.exception is not None else None,
+        epochs_done=run.epochs_done,
+        iters_done=run.iters_done,
+        steps_done=run.steps_done,
+        best={name: {"value": b.value, "epoch": b.epoch, "step": b.step} for name, b in run.best.items()},
+        metrics=run.metrics.results,
+        about=run.metadata,
+    )
+
+
+def release_directories(run: Run) -> None:
+    """Unlock the work directory and every other directory that the run has locked."""
+    while run.held:
+        run.held.popitem()[1]()
+    if run.work_dir is not None:
+        run.work_dir.release()
+
+
+def _failures_of(*parts: Callable[[], object]) -> list[BaseException]:
+    """Call functions in sequence, and return the exceptions that they raised."""
+    failures: list[BaseException] = []
+    for part in parts:
+        try:
+            part()
+        except BaseException as failure:
+            failures.append(failure)
+    return failures
+
+
+def _add(run: Run, failures: list[BaseException]) -> None:
+    """Add exceptions as notes to the exception of the run, or record them as the exception of the run."""
+    if failures and run.exception is None:
+        _blame(run, _merge_exceptions(failures))
+    elif run.exception is not None:
+        add_failure_notes(run.exception, failures)
+
+
+def _blame(run: Run, error: BaseException) -> None:
+    """Record the exception that ended the run, and the outcome."""
+    run.exception = error
+    run.outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+
+
+def _merge_exceptions(failures: list[BaseException]) -> BaseException:
+    """Return KeyboardInterrupt with the other exceptions as notes, or a group of all exceptions."""
+    interrupt = next((failure for failure in failures if isinstance(failure, KeyboardInterrupt)), None)
+    if interrupt is not None:
+        add_failure_notes(interrupt, (failure for failure in failures if failure is not interrupt))
+        return interrupt
+    return failures[0] if len(failures) == 1 else BaseExceptionGroup("hooks failed at the end of the run", failures)

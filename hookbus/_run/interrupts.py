@@ -1,0 +1,147 @@
+"""Signals that end a run: at an iteration boundary, with a last checkpoint."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from hookbus._run.requests import RequestKind, process_requests
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["Signals", "ends_by_signal", "handle_interrupts"]
+
+SIGCHLD: int | None = getattr(signal, "SIGCHLD", None)
+
+
+class Signals:
+    """The signals received so far that end a run.
+
+    A signal to the process group may end DataLoader workers that do not ignore it: of an iterator that existed before
+    the run, or of a loader that is no DataLoader. Their loss is a consequence of the signal and not a failure.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._requests: list[Callable[[], object]] = []
+        self._earlier: Any = None
+
+    def receive(self, request: Callable[[], object]) -> None:
+        """Record a signal; called by its handler.
+
+        Args:
+            request: Enqueues the requests of this signal, unless they were enqueued before.
+        """
+        self._requests.append(request)
+        if SIGCHLD is not None and self._earlier is None and callable(signal.getsignal(SIGCHLD)):
+            # torch's handler raises for a lost worker at any line, such as in the middle of an optimizer step
+            self._earlier = signal.signal(SIGCHLD, self._handle_lost_worker)
+
+    def explains(self, error: Exception, *, in_loader: bool = False) -> bool:
+        """Return whether an error is the consequence of a received signal, and enqueue the requests of the signal.
+
+        With multiple ranks it never is: the other ranks train on a batch that this rank cannot read.
+
+        Args:
+            error: The error.
+            in_loader: Whether a loader raised it.
+        """
+        run = self._run
+        if not self._requests or run.ranks.world_size > 1 or run.clock.mid_iteration:
+            return False
+        if not (in_loader or _is_lost_worker(error)):
+            return False
+        run.logger.warning(
+            "A signal ended the workers of a loader, so the run ends after the last iteration: %s", error
+        )
+        for request in self._requests:
+            request()
+        return True
+
+    def close(self) -> None:
+        """Restore the handler of SIGCHLD."""
+        earlier, self._earlier = self._earlier, None
+        if SIGCHLD is not None and earlier is not None:
+            signal.signal(SIGCHLD, earlier)
+
+    def _handle_lost_worker(self, number: int, frame: FrameType | None) -> None:
+        with suppress(RuntimeError):  # the next batch of this loader raises it again
+            self._earlier(number, frame)
+
+
+def _is_lost_worker(error: Exception) -> bool:
+    if isinstance(error, (ConnectionError, EOFError, BrokenExecutor)):
+        return True
+    return isinstance(error, RuntimeError) and ("DataLoader worker" in str(error) or "Pin memory" in str(error))
+
+
+@contextmanager
+def ends_by_signal(run: Run, *, in_loader: bool = False) -> Iterator[None]:
+    """Process the requests of a received signal if workers that it ended raise an error inside the context.
+
+    Args:
+        run: The run.
+        in_loader: Whether each error inside is one of a loader.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not run.signals.explains(error, in_loader=in_loader):
+            raise
+        process_requests(run, "after_train_iter")
+
+
+@contextmanager
+def handle_interrupts(run: Run) -> Iterator[None]:
+    """End the run at the next iteration boundary on Ctrl-C, with a final checkpoint; a second Ctrl-C ends it at once.
+
+    The signal handler is not replaced if the script has set one, or outside the main thread, where Python does not
+    deliver signals.
+
+    Args:
+        run: Run in progress inside the context.
+    """
+    earlier = signal.getsignal(signal.SIGINT)
+    if not _has_boundary(run) or earlier is not signal.default_int_handler:
+        yield
+        return
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        # Restored at once: a second Ctrl-C raises KeyboardInterrupt.
+        signal.signal(signal.SIGINT, earlier)
+        run.interrupt()
+        run.signals.receive(run.decisions.admit_interrupt)
+        with suppress(RuntimeError):  # reentrant call: the handler may interrupt a write to the same stream
+            run.logger.warning("Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.")
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    _apply_pending_interrupt(run)
+
+
+def _has_boundary(run: Run) -> bool:
+    """Return whether all ranks reach a boundary at which the interrupt takes effect.
+
+    Otherwise Ctrl-C ends this process at once, and thereby the run on all ranks.
+    """
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    return is_main_thread and (run.ranks.world_size == 1 or run.decisions.active)
+
+
+def _apply_pending_interrupt(run: Run) -> None:
+    """Apply a Ctrl-C that was received after the last boundary. Other late stop requests are dropped."""
+    run.decisions.admit_interrupt()
+    late = run.queue.take(RequestKind.STOP)
+    run.confirm_stop([request for request in late if request.details["outcome"] == "interrupted"])

@@ -1,0 +1,101 @@
+"""Statements that the bus executes at a point, before and after its listeners.
+
+The tables define which points advance the clock, the defaults of arguments, after which points requests are processed,
+and what follows. The texts are statements of the generated function of a point (see `dispatch.compiling`), in which
+`_run`, `_clock`, `_metrics` and `_settle` are available.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hookbus._events.points import Point
+from hookbus._run.requests import VALIDATION_POINTS, process_requests
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["default_arguments", "epilogue", "prologue", "namespace"]
+
+PROLOGUE: dict[str, list[str]] = {
+    "before_train": ["_clock.start()"],
+    "before_epoch": ["_run.training_data.begin_epoch()"],
+    "before_train_epoch": ["_run.training_data.begin_epoch()"],
+    "before_train_iter": ["_clock.begin_iter(batch)"],
+    "after_train_iter": ["_clock.end_iter(batch)", "_metrics.log_outputs(outputs, loss)"],
+    "after_train_epoch": ["_clock.end_epoch()"],
+    "after_epoch": ["_clock.end_epoch()"],
+    "after_train": ["_clock.stop()"],
+}
+RESULT_POINTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
+"""Points at which `metrics` contains the results of a validation or a test."""
+EPILOGUE: dict[str, list[str]] = {"after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"]}
+AFTER_REQUESTS: dict[str, list[str]] = {
+    # The results of the last validation do not apply to the exchanged weights.
+    "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]
+}
+
+for _kind in ("val", "test"):
+    PROLOGUE[f"before_{_kind}"] = [f"_run.validations.enter({_kind!r})"]
+    PROLOGUE[f"before_{_kind}_epoch"] = ["_run.validations.begin_loader()"]
+    PROLOGUE[f"before_{_kind}_iter"] = ["_run.validations.begin_batch(batch_idx, batch)"]
+    PROLOGUE[f"after_{_kind}_iter"] = ["_run.validations.end_batch(batch_idx, batch, outputs, loss)"]
+    PROLOGUE[f"after_{_kind}_epoch"] = [f"metrics = _run.validations.end_loader({_kind!r}, metrics, dataloader_name)"]
+    EPILOGUE[f"after_{_kind}"] = ["_run.validations.leave()"]
+
+DEFAULTS = {
+    "step": "_clock.steps_done",
+    "batch_idx": "_clock.batch",
+    "epoch": "_clock.epoch",
+    "model": "_run.model",
+    "optimizer": "_run.optimizer",
+    "mode": "_run.mode",
+    "config": "_run.plain_config()",
+    "loss": "_loss_in(outputs)",
+    "metrics": "_run.all_metrics()",
+}
+"""Default of each argument that the caller omits, at every point that has the argument."""
+
+
+def prologue(point: str, run: Run) -> list[str]:
+    """Return the statements before the listeners of a point."""
+    if point == "after_optimizer_step" and run.counts_steps:
+        # Otherwise the step hooks of the optimizer count the steps.
+        return ["_clock.count_step()"]
+    return PROLOGUE.get(point, [])
+
+
+def epilogue(point: str, run: Run) -> list[str]:
+    """Return the statements after the listeners of a point.
+
+    If requests are synchronized across ranks, they are synchronized at every boundary, on every rank.
+    """
+    # Synchronization is a collective call: it must not depend on whether this rank has a request.
+    settles = [f"_settle(_run, {point!r})" if run.decisions.active else f"if _run.pending: _settle(_run, {point!r})"]
+    skips = ["_run.decisions.sync_skip()"] if point in run.decisions.skipping else []
+    return [
+        *skips,
+        *EPILOGUE.get(point, []),
+        *(settles if point in VALIDATION_POINTS else []),
+        *AFTER_REQUESTS.get(point, []),
+    ]
+
+
+def default_arguments(point: Point) -> dict[str, str]:
+    """Return the defaults of the arguments of a point, by name."""
+    filled = {name: text for name, text in DEFAULTS.items() if name in point.args}
+    if "outputs" not in point.args:
+        # The default loss is taken from the outputs.
+        filled.pop("loss", None)
+    if point.name in RESULT_POINTS:
+        filled["metrics"] = f"_run.validations.results({RESULT_POINTS[point.name]!r})"
+    return filled
+
+
+def namespace(run: Run) -> dict[str, Any]:
+    """Return the globals of the statements."""
+    return {"_run": run, "_metrics": run.metrics, "_settle": process_requests, "_loss_in": _loss_in}
+
+
+def _loss_in(outputs: Any) -> Any:
+    return outputs.get("loss") if isinstance(outputs, dict) else None

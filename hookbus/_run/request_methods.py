@@ -1,0 +1,216 @@
+"""Methods with which hooks request validations, saves and stops; see `hookbus._run.requests` for the processing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookbus._events.call_stack import current_listener
+from hookbus._run.requests import Outcome, Queue, Request, RequestKind
+from hookbus.checkpoint.saver import CheckpointSaver
+from hookbus.errors import RequestError
+
+if TYPE_CHECKING:
+    from hookbus._run.clock import Clock
+    from hookbus._run.nesting import Nesting
+    from hookbus._run.request_sync import RequestSync
+    from hookbus._run.run_bus import RunBus
+    from hookbus._run.services import Services
+    from hookbus._run.training_data import TrainingData
+    from hookbus._run.validation import Validations
+
+__all__ = ["RequestMixin"]
+
+
+class RequestMixin:
+    """Part of a run that accepts requests.
+
+    Attributes:
+        queue: Pending requests, and the history of processed requests.
+        pending: Whether requests or records are pending.
+        stops: Requests that stopped the run.
+        should_skip_iter: Whether a hook requested to skip this micro-batch. A custom loop checks it after
+            `before_train_iter` and after `after_forward`.
+    """
+
+    __slots__ = ("pending", "queue", "should_skip_iter", "stops")
+    bus: RunBus
+    clock: Clock
+    queue: Queue
+    stops: list[Request]
+    brackets: Nesting
+    training_data: TrainingData
+    decisions: RequestSync
+    services: Services
+    validations: Validations
+    exception: BaseException | None
+    pending: bool
+    validating: bool
+    should_skip_iter: bool
+
+    def request_validation(self, reason: str = "") -> None:
+        """Request a validation after this event.
+
+        Args:
+            reason: Reason for the log.
+
+        Raises:
+            RequestError: If a validation is in progress, or the run has no validation function.
+        """
+        if self.validating:
+            raise RequestError(
+                f"{self._requester()} requested a validation during a validation. Request it after `after_val`."
+            )
+        self.validations.evaluator("val")
+        self._ask(RequestKind.VALIDATE, reason)
+
+    def request_save(self, reason: str = "", *, saver: CheckpointSaver | None = None, **details: Any) -> None:
+        """Request a checkpoint at the next boundary.
+
+        Args:
+            reason: Reason for the log.
+            saver: Object that writes the checkpoint; default: the checkpoint hook.
+            details: Arguments for the saver.
+
+        Raises:
+            RequestError: If no hook writes checkpoints.
+        """
+        saver = saver or self.services.get("checkpoint_saver")
+        if saver is None:
+            raise RequestError(
+                f"{self._requester()} requested a checkpoint, but no hook writes checkpoints. Add the checkpoint hook "
+                "(pip install hookbus-checkpoint)."
+            )
+        self._ask(RequestKind.SAVE, reason, saver=saver, **details)
+
+    def request_stop(self, reason: str = "", *, outcome: Outcome = "stopped") -> None:
+        """Request the end of the run at the next boundary.
+
+        Args:
+            reason: Reason for the log.
+            outcome: Outcome of the run: "stopped", "preempted" or "interrupted".
+        """
+        self._ask(RequestKind.STOP, reason, outcome=outcome)
+
+    def request_abort(self, reason: str = "") -> None:
+        """Request the end of the run because its weights are corrupted: nothing is validated or saved afterwards.
+
+        The outcome of the run is "aborted". Existing checkpoints are not modified.
+
+        Args:
+            reason: Reason for the log.
+        """
+        self._ask(RequestKind.STOP, reason, outcome="aborted")
+
+    def interrupt(self) -> None:
+        """Request the end of the run after Ctrl-C. Called by the signal handler, at any line of the program."""
+        if self.decisions.active:
+            # The queue of a rank must not change while ranks compare their queues: enqueued at the boundary.
+            self.decisions.interrupted = True
+        else:
+            self.request_interrupt()
+
+    def request_interrupt(self) -> None:
+        """Enqueue the stop request of Ctrl-C."""
+        self._ask(RequestKind.STOP, "", by="Ctrl-C", outcome="interrupted")
+
+    def request_stop_epoch(self, reason: str = "") -> None:
+        """Request the end of this epoch, which counts as complete.
+
+        Args:
+            reason: Reason for the log.
+        """
+        self._ask(RequestKind.STOP_EPOCH, reason)
+
+    def request_skip_iter(self, reason: str = "") -> None:
+        """Request, at `before_train_iter` or `after_forward`, to skip this micro-batch: it adds no gradients.
+
+        Args:
+            reason: Reason for the log.
+        """
+        self.should_skip_iter = True
+        self.queue.history.append(self._request(RequestKind.SKIP_ITER, reason, self._requester(), {}))
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the run is to end. A custom loop with its own ranges checks it once per iteration and epoch."""
+        # Read by the loop, and not by a listener: close the nested points that the loop omits, and apply stops.
+        if current_listener() is None:
+            if self.brackets.epoch_end_pending:
+                self.brackets.close_epoch()
+            # With synchronized requests this is left to the next boundary: ranks must stop at the same iteration.
+            if self.queue and not self.decisions.active:
+                self.confirm_stop(self.queue.take(RequestKind.STOP))
+        return bool(self.stops) or self.clock.limit_reached
+
+    @property
+    def should_stop_epoch(self) -> bool:
+        """Whether the epoch is to end after this iteration."""
+        return self.training_data.leaving_epoch or self.should_stop
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C has stopped the run."""
+        return any(request.details.get("outcome") == "interrupted" for request in self.stops)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the run ends because its weights are corrupted."""
+        requests = [*self.stops, *self.queue.waiting]
+        return any(request.details.get("outcome") == "aborted" for request in requests)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether incomplete epochs and intervals are left to a run that resumes from the checkpoint.
+
+        True if the run was stopped before its limit and a hook writes checkpoints. Nothing is then logged for a part of
+        an interval or epoch: the checkpoint contains the values, and the resumed run completes them.
+        """
+        if self.aborted:
+            return False
+        return bool(self.stops) and not self.clock.is_at_limit and self.services.get("checkpoint_saver") is not None
+
+    @property
+    def stop_reasons(self) -> list[str]:
+        """Name of the hook and reason of each stop request, sorted by name."""
+        return [str(request) for request in self.stops]
+
+    def confirm_stop(self, stops: list[Request]) -> None:
+        """Stop the run. Called when requests are processed."""
+        if stops:
+            self.stops += stops
+            self.clock.truncate_epoch()
+        if self.interrupted:
+            self.bus.invalidate()  # recompiled events raise `StopLoop` in a custom loop that does not stop
+
+    def leave_epoch(self) -> None:
+        """End the epoch. Called when requests are processed."""
+        self.training_data.leaving_epoch = True
+
+    def _ask(self, kind: RequestKind, reason: str, *, by: str | None = None, **details: Any) -> None:
+        """Add a request to the queue, or drop it with a warning if the run has failed."""
+        request = self._request(kind, reason, by or self._requester(), details)
+        self.decisions.check(request.requested_by)
+        if self.exception is not None:
+            self.report_dropped(request)
+            return
+        self.queue.add(request)
+        self.pending = True
+
+    def _request(self, kind: RequestKind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
+        """Return a request with the current counts of the clock."""
+        clock = self.clock
+        return Request(kind, by, reason, clock.epoch, clock.iter, clock.steps_done, details)
+
+    def report_dropped(self, request: Request) -> None:
+        """Log a warning for a request that is not processed because the run has failed."""
+        self.services.logger.warning(
+            "The run ended before a request was processed: %s, requested by %s", request.kind.value, request
+        )
+
+    def _requester(self) -> str:
+        """Return the name of the hook that makes a request, or "loop"."""
+        listener = current_listener()
+        # Outside an event the caller may still be a method of a hook, such as a callback: search the call stack.
+        return listener.hook if listener is not None else self.bus.pm.members.hook_in_frame(sys._getframe(1)) or "loop"

@@ -1,0 +1,252 @@
+"""Synchronization of requests across ranks.
+
+Hooks may make requests on one rank only: a signal is received by one process, or the loss is infinite on one. At each
+boundary the ranks therefore compare their pending requests in one small all-reduce. If the requests differ, they are
+gathered, and every rank processes all of them. Nothing is compared if no hook can make requests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from hookbus._run.point_counters import PointCounters
+from hookbus._utils.packages import package_label
+from hookbus.errors import RankError, RequestError
+from hookbus.hook import Hook
+from hookbus.lifecycle import POINTS
+
+if TYPE_CHECKING:
+    from hookbus._events.schedules import Schedule
+    from hookbus._run.requests import Request
+    from hookbus._run.run import Run
+
+__all__ = ["RequestSync", "sync_run_identity"]
+
+ITERATION = "after_train_iter"
+SKIPPABLE = ("before_train_iter", "after_forward")
+"""Points at which a hook may request to skip the iteration."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RankRequests:
+    """Pending requests of one rank.
+
+    Attributes:
+        point, iteration: Boundary that the rank has reached.
+        requests: Pending requests; savers are represented by their names.
+    """
+
+    point: str
+    iteration: int
+    requests: list[Request]
+
+
+class RequestSync:
+    """Requests of a run, synchronized across ranks.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        active: Whether ranks synchronize requests.
+        every: Number of iterations between two synchronizations. Ranks also synchronize at the end of each epoch and of
+            the training.
+        skipping: Points after which ranks synchronize whether to skip the iteration.
+        interrupted: Whether this rank received Ctrl-C since the last synchronization.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.active = self.interrupted = self._begun = False
+        self.every = 1
+        self.skipping: frozenset[str] = frozenset()
+        self._schedules: list[tuple[Schedule, PointCounters]] = []
+
+    def begin(self) -> None:
+        """Determine on all ranks whether any hook of the run can make requests. A collective call."""
+        run = self._run
+        if run.ranks.world_size == 1:
+            return
+        own = any(map(_may_request, run.bus.hooks.values())), [point for point in SKIPPABLE if self._can_skip(point)]
+        # Gathered: a hook that is active on rank 0 only makes every rank synchronize.
+        gathered = run.ranks.all_gather("hooks that make requests", own)
+        self.active, self._begun = any(can for can, _ in gathered), True
+        self.skipping = frozenset(point for _, points in gathered for point in points)
+        moment = PointCounters(run.clock, POINTS[ITERATION])
+        listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if _may_request(listener.plugin)]
+        self._schedules = [(listener.schedule, moment) for listener in listeners if listener.schedule is not None]
+        # The compiled events contain calls of the synchronization, depending on `active` and `skipping`.
+        run.bus.invalidate()
+
+    def check(self, requester: str) -> None:
+        """Check that a request can be synchronized.
+
+        Raises:
+            RequestError: If the ranks do not synchronize requests, because no hook declares any.
+        """
+        # Without this error the ranks would diverge: only this rank stops or validates.
+        if self._begun and not self.active and requester in self._run.bus.hooks:
+            raise RequestError(
+                f"hook {requester!r} made a request, but requests are not synchronized across ranks, because no hook "
+                "declares any. Set makes_requests = True in its class, and do not set observer = True."
+            )
+
+    def sync_at_boundary(self, point: str) -> bool:
+        """Synchronize the pending requests at a boundary. A collective call.
+
+        Args:
+            point: Point of the boundary.
+
+        Returns:
+            Whether the pending requests can be processed at this boundary.
+
+        Raises:
+            RankError: If another rank has failed, or has reached another point.
+        """
+        run = self._run
+        # A failed run makes no collective calls: the other ranks may have ended.
+        if not self.active or run.exception is not None:
+            return True
+        if point == ITERATION and not self._is_due():
+            return False
+        self.admit_interrupt()
+        own = _RankRequests(
+            point, run.iters_done, [_with_saver(request, run.bus.pm.get_name) for request in run.queue.waiting]
+        )
+        if not self._is_the_same_everywhere(own):
+            self._merge(own)
+        return True
+
+    def admit_interrupt(self) -> None:
+        """Enqueue the stop request of a received Ctrl-C."""
+        if self.interrupted:
+            self.interrupted = False
+            self._run.request_interrupt()
+
+    def sync_skip(self) -> None:
+        """Skip the iteration on every rank if a hook of any rank requested it. A collective call."""
+        import torch
+
+        run = self._run
+        # On one rank only, the gradient all-reduce of the other ranks would block.
+        skip = torch.tensor(int(run.should_skip_iter))
+        run.should_skip_iter = bool(run.ranks.all_reduce("skip the iteration", skip, "max"))
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _can_skip(self, point: str) -> bool:
+        """Return whether a listener of a point may request to skip the iteration."""
+        listeners = self._run.bus.table.listeners(point, self._run)
+        return any(getattr(listener.plugin, "skips_iterations", False) for listener in listeners)
+
+    def _is_due(self) -> bool:
+        """Return whether ranks synchronize after this iteration.
+
+        They do every N iterations, and if a listener that can make requests was due by schedule. The result depends on
+        the clock and on schedules only, which are equal on all ranks.
+        """
+        clock = self._run.clock
+        if clock.iters_done % self.every == 0 or clock.limit_reached:
+            return True
+        return any(schedule.due(moment) for schedule, moment in self._schedules)
+
+    def _is_the_same_everywhere(self, own: _RankRequests) -> bool:
+        """Return whether all ranks have equal pending requests, and synchronize the elapsed seconds of schedules."""
+        import torch
+
+        clock = self._run.clock
+        digest = _digest(own)
+        # One all-reduce: the maxima of a digest and of its negative are opposite only if all digests are equal.
+        vector = torch.tensor([digest, -digest, int(clock.seconds)])
+        greatest, least, clock.synced_seconds = self._run.ranks.all_reduce("requests", vector, "max").tolist()
+        return bool(greatest == -least)
+
+    def _merge(self, own: _RankRequests) -> None:
+        """Replace the pending requests by those of all ranks, in the order of the ranks. A collective call.
+
+        Raises:
+            RankError: If the ranks have reached different points.
+        """
+        run = self._run
+        gathered = run.ranks.all_gather("requests", own)
+        if len({(entry.point, entry.iteration) for entry in gathered}) > 1:
+            points = [f"rank {rank}: {entry.point}, iteration {entry.iteration}" for rank, entry in enumerate(gathered)]
+            raise RankError(
+                f"The ranks have reached different points: {'; '.join(points)}. Make the training loaders of all ranks "
+                "yield the same number of batches, and emit the same events on every rank."
+            )
+        united: list[Request] = []
+        for rank, requests in enumerate(gathered):
+            for request in requests.requests:
+                is_of_all = all(request in other.requests for other in gathered)
+                # The reason of a request of single ranks states the rank; one of all ranks is added once.
+                marked = request if is_of_all else replace(request, reason=f"{request.reason} on rank {rank}".lstrip())
+                united += [] if is_of_all and request in united else [marked]
+        run.queue.waiting = [_with_saver(request, run.bus.pm.get_plugin) for request in united]
+
+
+def sync_run_identity(run: Run) -> None:
+    """Broadcast ID and seed of the run from rank 0, and check that all ranks have the same hooks.
+
+    Raises:
+        RankError: If the hooks differ. The message contains the first difference.
+    """
+    if run.ranks.world_size == 1:
+        return
+    run.id, run.seed = run.ranks.broadcast("id and seed", (run.id, run.seed))
+    own = [_described(name, hook) for name, hook in run.bus.hooks.items()]
+    for rank, other in enumerate(run.ranks.all_gather("hooks", own)):
+        if other != own:
+            raise RankError(_difference(run.ranks.rank, own, rank, other))
+
+
+def _may_request(plugin: object) -> bool:
+    """Return whether a hook may make requests; one that is not derived from `Hook` may."""
+    return bool(getattr(plugin, "makes_requests", True)) and not getattr(plugin, "observer", False)
+
+
+def _with_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
+    """Return a request with its saver replaced by the result of `look_up`, to send it to other ranks by name."""
+    saver = request.details.get("checkpoint_saver")
+    return request if saver is None else replace(request, details={**request.details, "saver": look_up(saver)})
+
+
+def _digest(requests: _RankRequests) -> int:
+    """Return a hash of pending requests that is equal on all ranks for equal requests."""
+    # Not `hash`, which is randomized per process; 7 bytes fit into an int64 with both signs.
+    return int.from_bytes(hashlib.blake2b(repr(requests).encode(), digest_size=7).digest())
+
+
+def _described(name: str, hook: object) -> str:
+    """Return a text of a hook that is equal on all ranks for equal hooks and settings."""
+    text = f"{name}: {type(hook).__name__} of {package_label(hook)}"
+    if not isinstance(hook, Hook):
+        return text
+    priority = hook.priority if hook.config.priority is None else hook.config.priority
+    fields = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"})
+    # Through JSON: values of other types, such as functions, are replaced by their names.
+    settings = json.loads(json.dumps(fields, default=_kind))
+    return ", ".join([text, f"priority {int(priority)}", *(f"{key}={value!r}" for key, value in settings.items())])
+
+
+def _kind(value: object) -> str:
+    """Return the name of a function, a class or the type of an object; its `repr` may contain an address."""
+    return str(getattr(value, "__qualname__", type(value).__qualname__))
+
+
+def _difference(rank: int, own: list[str], other_rank: int, other: list[str]) -> str:
+    """Return the message for the first hook that differs between two ranks."""
+    pairs = enumerate(zip_longest(own, other, fillvalue="none"), 1)
+    number, pair = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
+    both = sorted([f"  rank {rank}: {pair[0]}", f"  rank {other_rank}: {pair[1]}"])
+    return "\n".join(
+        [
+            f"The hooks of the ranks differ at position {number}. Register the same hooks in one order on every rank:",
+            *both,
+        ]
+    )

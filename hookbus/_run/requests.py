@@ -1,0 +1,275 @@
+"""Requests of hooks, and the queue in which they are pending.
+
+Listeners request actions, and the bus executes them after the outermost event, in a fixed order: records, validations,
+saves, stops. The result therefore does not depend on the order of the hooks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from hookbus._events.call_stack import in_nested_event
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+    from hookbus.checkpoint.saver import CheckpointSaver
+    from hookbus.metrics.results import Metrics
+    from hookbus.metrics.store import Window
+
+__all__ = [
+    "BOUNDARIES",
+    "VALIDATION_POINTS",
+    "RequestKind",
+    "Outcome",
+    "Queue",
+    "Record",
+    "Request",
+    "deliver_records",
+    "process_requests",
+]
+
+
+T = TypeVar("T")
+
+
+Outcome = Literal["running", "finished", "stopped", "preempted", "interrupted", "aborted", "failed"]
+
+
+BOUNDARIES = frozenset(
+    {"after_train_iter", "after_epoch", "before_epoch", "before_train_epoch", "after_train", "after_run"}
+)
+"""Points after which all pending requests are processed: records, validations, saves and stops."""
+
+
+VALIDATION_POINTS = BOUNDARIES | {"before_train", "after_train_epoch"}
+"""Points after which validations are processed; saves and stops only at boundaries."""
+
+
+ENDS_OF_EPOCH = ("after_train_epoch", "after_epoch")
+
+
+class RequestKind(Enum):
+    """Type of a request. The values are processed in the order of the definition."""
+
+    VALIDATE = "validation"
+    SAVE = "save"
+    STOP = "stop"
+    STOP_EPOCH = "stop_epoch"
+    SKIP_ITER = "skip_iter"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Request of a hook.
+
+    Attributes:
+        kind: Type of the request.
+        by: Instance name of the hook; "loop" if no hook made the request.
+        reason: Reason for the log.
+        epoch, iteration, step: Counts of the clock at the time of the request.
+        details: Further arguments of the request, such as the saver.
+    """
+
+    kind: RequestKind
+    requested_by: str
+    reason: str
+    epoch: int
+    iteration: int
+    step: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.requested_by}: {self.reason}" if self.reason else self.requested_by
+
+
+@dataclass(slots=True)
+class Record:
+    """Request of a writer for the means of a window at the end of the iteration.
+
+    Attributes:
+        window: Window of logged values.
+        deliver: Function that is called with the means and the step.
+    """
+
+    window: Window
+    deliver: Callable[[Metrics, int], None]
+
+
+class Queue:
+    """Pending requests of a run, and the history of processed requests.
+
+    Attributes:
+        waiting: Pending requests.
+        history: Last 1,000 processed requests.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Request] = []
+        self.history: deque[Request] = deque(maxlen=1000)
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting)
+
+    def add(self, request: Request) -> None:
+        """Add a request to the pending requests."""
+        self.waiting.append(request)
+
+    def take(self, kind: RequestKind) -> list[Request]:
+        """Remove and return the pending requests of one type, sorted by the name of the hook."""
+        if not self.waiting:
+            return []
+        taken = sorted((r for r in self.waiting if r.kind is kind), key=lambda r: r.requested_by)
+        if taken:
+            for request in taken:  # one by one: the handler of Ctrl-C may add a request at any time
+                self.waiting.remove(request)
+            self.history += taken
+        return taken
+
+    def drop(self) -> list[Request]:
+        """Remove and return all pending requests, for a warning."""
+        dropped, self.waiting = self.waiting, []
+        return sorted(dropped, key=lambda r: (r.requested_by, r.kind.value))
+
+
+def process_requests(run: Run, point: str) -> None:
+    """Process the pending requests, unless the event is nested in another event. Called after events of `SETTLING`.
+
+    Args:
+        run: Run whose queue is processed.
+        point: Point of the event that has just ended.
+    """
+    if in_nested_event(run):  # processed at the end of the outer event
+        return
+    # Reset first: a request that a signal handler adds from here on sets it again.
+    queue, run.pending = run.queue, False
+    run.bus.pm.run_pending_cleanups()
+    deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
+    if run.decisions.sync_at_boundary(point):
+        _drop_if_aborted(run)
+        if queue.take(RequestKind.VALIDATE) and not _epoch_truncated(run, point):
+            _validate(run, sanity=point == "before_train")
+            run.decisions.sync_at_boundary(point)  # hooks of one rank may have made requests during the validation
+        if point in BOUNDARIES:
+            _save_and_stop(run, queue)
+    run.pending = run.pending or bool(queue or run.records)
+
+
+def _epoch_truncated(run: Run, point: str) -> bool:
+    """Return whether this is the end of an epoch that a stop request has truncated.
+
+    Its validation is left to the run that resumes and completes the epoch. A stop request in the last iteration
+    truncates nothing: the epoch is complete and is validated.
+    """
+    return point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_truncated
+
+
+def _drop_if_aborted(run: Run) -> None:
+    """Drop the pending validations and saves of an aborted run, whose weights are corrupted."""
+    if run.aborted:
+        for request in [*run.queue.take(RequestKind.VALIDATE), *run.queue.take(RequestKind.SAVE)]:
+            run.report_dropped(request)
+
+
+def _save_and_stop(run: Run, queue: Queue) -> None:
+    """Process the pending saves and stops."""
+    _drop_if_aborted(run)
+    saves = queue.take(RequestKind.SAVE)
+    # The optimizer state belongs to the weights at the end of training, which the model no longer contains.
+    if run.weights.exchanged:
+        for request in saves:
+            run.report_dropped(request)
+    elif saves:
+        _save(run, saves)
+    # After the saves: a checkpoint is taken before the run or the epoch stops.
+    if queue.take(RequestKind.STOP_EPOCH):
+        run.leave_epoch()
+    run.confirm_stop(queue.take(RequestKind.STOP))
+
+
+def deliver_records(run: Run, *, everything: bool) -> None:
+    """Deliver the requested means to writers; without an optimizer step, the records remain pending.
+
+    Args:
+        run: The run.
+        everything: Whether to deliver the records without an optimizer step as well, at the end of the run.
+    """
+    if not run.records or not (everything or run.clock.stepped):
+        return
+    records, run.records = run.records, {}
+    step = run.clock.steps_done
+    due = []
+    for (requester, _), record in sorted(records.items()):
+        # The last record at the end of the run would otherwise repeat the step of the previous record.
+        if record.window.last_logged_step != step:
+            record.window.last_logged_step = step
+            due.append((requester, record))
+    # One transfer from the device for all windows.
+    means = run.metrics.means_of_windows([record.window for _, record in due])
+    for _, record in due:
+        record.window.reset()
+    for (requester, record), values in zip(due, means, strict=True):
+        _call_for_hook(run, requester, "the requested record", partial(record.deliver, values, step))
+
+
+def _validate(run: Run, *, sanity: bool) -> None:
+    """Validate once for all requests, unless the weights are unchanged since the last validation."""
+    if sanity or run.validations.validated_at != run.clock.steps_done:
+        try:
+            run.validate(sanity=sanity)
+        except Exception as error:
+            # Data workers that a signal ended fail the validation: the run ends by the signal, not by this error.
+            if not run.signals.explains(error):
+                raise
+
+
+def _save(run: Run, saves: list[Request]) -> None:
+    """Save one checkpoint per saver for all of its requests."""
+    groups: dict[int, tuple[CheckpointSaver, list[Request]]] = {}
+    for request in saves:
+        saver = request.details["saver"]
+        groups.setdefault(id(saver), (saver, []))[1].append(request)
+    for saver, requests in groups.values():
+        _save_once(run, saver, requests)
+
+
+def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> None:
+    """Save one checkpoint: plan the file, collect the state, emit the checkpoint events and write."""
+    from hookbus.checkpoint.plain_data import validate_plain_data
+    from hookbus.checkpoint.state import build_checkpoint
+
+    name = run.bus.pm.get_name(saver) or ""
+    best = dict(run.best)  # `plan` updates the best results
+    # Planned before the state is collected, which contains the updated state of the saver.
+    path = _call_for_hook(run, name, "a save", lambda: saver.plan(run, requests))
+    if path is None:
+        return
+    checkpoint = build_checkpoint(run)
+    if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
+        validate_plain_data(
+            checkpoint, "checkpoint"
+        )  # only if there is a listener, which may have modified the checkpoint
+    if run.aborted:  # by a hook that has inspected the checkpoint
+        run.best.clear()
+        run.best.update(best)
+        return
+    is_best = _call_for_hook(run, name, "a save", lambda: saver.write(run, checkpoint))
+    if is_best is not None:
+        if run.work_dir is not None and run.ranks.is_main:
+            run.work_dir.record_checkpoint(path)
+        run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)
+
+
+def _call_for_hook(run: Run, name: str, description: str, work: Callable[[], T]) -> T | None:
+    """Execute requested work under the error policy of the hook, or directly if no hook made the request."""
+    plugin, table = run.bus.pm.get_plugin(name), run.bus.table
+    if plugin is None:
+        return work()
+    # Wrapped first: instrumentation also measures work that fails.
+    if table.work_wrapper is not None:
+        work = partial(table.work_wrapper, name, description, work)
+    return table.failures.call_guarded(work, name, plugin, description, run.clock)

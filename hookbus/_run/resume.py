@@ -1,0 +1,166 @@
+"""Resume a run from a checkpoint: search, verification and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookbus._run.finalize import write_status
+from hookbus._run.services import DIRECTORIES
+from hookbus._run.work_dir import CHECKPOINT, STATUS
+from hookbus.checkpoint.atomic_files import read_sidecar
+from hookbus.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["check_checkpoints", "checkpoints_of", "resume_run", "take_up_recorded_run"]
+
+
+def take_up_recorded_run(run: Run) -> None:
+    """Prepare an automatic resume, before the run begins and before any file is modified.
+
+    The run takes the ID of the run that the work directory records: files of that run remain its own, also if it
+    restarts from iteration 0. Called on every rank.
+
+    Raises:
+        ConfigError: If the recorded run has committed checkpoints, and none of them is found.
+    """
+    if run.work_dir is not None:
+        run.id = run.ranks.call_on_main("the recorded run", partial(_checked_run_id, run)) or run.id
+
+
+def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], work_dir: Path) -> None:
+    """Check that checkpoints of a recorded run are found if the run has committed any.
+
+    Args:
+        directories: Directories that are searched.
+        status: Content of `status.json`.
+        work_dir: Work directory that contains `status.json`.
+
+    Raises:
+        ConfigError: If none is found.
+    """
+    searched = list(dict.fromkeys(directories))
+    if status.get(CHECKPOINT) is None or any(
+        _is_of(path, status) for directory in searched for path in directory.glob("[!.]*.pth")
+    ):
+        return
+    raise ConfigError(
+        [
+            f"resume: {work_dir / STATUS} records a run with {status.get('epochs_done')} epochs and "
+            f"{status.get('iters_done')} iterations that saved {status[CHECKPOINT]}, but no checkpoint of that run was "
+            f"found in {', '.join(map(str, searched))}. Restore that directory or correct `out_dir`, or pass "
+            "`--overwrite` (`overwrite=True`) to remove the recorded run. Nothing was modified."
+        ]
+    )
+
+
+def resume_run(run: Run, resume: str | Path) -> None:
+    """Restore a run from a checkpoint and log its position.
+
+    Args:
+        run: Run that has started.
+        resume: Path of a checkpoint, or "auto" for the newest checkpoint of the run, if it has any.
+
+    Raises:
+        CheckpointError: If the checkpoint does not exist, is corrupted, or is not compatible with the run.
+    """
+    from hookbus.checkpoint import state
+    from hookbus.distributed.sharding import sharding_of
+
+    path = _newest_of(run) if resume == "auto" else _verified(run, resume)
+    if path is None:
+        _report_restart(run)
+        return
+    checkpoint = state.read_checkpoint(path, layout=sharding_of(run.model), is_verified=True)
+    # Before the restore: hooks may convert a checkpoint of an older version.
+    run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
+    state.restore_checkpoint(run, checkpoint)
+    write_status(run)
+    run.logger.info(
+        "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
+    )
+
+
+def checkpoints_of(run: Run) -> Path | None:
+    """Return the checkpoint directory of a run, as the saver reports it; None if it is unknown.
+
+    The directory need not exist and is not created.
+    """
+    directory_of = getattr(run.get("checkpoint_saver"), "directory", None)
+    if directory_of is not None:
+        return Path(directory_of(run))
+    provided = run.services.provided("checkpoints_dir")
+    if provided is not None:
+        return Path(provided)
+    return None if run.work_dir is None else run.work_dir.path / DIRECTORIES["checkpoints_dir"]
+
+
+def _checked_run_id(run: Run) -> str:
+    """Return the ID of the recorded run, after a check that its checkpoints are found."""
+    assert run.work_dir is not None
+    if run.work_dir.recorded.get(CHECKPOINT) is not None:
+        check_checkpoints(_searched_directories(run), run.work_dir.recorded, run.work_dir.path)
+    return run.work_dir.recorded_run
+
+
+def _searched_directories(run: Run) -> list[Path]:
+    """Return the checkpoint directory of each hook that writes checkpoints, or of the run if there is none."""
+    hooks = [hook for hook in run.bus.hooks.values() if hasattr(hook, "plan") and hasattr(hook, "write")]
+    directories = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
+    default = checkpoints_of(run)
+    return directories or ([default] if default is not None else [])
+
+
+def _is_of(path: Path, status: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint may be one of the recorded run, also if its sidecar is missing or corrupted."""
+    sidecar = read_sidecar(path)
+    return sidecar is None or sidecar.run in ("", status.get("run"))
+
+
+def _report_restart(run: Run) -> None:
+    """Log that a recorded run restarts because it had not saved any checkpoint."""
+    if run.work_dir is not None and run.work_dir.recorded:
+        run.logger.warning(
+            "resume: the run in %s stopped before it saved a checkpoint (%s iterations are recorded). Training "
+            "restarts from iteration 0, and the log of that run is replaced.",
+            run.work_dir.path,
+            run.work_dir.recorded.get("iters_done", 0),
+        )
+
+
+def _newest_of(run: Run) -> Path | None:
+    """Return the newest valid checkpoint of the run, as found by rank 0, with a warning per corrupted one."""
+    directory = checkpoints_of(run)
+    if directory is None:
+        raise CheckpointError('resume: "auto" requires a work directory, got none. Set `work_dir`.')
+    # On rank 0 only: on a network file system the ranks may see different files.
+    newest = run.ranks.call_on_main("the newest checkpoint", partial(_newest_in, directory))
+    if newest is None:
+        return None
+    path, problems = newest
+    for trouble in problems:
+        run.logger.warning("resume: %s", trouble)
+    return path
+
+
+def _newest_in(directory: Path) -> tuple[Path, list[str]] | None:
+    """Return the path of the newest valid checkpoint and the problems of other checkpoints."""
+    from hookbus.checkpoint import state
+
+    newest = state.find_latest_checkpoint(
+        directory, map_location="meta"
+    )  # verifies checksums without allocating tensors
+    return None if newest is None else (newest[0], newest[2])
+
+
+def _verified(run: Run, checkpoint: str | Path) -> Path:
+    """Return the path of the specified checkpoint after rank 0 has verified its checksum."""
+    from hookbus.checkpoint.load import resolve_path, verify_checkpoint
+
+    path = resolve_path(checkpoint)
+    run.ranks.call_on_main("the checkpoint", partial(verify_checkpoint, path))
+    return path

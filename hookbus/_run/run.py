@@ -1,0 +1,360 @@
+"""The run object that hooks receive: clock, model, services, metrics and requests of one run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookbus._run.best import BestResult
+from hookbus._run.clock import Clock, ProgressMixin
+from hookbus._run.interrupts import Signals
+from hookbus._run.nesting import Nesting
+from hookbus._run.optimizer_steps import OptimizerEvents
+from hookbus._run.request_methods import RequestMixin
+from hookbus._run.request_sync import RequestSync
+from hookbus._run.requests import Outcome, Queue, Record, Request
+from hookbus._run.services import Services
+from hookbus._run.training_data import TrainingData
+from hookbus._run.validation import Evaluator, Validations
+from hookbus._run.weights import Weights
+from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.process_group import is_main
+from hookbus.metrics.results import Metrics
+from hookbus.metrics.store import MetricStore, Window
+from hookbus.writers.redaction import to_plain_dict
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from hookbus._run.run_bus import RunBus
+    from hookbus._run.work_dir import WorkDir
+    from hookbus.lifecycle import Mode
+
+__all__ = ["BestResult", "Run"]
+
+
+class Run(ProgressMixin, RequestMixin):
+    """State of one run, and the operations that hooks can request from it.
+
+    Attributes:
+        bus: Bus that emits the events of the run.
+        id: Unique ID of the run; a run that resumes from a checkpoint keeps it.
+        mode: "train", "val" or "test".
+        clock: Counts of epochs, iterations and steps.
+        metrics: Store of logged values; `run.log` writes into it.
+        weights: Raw and averaged weights.
+        best: Best result of each metric so far, by name.
+        ranks: Collective communication between the processes of the run.
+        decisions: Synchronization of requests across ranks.
+        training_data: Position in the training data. Hooks modify the data with `training_data.register_dataset_hook`.
+        model, optimizer, scheduler, scaler: Objects of the training; None if the loop has none.
+        trainer: Trainer that executes the run; None in a custom loop.
+        config: Resolved configuration; {} if there is none.
+        seed: Seed of data order and augmentation.
+        device: Device of the model.
+        outcome: "running", or the outcome after the end of the run.
+        alive: Whether the run is in progress, from `before_run` to `cleanup`.
+        validating: Whether a validation or test is in progress.
+        sanity_checking: Whether it is the sanity check before training, whose results are discarded.
+        exception: Exception that ended a failed run.
+        about: Metadata of the process that hooks collect for `status.json`, as built-in Python types.
+        accumulated: Number of micro-batches whose gradients are accumulated since the last optimizer step.
+        unclaimed: Hook states of the checkpoint that no active hook restores; saved unchanged in the next checkpoint.
+        counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
+        keeps_brackets: Whether nested points that the loop omits are emitted automatically.
+    """
+
+    __slots__ = (
+        "metadata", "accumulated", "is_running", "best", "brackets", "bus", "clock", "config", "counts_steps",
+        "decisions", "device", "exception", "held", "id", "keeps_brackets", "metrics", "mode", "model",
+        "optimizer", "optimizer_events", "outcome", "ranks", "records", "sanity_checking", "scaler",
+        "scheduler", "seed", "services", "signals", "test_loader", "train_loader", "trainer", "training_data",
+        "orphaned_hook_states", "val_loader", "validating", "validations", "weights", "work_dir",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        bus: RunBus,
+        *,
+        mode: Mode = "train",
+        model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        trainer: Any = None,
+        config: Any = None,
+        device: Any = None,
+        seed: int | None = None,
+        epochs: int | None = None,
+        iterations: int | None = None,
+        validate: Evaluator | None = None,
+        test: Evaluator | None = None,
+        work_dir: WorkDir | None = None,
+        counts_steps: bool = False,
+        keeps_brackets: bool = False,
+        ranks: Collectives | None = None,
+        continues: Run | None = None,
+    ) -> None:
+        self.bus, self.mode, self.trainer = bus, mode, trainer
+        self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
+        self.config, self.device, self.work_dir = config or {}, device, work_dir
+        self.train_loader: Any = None
+        self.val_loader: Any = None
+        self.test_loader: Any = None
+        self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
+        self.ranks = ranks or Collectives()
+        # The parts below read the clock and the ID: both are inherited first.
+        self._inherit_state(continues, seed)
+        self.clock.max_epochs, self.clock.max_iters = epochs, iterations
+        self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
+        self.clock.counts_iterations = optimizer is None and not counts_steps
+        validated_at = continues.validations.validated_at if continues else -1
+        self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
+        self.training_data = TrainingData(self, continues.training_data.state_dict() if continues else {})
+        self.decisions = RequestSync(self)
+        self.optimizer_events = OptimizerEvents(self)
+        self.brackets = Nesting(bus.fire)
+        self.services = Services(self)
+        self._init_state()
+
+    def _inherit_state(self, continues: Run | None, seed: int | None) -> None:
+        """Take the state of the previous run that this run continues, or initialize it."""
+        bus = self.bus
+        self.clock: Clock = continues.clock if continues else Clock()
+        self.metrics: MetricStore = continues.metrics if continues else MetricStore()
+        self.best: dict[str, BestResult] = continues.best if continues else {}
+        self.weights: Weights = continues.weights if continues else Weights(lambda: bus.current.model)
+        self.orphaned_hook_states: dict[str, Any] = continues.orphaned_hook_states if continues else {}
+        self.accumulated: int = continues.accumulated if continues else 0
+        self.id: str = continues.id if continues else uuid.uuid4().hex
+        self.seed: int = continues.seed if continues and seed is None else _seed(seed)
+
+    def _init_state(self) -> None:
+        """Initialize the state that no run takes from a previous one."""
+        self.queue = Queue()
+        self.signals = Signals(self)
+        self.stops: list[Request] = []
+        self.records: dict[tuple[str, str], Record] = {}
+        self.held: dict[Path, Callable[[], object]] = {}
+        self.metadata: dict[str, Any] = {}
+        self.outcome: Outcome = "running"
+        self.exception: BaseException | None = None
+        self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.is_running = False
+
+    # -- optimizer steps ---------------------------------------------------------------------
+
+    @property
+    def accumulating(self) -> bool:
+        """Whether gradients are accumulated for an optimizer step that is still pending."""
+        if self.trainer is not None:
+            return self.accumulated > 0
+        # A custom loop does not report its micro-batches: count the iterations since the last step instead.
+        return self.optimizer is not None and self.clock.iters_since_step > 0
+
+    # -- services ----------------------------------------------------------------------------
+
+    def provide(self, name: str, service: Any) -> None:
+        """Register an object as a service, replacing any previous service of the same name.
+
+        Args:
+            name: Name of the service.
+            service: Object that hooks receive from `run.get(name)`.
+        """
+        self.services.provide(name, service)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a service.
+
+        Args:
+            name: Name of the service.
+            default: Value to return if no service of this name is registered.
+        """
+        return self.services.get(name, default)
+
+    def require(self, name: str) -> Any:
+        """Return a service, or raise if no service of this name is registered.
+
+        Args:
+            name: Name of the service.
+
+        Raises:
+            ServiceError: If no service of this name is registered. The message lists similar names.
+        """
+        return self.services.require(name)
+
+    @property
+    def logger(self) -> logging.Logger:
+        """Logger of the run."""
+        return self.services.logger
+
+    # -- files -------------------------------------------------------------------------------
+
+    def register_output(self, path: Path | str) -> bool:
+        """Register a file or directory before the run creates it, so that `overwrite` may remove it.
+
+        Args:
+            path: Path inside the work directory. A directory is removed with its content.
+
+        Returns:
+            True if the path belongs to the run; False if it already exists and was not created by a run, if it is
+            outside the work directory, or if the run has no work directory.
+        """
+        return self.work_dir is not None and self.work_dir.own(Path(path))
+
+    def lock_directory(self, directory: Path) -> None:
+        """Lock a directory for the files of this run until the run ends, so that no other active run writes into it.
+
+        A directory inside the work directory is locked already. Temporary files that killed processes of this run
+        left in the directory are removed, as are the files of a run that this one overwrites.
+
+        Args:
+            directory: Directory; created if it is missing.
+
+        Raises:
+            WorkDirError: If an active run has locked the directory.
+        """
+        if not is_main() or directory in self.held:
+            return
+        from hookbus._run.work_dir import lock_directory
+
+        # The lock of the work directory covers its subdirectories.
+
+        inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
+        removed = self.work_dir.removed if self.work_dir is not None else ""
+        self.held[directory] = lock_directory(directory, self.id, removed, locked=inside)
+
+    # -- metrics -----------------------------------------------------------------------------
+
+    def log(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+        """Log values of this iteration or validation batch, without a device synchronization.
+
+        Args:
+            values: Numbers or zero-dimensional tensors by name. A name without a slash gets the prefix `train/`.
+            more: Further values as keyword arguments.
+
+        Raises:
+            MetricError: If a value is not a single number.
+        """
+        self.metrics.log({**values, **more} if values else more)
+
+    def request_record(self, window: Window, deliver: Callable[[Metrics, int], None]) -> None:
+        """Request the means of a window at the end of the iteration; the window is reset.
+
+        Args:
+            window: Window returned by `run.metrics.window(name)`.
+            deliver: Function that is called with the means and the step. In an iteration without an optimizer step, the
+                record is delayed until the next step: a window then has one record per step.
+        """
+        self.records[self._requester(), window.name] = Record(window, deliver)
+        self.pending = True
+
+    def plain_config(self) -> Mapping[str, Any]:
+        """Return the resolved configuration as built-in Python types; {} if there is none."""
+        plain: Mapping[str, Any] = to_plain_dict(self.config)
+        return plain
+
+    # -- validation --------------------------------------------------------------------------
+
+    def around_validation(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Wrap every validation and test in a context, entered before `before_val` and exited after `after_val`.
+
+        Args:
+            context: Function that returns a new context manager at each call.
+        """
+        self.validations.add_context(context)
+
+    def validate(self, *, sanity: bool = False) -> Metrics:
+        """Validate now. Training modes, gradient mode and RNG states are restored afterwards.
+
+        Args:
+            sanity: Whether to discard the results: no best value is updated, no patience counted, nothing logged.
+
+        Returns:
+            Metrics with names `val/...`.
+
+        Raises:
+            RequestError: If the run has no validation function.
+        """
+        return self.validations.execute("val", sanity=sanity)
+
+    def all_metrics(self) -> Metrics:
+        """Return the means of the epoch and the latest validation results: the argument `metrics` during training.
+
+        A run without hooks collects no means, to save time; it returns the validation results only.
+        """
+        return self.metrics.means(self.metrics.epoch) | self.metrics.results
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    def epochs(self) -> Iterator[int]:
+        """Yield the remaining epochs, as indices from 0, until the run stops.
+
+        Raises:
+            LoopError: If the run has no limit, since the iteration would never end.
+        """
+        return self.training_data.epochs()
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield the remaining batches of the epoch with their indices, until the epoch or the run stops.
+
+        A resumed run continues at its position. The order is determined by the seed and the epoch.
+
+        Args:
+            loader: Training data.
+
+        Raises:
+            LoopError: If the loader is empty.
+        """
+        return self.training_data.batches(loader)
+
+    def on_hooks_changed(self) -> None:
+        """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
+        self.optimizer_events.on_hooks_changed()
+        self.metrics.has_reader = self.metrics.has_reader or bool(self.bus.pm.members)
+
+    def runs_on_this_rank(self, plugin: object) -> bool:
+        """Return whether a hook is active on this rank."""
+        return getattr(plugin, "ranks", "all") == "all" or is_main()
+
+    # -- checkpoints -------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the run itself for a checkpoint."""
+        return {
+            "clock": self.clock.state_dict(),
+            "metrics": self.metrics.state_dict(),
+            "best": {name: best.state_dict() for name, best in self.best.items()},
+            "accumulated": self.accumulated,
+            "id": self.id,
+            "validated_at": self.validations.validated_at,
+            "seed": self.seed,
+            "data": self.training_data.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self.clock.load_state_dict(state["clock"])
+        self.clock.limit_reached = self.max_iters is not None and self.iters_done >= self.max_iters
+        self.metrics.load_state_dict(state["metrics"])
+        self.best.clear()
+        self.best.update({name: BestResult.from_state(best) for name, best in state["best"].items()})
+        self.accumulated, self.seed = state["accumulated"], state["seed"]
+        self.validations.validated_at = state["validated_at"]
+        self.id = state.get("id", "")  # checkpoints of the first format version have no ID
+        self.training_data.load_state_dict(state["data"])
+        # Compiled schedules store the next due iteration, which the restored counts change.
+        self.bus.invalidate()
+
+
+def _seed(seed: int | None) -> int:
+    """Return the given seed, or the initial seed of torch, or 0 if torch is not imported."""
+    if seed is not None:
+        return seed
+    torch = sys.modules.get("torch")
+    return int(torch.initial_seed()) if torch is not None else 0

@@ -1,0 +1,47 @@
+"""Event bus of a run: the points with their argument types, and the run that the hooks are attached to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookbus._events.bus import EventBus
+from hookbus._events.registry import ensure_single_bus
+from hookbus.hook import Hook
+
+if TYPE_CHECKING:
+    from hookbus._run.emit_overloads import Emit
+    from hookbus._run.run import Run
+
+__all__ = ["RunBus"]
+
+
+class RunBus(EventBus):
+    """Base class of `HookBus`, without the construction of runs.
+
+    Attributes:
+        current: Active run, or an idle run if none is active.
+    """
+
+    current: Run
+
+    # The generated overloads type the arguments of each point; a method cannot be declared by a Protocol.
+    if TYPE_CHECKING:
+        emit: Emit  # type: ignore[assignment]
+
+    def attach_run(self, run: Run) -> None:
+        """Attach a run to the bus and to its hooks.
+
+        Raises:
+            HookError: If a hook is used by an active run of another bus.
+            OrderError: If the before=/after= constraints form a cycle.
+        """
+        # All hooks are checked before any is attached, so that an error leaves the previous run attached.
+        for hook in self.hooks.values():
+            if isinstance(hook, Hook):
+                ensure_single_bus(hook, self)
+        self.current = run
+        for hook in self.hooks.values():
+            if isinstance(hook, Hook):
+                hook._run = run
+        self.invalidate()
+        self.table.check_order(run)

@@ -1,0 +1,90 @@
+"""The services of a run: named objects that it provides to hooks."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookbus.errors import ServiceError, suggest_names
+from hookbus.writers.writer import BusWriter, Visualizer
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["Services"]
+
+DIRECTORIES = {"checkpoints_dir": "checkpoints", "logs_dir": "logs", "visualization_dir": "visualization"}
+PARTS = (
+    "trainer",
+    "config",
+    "model",
+    "train_loader",
+    "val_loader",
+    "test_loader",
+    "optimizer",
+    "scheduler",
+    "device",
+    "logger",
+)
+
+
+class Services:
+    """Services that hooks and the loop register, and the parts of the run as services."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._provided: dict[str, Any] = {}
+
+    def provide(self, name: str, service: Any) -> None:
+        """Register an object as a service, replacing any previous service of the same name."""
+        self._provided[name] = service
+
+    def provided(self, name: str) -> Any:
+        """Return the registered service of a name; None if there is none."""
+        return self._provided.get(name)
+
+    @property
+    def logger(self) -> logging.Logger:
+        """Logger of the run."""
+        return self.provided("logger") or logging.getLogger("hookbus")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a service, or `default` if no service of this name is available."""
+        if name in self._provided:  # a registered service has precedence, also if it is None
+            return self._provided[name]
+        service = self._own(name)
+        return default if service is None else service
+
+    def require(self, name: str) -> Any:
+        """Return a service, or raise if no service of this name is available.
+
+        Raises:
+            ServiceError: If no service of this name is available. The message lists similar names.
+        """
+        service = self.get(name)
+        if service is None:
+            parts = [part for part in PARTS if getattr(self._run, part) is not None]
+            directories = ("experiment_dir", *DIRECTORIES) if self._run.work_dir is not None else ()
+            available = [*self._provided, *parts, "visualizer", "writer", *directories]
+            raise ServiceError(f"This run has no service {name!r}.{suggest_names(name, available)}")
+        return service
+
+    def _own(self, name: str) -> Any:
+        """Return a part of the run as a service."""
+        if name in PARTS:
+            return getattr(self._run, name)
+        if name == "visualizer":
+            return Visualizer(self._run)
+        if name == "writer":
+            return BusWriter(self._run)
+        return self._directory(name)
+
+    def _directory(self, name: str) -> Path | None:
+        """Return a directory of the run, which is created on first use."""
+        work_dir = self._run.work_dir
+        if work_dir is None:
+            return None
+        if name == "experiment_dir":
+            return work_dir.path
+        return work_dir.directory(DIRECTORIES[name]) if name in DIRECTORIES else None

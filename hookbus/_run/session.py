@@ -1,0 +1,292 @@
+"""Context managers of a run: work directory, setup, resume, error handling and teardown."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
+from hookbus._run.interrupts import ends_by_signal, handle_interrupts
+from hookbus._run.nesting import StopLoop
+from hookbus._run.preconditions import check_hooks
+from hookbus._run.request_sync import sync_run_identity
+from hookbus._run.resume import resume_run, take_up_recorded_run
+from hookbus._run.run import Run
+from hookbus._run.validation import Evaluator
+from hookbus._run.work_dir import WorkDir, acquire, checked_resume
+from hookbus._utils import arguments
+from hookbus._utils.arguments import check_count
+from hookbus.distributed.process_collectives import Collectives, get_collectives
+from hookbus.distributed.unwrap import unwrap_ddp
+from hookbus.errors import ConfigError, RequestError
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from hookbus.bus import HookBus
+
+__all__ = ["acquire_work_dir", "run_context", "run_scope", "ensure_no_active_run", "resume_from"]
+
+
+@contextmanager
+def run_context(
+    bus: HookBus,
+    *,
+    model: nn.Module | None = None,
+    optimizer: Optimizer | None = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    epochs: int | None = None,
+    iterations: int | None = None,
+    work_dir: str | Path | None = None,
+    validate: Callable[..., Mapping[str, Any] | None] | None = None,
+    train_loader: Any = None,
+    val_loader: Any = None,
+    config: Any = None,
+    device: Any = None,
+    seed: int | None = None,
+    counts_steps: bool = False,
+    resume: Literal["auto", "never"] | str | Path = "never",
+    overwrite: bool = False,
+    fresh: bool = False,
+) -> Iterator[Run]:
+    """Execute a custom loop as a run.
+
+    Emits `before_run` on entry, `after_run` and `cleanup` on exit, and the nested points that the loop omits.
+
+    Args:
+        bus: Bus with the hooks of the run.
+        model, optimizer, scheduler, scaler: Objects of the training; saved in checkpoints.
+        epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
+        work_dir: Directory for the files of the run; None for a run without files.
+        validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
+            metrics by name.
+        train_loader, val_loader: Loaders to register as services.
+        config: Configuration to log; its hash is saved in checkpoints.
+        device: Device of the model.
+        seed: Seed of the data order of `run.batches()`; default: the initial seed of torch.
+        counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
+        resume: "never", "auto" (the newest checkpoint in the work directory, if any), or the path of a checkpoint.
+        overwrite: Whether to remove a run that exists in the work directory.
+        fresh: Whether to start from zero after a previous run of this bus; default: continue that run.
+
+    Yields:
+        The run.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+        WorkDirError: If the work directory is in use or cannot be written.
+        RequestError: If a hook will request validations and `validate` is None.
+        CheckpointError: If the checkpoint cannot be resumed from.
+        KeyboardInterrupt: If the run was interrupted by Ctrl-C. A final checkpoint is saved if a hook saves
+            checkpoints. A loop that does not stop at the end of its iteration is left in the next one.
+    """
+    ensure_no_active_run(bus)
+    flags = {"counts_steps": counts_steps, "overwrite": overwrite, "fresh": fresh}
+    arguments.raise_config_error(
+        [
+            *(arguments.check_bool(*flag) for flag in flags.items()),
+            arguments.check_callable("validate", validate, "a function without arguments, or of the run"),
+            arguments.check_path("work_dir", work_dir),
+            arguments.check_seed("seed", seed),
+        ]
+    )
+    for name, limit in (("epochs", epochs), ("iterations", iterations)):
+        if limit is not None:
+            check_count(limit, name, minimum=0)
+    evaluator, length = _as_evaluator(validate), _length_of(train_loader)
+    ranks = get_collectives(device)
+    run = Run(
+        bus,
+        model=unwrap_ddp(model),
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scaler=scaler,
+        config=config,
+        device=device,
+        seed=seed,
+        epochs=epochs,
+        iterations=iterations,
+        validate=evaluator,
+        work_dir=acquire_work_dir(work_dir, resume_from(resume), overwrite, ranks),
+        counts_steps=counts_steps,
+        keeps_brackets=True,
+        ranks=ranks,
+        continues=None if fresh or bus.current.outcome == "running" else bus.current,
+    )
+    run.train_loader, run.val_loader = train_loader, val_loader
+    run.clock.epoch_length = length
+    with run_scope(run, resume), handle_interrupts(run):
+        # `StopLoop` leaves a loop that does not check `run.should_stop` after Ctrl-C: no failure of the run.
+        with suppress(StopLoop), ends_by_signal(run):
+            yield run
+        run.brackets.close_all()
+    # Raised after the teardown, so that a script ends with the exit code of Ctrl-C.
+    if run.outcome == "interrupted":
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never") -> Iterator[Run]:
+    """Context manager for a run: setup, resume, error handling and teardown.
+
+    Args:
+        run: Run to start.
+        resume: As in `run_context`.
+
+    Yields:
+        The run.
+
+    Raises:
+        ConfigError: If the work directory records a run whose checkpoints are not found.
+        HookbusError: If the run cannot start: a precondition of a hook is not met, or the checkpoint to resume from is
+            missing.
+        BaseException: If the loop raised it, or a hook at the end of the run.
+    """
+    try:
+        # Before `before_run`: hooks that open files need the ID of the run that they continue.
+        if resume == "auto":
+            take_up_recorded_run(run)
+    except BaseException:
+        release_directories(run)
+        raise
+    try:
+        with run.ranks.propagate_errors():
+            _begin(run)
+            if resume != "never":
+                resume_run(run, resume)
+            yield run
+            run.outcome = resolve_outcome(run)
+    except BaseException as error:
+        record_failure(run, error)
+        raise
+    finally:
+        finalize(run)
+
+
+def _begin(run: Run) -> None:
+    """Start a run: synchronize the ranks, check preconditions and emit `before_run`."""
+    run.is_running = True
+    sync_run_identity(run)
+    run.bus.attach_run(run)
+    # Before `before_run`: no hook acquires resources in a run that another hook cannot join.
+    check_hooks(run)
+    run.optimizer_events.attach()
+    write_status(run)
+    _log_work_dir(run)
+    run.bus.fire("before_run", mode=run.mode)
+    _record_config(run)
+    # After `before_run`, in which hooks may still register other hooks.
+    run.decisions.begin()
+
+
+def ensure_no_active_run(bus: HookBus) -> None:
+    """Raise if a bus is in use by an active run, since its hooks keep the state of one run at a time.
+
+    Raises:
+        RequestError: If the bus has an active run.
+    """
+    if bus.current.is_running:
+        raise RequestError(
+            f"A run ({bus.current.mode}) is active on this bus, so a second run cannot start. To validate during the "
+            "run, call run.request_validation() or run.validate()."
+        )
+
+
+def resume_from(resume: object) -> str | Path:
+    """Validate the argument `resume`.
+
+    Returns:
+        "auto", "never" or the path of a checkpoint.
+
+    Raises:
+        ConfigError: If `resume` is none of these.
+    """
+    try:
+        return checked_resume(resume)
+    except ValueError as error:
+        raise ConfigError([f"resume: {error}"]) from None
+
+
+def acquire_work_dir(
+    work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Collectives
+) -> WorkDir | None:
+    """Claim the work directory of a run on rank 0, for all ranks.
+
+    Args:
+        work_dir: Directory for the files of the run; None for a run without files.
+        resume: Validated argument `resume`.
+        overwrite: Whether to remove a run that exists in the directory.
+        ranks: Collective communication between the processes of the run.
+
+    Returns:
+        The work directory; None if `work_dir` is None.
+
+    Raises:
+        ConfigError: If both `resume` and `overwrite` are set, or `work_dir` is empty.
+        WorkDirError: If the directory is in use or cannot be written.
+    """
+    if resume != "never" and overwrite:
+        raise ConfigError(["`resume` and `overwrite` are mutually exclusive. Set only one of them."])
+    if work_dir == "":
+        raise ConfigError(["work_dir: the path is empty. Set a directory, or None for a run without files."])
+    if work_dir is None:
+        return None
+    take = partial(acquire, Path(work_dir), resume=resume == "auto", overwrite=overwrite)
+    return ranks.call_on_main("the work directory", take)
+
+
+# -- inside ----------------------------------------------------------------------------------
+
+
+def _as_evaluator(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:
+    """Return a validation function that takes the run, also if `validate` takes no argument."""
+    if validate is None:
+        return None
+    try:
+        parameters = inspect.signature(validate).parameters.values()
+    except ValueError:  # a built-in function without a signature
+        return lambda _: validate()
+    takes_run = any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
+    return validate if takes_run else lambda _: validate()
+
+
+def _length_of(loader: Any) -> int | None:
+    """Return the number of batches of a loader; None if it is unknown."""
+    if loader is None:
+        return None
+    # Imports torch, which a run without a loader does not need.
+    from hookbus.data.loaders import loader_length
+
+    return loader_length(loader)
+
+
+def _log_work_dir(run: Run) -> None:
+    """Warn if the run uses another directory than requested, or if `overwrite` did not remove all files."""
+    if run.work_dir is not None and run.work_dir.left:
+        run.logger.warning(
+            "overwrite: files that the removed run did not write are kept: %s.",
+            ", ".join(map(str, run.work_dir.left)),
+        )
+    if run.work_dir is not None and run.work_dir.moved_from is not None:
+        run.logger.warning(
+            "%s already contains a run, so this run uses %s. Set `resume` to continue that run, or `overwrite` to "
+            "replace it.",
+            run.work_dir.moved_from,
+            run.work_dir.path,
+        )
+
+
+def _record_config(run: Run) -> None:
+    """Write the configuration of a training run to its work directory and emit `log_config`."""
+    if run.mode != "train" or not run.config:
+        return
+    to_yaml = getattr(run.config, "to_yaml", None)
+    if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
+        run.work_dir.write_config(to_yaml(), run.id)
+    run.bus.fire("log_config")

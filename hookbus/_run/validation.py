@@ -1,0 +1,280 @@
+"""Validations and tests of a run: their context, and the names of their results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from hookbus.data.batches import batch_size
+from hookbus.distributed.fsdp import unsharded
+from hookbus.errors import MetricError, RequestError
+from hookbus.hook import Hook
+from hookbus.metrics.results import Metrics
+from hookbus.metrics.store import EvaluationMeans, to_float
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["Evaluator", "Kind", "Validations", "named_results"]
+
+Kind = Literal["val", "test"]
+Evaluator = Callable[["Run"], Mapping[str, Any] | None]
+
+
+class Validations:
+    """Validations and tests of a run.
+
+    Args:
+        run: The run.
+        evaluators: Validation or test function by type; None if the run has none.
+        validated_at: Initial value of the attribute.
+
+    Attributes:
+        validated_at: Number of optimizer steps at the last validation, except sanity checks; -1 for none.
+        on_results: Function that the loop calls with the run after a validation of its training, before `after_val`.
+    """
+
+    def __init__(self, run: Run, evaluators: Mapping[Kind, Evaluator | None], validated_at: int) -> None:
+        self._run = run
+        self._evaluators = evaluators
+        self._around: list[Callable[[], AbstractContextManager[Any]]] = []
+        self._entered = ExitStack()
+        self._evaluation = EvaluationMeans()
+        self._warned: set[str] = set()
+        self._cached: dict[int, tuple[Any, Any]] = {}
+        self.validated_at = validated_at
+        self.on_results: Callable[[Run], object] | None = None
+
+    def is_available(self, kind: Kind) -> bool:
+        """Return whether the run has a validation or test function."""
+        return self._find(kind) is not None
+
+    def evaluator(self, kind: Kind) -> Evaluator:
+        """Return the validation or test function.
+
+        Raises:
+            RequestError: If the run has none.
+        """
+        evaluator = self._find(kind)
+        if evaluator is not None:
+            return evaluator
+        if kind == "val":
+            fix = "no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
+        else:
+            fix = "no test function. Pass test_loader= to the Trainer."
+        raise RequestError(f"The run has {fix}")
+
+    def _find(self, kind: Kind) -> Evaluator | None:
+        """Return the validation function of a hook that provides one, otherwise that of the run."""
+        if kind == "test":
+            return self._evaluators[kind]
+        hooks = {name: hook for name, hook in self._run.bus.hooks.items() if isinstance(hook, Hook)}
+        provided = {name: hook.validation_fn for name, hook in hooks.items() if hook.validation_fn is not None}
+        if len(provided) > 1:
+            raise RequestError(
+                f"{' and '.join(sorted(provided))} each provide a validation function, and a run has only one. Remove "
+                "all but one of them; pass multiple datasets as a mapping of name to loader."
+            )
+        return next(iter(provided.values()), self._evaluators[kind])
+
+    def add_context(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        """Wrap every validation and test in a context."""
+        self._around.append(context)
+
+    def execute(self, kind: Kind, *, sanity: bool) -> Metrics:
+        """Validate or test now. Training modes, gradient mode and RNG states are restored afterwards.
+
+        Args:
+            kind: "val" or "test".
+            sanity: Whether to discard the results.
+
+        Returns:
+            Results with names `val/...` or `test/...`.
+
+        Raises:
+            RequestError: If the run has no validation or test function, or one is in progress.
+        """
+        from hookbus._training.evaluation import eval_mode
+
+        run, evaluator = self._run, self.evaluator(kind)
+        if run.validating:
+            raise RequestError("A validation or test is already in progress. Start another one after its end.")
+        with eval_mode(run.model), self._active(kind, sanity):
+            run.brackets.auto_open(kind, caller_closes=True)
+            # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
+            if run.keeps_brackets and evaluator is self._evaluators[kind]:
+                run.brackets.auto_open(f"{kind}_epoch")
+            returned = _by_name(kind, evaluator(run))
+            run.brackets.close(f"{kind}_epoch", metrics=returned)
+            run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
+            # Before `after_val`: hooks read the learning rate that ReduceLROnPlateau sets.
+            if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
+                self.on_results(run)
+            run.brackets.close(kind)
+            results = self.results(kind)
+        if kind == "val" and not sanity:
+            self.validated_at = run.clock.steps_done
+        return results
+
+    @contextmanager
+    def _active(self, kind: Kind, sanity: bool) -> Iterator[None]:
+        """Mark the run as validating, and close everything that the validation opened, also after an error."""
+        run, results = self._run, self._run.metrics.results
+        run.validating, run.sanity_checking = True, sanity
+        try:
+            yield
+        finally:
+            self.leave()
+            run.brackets.discard(kind)
+            run.validating = run.sanity_checking = False
+            if sanity:
+                run.metrics.results = results
+
+    def results(self, kind: Kind) -> Metrics:
+        """Return the latest results of one type."""
+        return Metrics({n: v for n, v in self._run.metrics.results.items() if n.startswith(f"{kind}/")})
+
+    # -- called at the points ----------------------------------------------------------------
+
+    def enter(self, kind: Kind) -> None:
+        """Enter the contexts of a validation; called before the listeners of `before_val` and `before_test`."""
+        store = self._run.metrics
+        # No result of the previous validation remains, such as of a loader that no longer exists.
+        store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
+        self._entered.close()  # of a validation that an error ended before `after_val`
+        for context in self._around:
+            self._entered.enter_context(context())
+        # Last: a context may exchange the weights, and sharded weights are gathered as they then are.
+        self._entered.enter_context(unsharded(self._run.model))
+
+    def leave(self) -> None:
+        """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
+        self._run.metrics.set_evaluation(None)
+        self._entered.close()
+
+    def begin_loader(self) -> None:
+        """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
+        self._run.clock.batch = -1
+        self._evaluation = EvaluationMeans()
+        self._run.metrics.set_evaluation(self._evaluation)
+
+    def begin_batch(self, batch_idx: int | None, batch: Any) -> None:
+        """Record the index and the size of a batch; called before the listeners of `before_val_iter`."""
+        self._run.clock.set_batch(batch_idx, opening=True)
+        self._evaluation.weight = batch_size(batch) or 1
+
+    def end_batch(self, batch_idx: int | None, batch: Any, outputs: Any, loss: Any) -> None:
+        """Add the outputs of a batch, weighted by its size; called before the listeners of `after_val_iter`."""
+        self._run.clock.set_batch(batch_idx, opening=False)
+        self._evaluation.weight = batch_size(batch) or 1
+        self._run.metrics.log_outputs(outputs, loss)
+
+    def end_loader(self, kind: Kind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
+        """Add the results of a loader under their full names; called before the listeners of `after_val_epoch`.
+
+        Args:
+            kind: "val" or "test".
+            metrics: Results of the loop. They have precedence over the means of logged values.
+            name: Name of the loader if there are multiple loaders.
+
+        Returns:
+            Results by full name, equal on all ranks.
+        """
+        store = self._run.metrics
+        store.set_evaluation(None)
+        means, self._evaluation = self._evaluation.results(self._run.ranks), EvaluationMeans()
+        named = self._sync_results(kind, name, {**means, **(metrics or {})})
+        store.results |= named
+        return named
+
+    def cached_loader(self, loader: Any, make: Callable[[], Any]) -> Any:
+        """Return the loader that is derived from a loader, once per run if its workers are persistent.
+
+        Args:
+            loader: Validation loader.
+            make: Function that derives a loader.
+        """
+        # Other loaders are cheap to create, and end their workers after each validation.
+        if not getattr(loader, "persistent_workers", False):
+            return make()
+        if id(loader) not in self._cached:
+            self._cached[id(loader)] = loader, make()  # the reference to the loader keeps its ID unique
+        return self._cached[id(loader)][1]
+
+    def close(self) -> None:
+        """Release the cached loaders and thereby end their workers."""
+        self._cached.clear()
+
+    def warn_once(self, message: str, *values: object) -> None:
+        """Log a warning once per run.
+
+        Args:
+            message: Format string.
+            values: Arguments of the format string.
+        """
+        if message not in self._warned:
+            self._warned.add(message)
+            self._run.logger.warning(message, *values)
+
+    def _sync_results(self, kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
+        """Return results under their full names, with the values of rank 0 on all ranks. A collective call."""
+        by_rank = self._run.ranks.all_gather("results of the loop", dict(named_results(kind, loader, results)))
+        if differing := _differing(by_rank):
+            self.warn_once(
+                "Validation results differ across ranks, and the values of rank 0 are used: %s. Reduce the metrics of "
+                "a custom loop over all ranks: sum totals and counts with run.ranks.all_gather.",
+                "; ".join(differing),
+            )
+        # Equal values on all ranks: decisions such as early stopping would otherwise diverge and deadlock.
+        return Metrics(by_rank[0])
+
+
+def _differing(gathered: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return a text for each result that differs between ranks, such as "val/loss is 1, 4"."""
+    values = {name: [results.get(name, math.nan) for results in gathered] for name in gathered[0]}
+    # Compared as text: NaN is not equal to itself.
+    differing = {name: by_rank for name, by_rank in values.items() if len(set(map(repr, by_rank))) > 1}
+    return [f"{name} is {', '.join(f'{value:.6g}' for value in by_rank)}" for name, by_rank in differing.items()]
+
+
+def named_results(kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
+    """Return results under their full names.
+
+    Args:
+        kind: "val" or "test".
+        loader: Name of the loader if there are multiple loaders.
+        results: Results by name. A name that is not a string, such as a class index, is converted.
+
+    Raises:
+        MetricError: If a result is not a single number.
+    """
+    own = f"{kind}/"
+    prefix = own if loader in (None, "") else f"{own}{loader}/"
+    texts = {str(name): value for name, value in results.items()}
+    return Metrics({n if n.startswith(own) else prefix + n: _number(n, value) for n, value in texts.items()})
+
+
+def _number(name: str, value: Any) -> float:
+    """Return a result as a float."""
+    try:
+        return to_float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+        description = f"{type(value).__name__}{shape}"
+        raise MetricError(
+            f"validation: the result {name!r} must be a single number, got {description}. Return numbers by name, such "
+            "as {'accuracy': 0.9}, with one name per number."
+        ) from None
+
+
+def _by_name(kind: Kind, returned: Any) -> Mapping[str, Any] | None:
+    """Check that a validation or test function returned a mapping or None, and return it."""
+    if returned is None or isinstance(returned, Mapping):
+        return returned
+    label = {"val": "validation", "test": "test"}[kind]
+    raise MetricError(
+        f"The {label} function must return a mapping or None, got {type(returned).__name__}. Return metrics by name, "
+        "such as {'accuracy': 0.9}."
+    )

@@ -1,0 +1,471 @@
+"""Work directory of a run: lock, status file, configuration and registered outputs."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_temporary_files, write_json, written_by
+from hookbus.checkpoint.generations import iter_generations
+from hookbus.errors import WorkDirError
+
+__all__ = ["STATUS", "WorkDir", "checked_resume", "acquire", "read_status", "preview", "write_error"]
+
+STATUS = "status.json"
+CHECKPOINT = "checkpoint"
+"""Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one."""
+
+CONFIG = "config.yaml"
+LOCK = ".lock"
+MADE = ".made"
+"""File that lists the outputs of runs in the work directory, one per line."""
+
+DIRECTORIES = ("checkpoints", "logs", "visualization")
+
+LOCKED_BY_OTHERS = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+LOCKS_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+"""Errors of `flock` on file systems without locks: NFS without a lock daemon, Lustre without `-o flock`, FUSE."""
+
+MAX_LOCKED_NEW_DIRECTORIES = 16
+"""Number of newly created siblings that may turn out to be locked before the search for a free one fails."""
+
+_logger = logging.getLogger("hookbus")
+
+_locks: set[int] = set()
+"""File descriptors of the locks of this process."""
+
+_unsupported: dict[int, str] = {}
+"""Descriptors of lock files without a lock, and the reason of the system."""
+
+
+# A lock of `flock` belongs to the open file, which a fork shares: it is released when all copies are closed.
+def _release_after_fork() -> None:
+    """Close the locks in a forked child, such as a data worker, which may outlive this process."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_release_after_fork)
+
+
+class WorkDir:
+    """Work directory of a run. Only the process that has claimed it has the lock; other ranks store the path.
+
+    Attributes:
+        path: Path of the directory.
+        moved_from: Requested directory if it already contained a run; otherwise None.
+        left: Files that `overwrite` did not remove because the removed run did not write them.
+        removed: ID of the run that `overwrite` removed; "" if none was removed.
+        recorded: Status of the run that is resumed in the directory; empty for a new run and on other ranks.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        lock: int | None = None,
+        moved_from: Path | None = None,
+        left: Iterable[Path] = (),
+        removed: str = "",
+        recorded: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.removed = removed
+        self.moved_from = moved_from
+        self.left = list(left)
+        self._made = _made_in(path)
+        self._lock = lock
+        self._started = time.time()
+        self.recorded: Mapping[str, Any] = recorded or {}
+        self._checkpoint: str | None = self.recorded.get(CHECKPOINT)
+        self._status: dict[str, Any] | None = None
+        self._status_lock = threading.Lock()  # a save on another thread records its checkpoint
+
+    def __reduce__(self) -> tuple[type[WorkDir], tuple[Path]]:
+        # Rank 0 sends the object to the other ranks, without its lock.
+        return WorkDir, (self.path,)
+
+    def directory(self, name: str) -> Path:
+        """Return a subdirectory, which is created on first use."""
+        path = self.path / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def own(self, path: Path) -> bool:
+        """Register a file or directory before a run creates it.
+
+        Args:
+            path: Path inside the work directory.
+
+        Returns:
+            Whether the path belongs to a run; False if it already exists and was not created by a run, or is outside.
+        """
+        path = path.absolute()
+        if not path.is_relative_to(self.path.absolute()):
+            return False
+        name = path.relative_to(self.path.absolute()).as_posix()
+        if name not in self._made:
+            if path.exists() or path.is_symlink():
+                return False
+            # Before the file exists: a run that is killed in between leaves no file that `overwrite` cannot remove.
+            with open(self.path / MADE, "a") as file:
+                file.write(f"{json.dumps(name)}\n")
+            self._made.add(name)
+        return True
+
+    @property
+    def recorded_run(self) -> str:
+        """ID of the run that is resumed in the directory; "" for a new run."""
+        return _run_id(self.recorded)
+
+    def write_status(self, **fields: Any) -> None:
+        """Write the state of the run, and its newest checkpoint, to `status.json`."""
+        with self._status_lock:
+            self._status = fields
+            self._write_status(fields)
+
+    def record_checkpoint(self, path: Path) -> None:
+        """Record in `status.json` that the run has committed a checkpoint.
+
+        A run that is killed later is thus not mistaken for one that has no checkpoint to resume from. The file is
+        written for the first checkpoint; the path of a later one is written with the next status.
+
+        Args:
+            path: Path of the checkpoint.
+        """
+        with self._status_lock:
+            is_first = self._checkpoint is None
+            self._checkpoint = str(path.absolute())
+            if is_first and self._status is not None:
+                with suppress(OSError):  # the checkpoint is complete; the next status records it
+                    self._write_status(self._status)
+
+    def _write_status(self, fields: Mapping[str, Any]) -> None:
+        now = time.time()
+        host = {"pid": os.getpid(), "host": socket.gethostname()}
+        times = {"started": _stamp(self._started), "updated": _stamp(now), "seconds": round(now - self._started, 3)}
+        checkpoint = {CHECKPOINT: self._checkpoint}
+        write_json(self.path / STATUS, {**fields, **checkpoint, **times, **host}, fields.get("run", ""))
+
+    def write_config(self, text: str, run: str = "") -> None:
+        """Write the resolved configuration of the run to `config.yaml`.
+
+        Args:
+            text: Content of the file.
+            run: ID of the run.
+
+        Raises:
+            WorkDirError: If a file of this name exists that no run has written.
+            OSError: If the file cannot be written; an existing one is not modified.
+        """
+        if not self.own(self.path / CONFIG):
+            raise WorkDirError(
+                f"{self.path / CONFIG} was not written by a run and would be overwritten. Move the file, or set "
+                "another work_dir."
+            )
+        atomic_write(self.path / CONFIG, lambda file: file.write(text.encode()), run=run)
+
+    def release(self) -> None:
+        """Release the lock of the directory. Idempotent."""
+        if self._lock is not None:
+            _unlock(self._lock)
+            self._lock = None
+
+
+def checked_resume(resume: object) -> str | Path:
+    """Validate the argument `resume`.
+
+    Returns:
+        "auto", "never" or the path of a checkpoint.
+
+    Raises:
+        ValueError: If `resume` is none of these.
+    """
+    if isinstance(resume, (str, Path)) and str(resume):
+        return resume
+    raise ValueError(f"should be auto, never or the path of a checkpoint, got {resume!r}.")
+
+
+def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
+    """Lock a work directory for a run.
+
+    A directory that already contains a run is not overwritten by default: a new run uses the first free sibling
+    (`runs/x-2`).
+
+    Args:
+        path: Requested directory; created if it is missing.
+        resume: Whether to continue the run in the directory.
+        overwrite: Whether to remove the run in the directory: the checkpoints that it wrote, according to their
+            sidecars, and its registered outputs. Other files are not modified.
+
+    Returns:
+        The locked work directory.
+
+    Raises:
+        WorkDirError: If the directory cannot be written, or an active run uses it.
+    """
+    target, lock = _take_free(path, any_run=resume or overwrite)
+    status = read_status(target) if resume or overwrite else {}
+    earlier = _run_id(status)
+    removed = earlier if overwrite else ""
+    left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
+    # Only with the lock: the temporary files of an active run must not be removed.
+    for directory in (target, target / "checkpoints"):
+        remove_temporary_files(directory, earlier)
+    return WorkDir(target, lock, None if target == path else path, left, removed, status if resume else None)
+
+
+def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked: bool = False) -> Callable[[], None]:
+    """Lock a directory for the files of a run.
+
+    Args:
+        directory: Directory; created if it is missing.
+        run: ID of the run, whose temporary files are removed.
+        removed: ID of the run that is overwritten, whose files are removed.
+        locked: Whether the lock of the work directory covers the directory.
+
+    Returns:
+        A function that releases the lock.
+
+    Raises:
+        WorkDirError: If the directory cannot be written, or an active run has locked it.
+    """
+    lock = None if locked else _lock(directory, needed=True, label="directory", setting="out_dir")
+    if lock is not None:
+        _warn_if_unsupported(lock, directory)
+    remove_temporary_files(directory, run)
+    if removed:
+        _clear_files(directory, removed)
+    return partial(_unlock, lock) if lock is not None else lambda: None
+
+
+def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
+    """Return the directory that `claim` would lock, without locking it, and the error message if it would fail.
+
+    Args:
+        path: As in `claim`.
+        resume: As in `claim`.
+        overwrite: As in `claim`.
+    """
+    any_run = resume or overwrite
+    try:
+        target = next(candidate for candidate in _candidates(path) if any_run or not (candidate / STATUS).exists())
+    except OSError as error:
+        return path, str(_cannot_be_written(path, _reason(error)))
+    reason = write_error(target)
+    return target, str(_cannot_be_written(target, reason)) if reason else ""
+
+
+def write_error(path: Path) -> str:
+    """Return why a directory cannot be written or created, without writing to it; "" if it can."""
+    try:
+        os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
+        parent = next(ancestor for ancestor in (path, *path.absolute().parents) if ancestor.exists())
+    except (OSError, ValueError) as error:
+        return _reason(error)
+    if not parent.is_dir():
+        return f"{parent} is not a directory"
+    return "" if os.access(parent, os.W_OK) else f"no write permission in {parent}"
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return the reason of an error of the system, or of a ValueError about an invalid character in a path."""
+    return str(error.strerror if isinstance(error, OSError) else error)
+
+
+def _cannot_be_written(
+    path: Path, reason: str, label: str = "work directory", setting: str = "work_dir"
+) -> WorkDirError:
+    """Return the error of a directory that cannot be written."""
+    shown = path if str(path).isprintable() else repr(str(path))
+    return WorkDirError(f"The {label} {shown} cannot be written: {reason}. Set another {setting}.")
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    """Yield the directory itself, then its siblings `x-2`, `x-3`, ... without end."""
+    yield path
+    named = path if path.name not in ("", "..") else path.resolve()  # `.` and `..` have no name to extend
+    for number in count(2):
+        yield named.with_name(f"{named.name}-{number}")
+
+
+def _take_free(path: Path, *, any_run: bool) -> tuple[Path, int]:
+    """Lock the first directory that can be used.
+
+    Args:
+        path: Directory to use.
+        any_run: Whether a directory that contains a run can be used.
+
+    Returns:
+        The directory and the descriptor of its lock.
+
+    Raises:
+        WorkDirError: If no directory can be created or locked.
+    """
+    locked_new = 0
+    for target in _candidates(path):
+        is_new = not os.path.lexists(target)
+        lock = _lock(target, needed=any_run)
+        # Checked with the lock: a run that starts at the same time may have written its status in the meantime.
+        if lock is not None and (any_run or not (target / STATUS).exists()):
+            _warn_if_unsupported(lock, target)
+            return target, lock
+        if lock is not None:
+            _unlock(lock)
+        elif is_new:
+            # Another process may lock a new directory first, but not time after time.
+            locked_new += 1
+            if locked_new == MAX_LOCKED_NEW_DIRECTORIES:
+                reason = f"the file system reports {locked_new} new directories as locked by other processes"
+                raise _cannot_be_locked(path, reason, "work directory", "work_dir")
+    raise AssertionError  # the candidates do not end
+
+
+def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: str = "work_dir") -> int | None:
+    """Lock a directory.
+
+    Args:
+        path: Directory; created if it is missing.
+        needed: Whether a lock of another process is an error.
+        what: Kind of directory, for messages.
+        setting: Setting that names the directory, for messages.
+
+    Returns:
+        The descriptor of the lock file, which is unlocked if the file system does not support locks; None if another
+        process has locked the directory.
+
+    Raises:
+        WorkDirError: If the directory cannot be written or locked.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    except (OSError, ValueError) as error:
+        raise _cannot_be_written(path, _reason(error), label, setting) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in LOCKED_BY_OTHERS:
+            owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+            os.close(descriptor)
+            if needed:
+                raise WorkDirError(
+                    f"The {label} {path} is in use by an active run ({owner}). Stop that run, or set another {setting}."
+                ) from None
+            return None
+        if error.errno not in LOCKS_UNSUPPORTED:
+            os.close(descriptor)
+            raise _cannot_be_locked(path, _reason(error), label, setting) from error
+        _unsupported[descriptor] = _reason(error)
+    # The content is informative only; the lock is that of the system, which is released when the process ends.
+    _locks.add(descriptor)
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+    return descriptor
+
+
+def _warn_if_unsupported(lock: int, path: Path) -> None:
+    """Log a warning if the file system of a directory does not support locks."""
+    if lock in _unsupported:
+        _logger.warning(
+            "%s: the file system does not support locks (%s), so concurrent runs in this directory cannot be "
+            "detected. Start only one run at a time in it.",
+            path,
+            _unsupported[lock],
+        )
+
+
+def _cannot_be_locked(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
+    """Return the error of a directory that cannot be locked."""
+    return WorkDirError(f"The {label} {path} cannot be locked: {reason}. Set another {setting}.")
+
+
+def _unlock(descriptor: int) -> None:
+    """Release a lock. Idempotent."""
+    if descriptor in _locks:  # a forked child has closed its descriptors already
+        _locks.remove(descriptor)
+        _unsupported.pop(descriptor, None)
+        os.close(descriptor)
+
+
+def _clear(path: Path, run: str) -> list[Path]:
+    """Remove the files of a run, and return the files in its directories that it did not write."""
+    for name in (*_made_in(path), STATUS, MADE):
+        _remove(path / name)
+    directories = [path / name for name in DIRECTORIES if (path / name).is_dir() and not (path / name).is_symlink()]
+    for directory in directories:
+        _clear_files(directory, run)
+        with suppress(OSError):  # not empty: contains files that the run did not write
+            directory.rmdir()
+    return [entry for directory in directories if directory.is_dir() for entry in sorted(directory.iterdir())]
+
+
+def _clear_files(directory: Path, run: str) -> None:
+    """Remove the files of a run, according to their sidecars."""
+    remove_temporary_files(directory, run)
+    for file in directory.glob("[!.]*"):
+        if written_by(file, run):
+            remove(file)
+    if any(iter_generations(directory)):
+        from hookbus.checkpoint.store import remove_unreferenced  # imports torch
+
+        remove_unreferenced(directory, run)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a directory; a link to a directory is removed, not its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _made_in(path: Path) -> set[str]:
+    """Return the registered outputs in a work directory. Invalid lines are ignored."""
+    try:
+        lines = (path / MADE).read_text().splitlines()
+    except OSError:
+        return set()
+    return {name for line in lines if (name := _name_inside(path, line))}
+
+
+def _name_inside(path: Path, line: str) -> str:
+    """Return the output that a line lists; "" if the line is invalid or refers to a path outside the directory."""
+    # Checked again: the file may have been edited, and `overwrite` removes what it lists.
+    try:
+        name: str = json.loads(line)
+        inside = (path / name).parent.resolve().is_relative_to(path.resolve()) and Path(name).name not in ("", "..")
+    except (OSError, TypeError, ValueError):
+        return ""
+    return name if inside else ""
+
+
+def _stamp(seconds: float) -> str:
+    """Return a time in ISO 8601 format, in the local time zone."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
+
+
+def _run_id(status: Mapping[str, Any]) -> str:
+    """Return the ID of the run that a status describes; "" if it has none."""
+    run = status.get("run")
+    return run if isinstance(run, str) and run.isalnum() else ""
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """Return the content of `status.json` in a work directory; {} if it is missing or invalid."""
+    try:
+        return dict(json.loads((path / STATUS).read_text()))
+    except (OSError, ValueError, TypeError):
+        return {}

@@ -1,0 +1,271 @@
+"""Default steps of the Trainer: forward, backward, optimizer step and evaluation of one batch.
+
+Hooks can replace or wrap them through the actions `train_step`, `val_step` and `test_step`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hookbus._training.outputs import extract_scalar_loss, outputs_to_dict
+from hookbus._utils.arguments import check_count
+from hookbus.data.batches import detach_tree
+from hookbus.distributed.sharding import to_full_tensors
+from hookbus.errors import ConfigError, LoopError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from hookbus._run.run import Run
+    from hookbus.distributed.process_collectives import Collectives
+
+__all__ = ["Precision", "Steps"]
+
+Precision = Literal["fp32", "bf16", "fp16"]
+AUTOCAST_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Steps:
+    """Training and evaluation steps for one batch.
+
+    Args:
+        model: The model. It is called as `model(**batch)` for a mapping, `model(*inputs)` for a tuple or list
+            `(*inputs, target)` if there is a `loss_fn`, `model(*batch)` for a tuple or list otherwise, and
+            `model(batch)` for any other batch.
+        optimizer: The optimizer, or None if the model is only evaluated.
+        loss_fn: Function `loss_fn(output, target)`, or None if the model returns its loss.
+        step_fn: Function `step_fn(model, batch)` that replaces model call and loss, and returns the loss or a mapping
+            with "loss".
+        accumulate: Number of micro-batches per optimizer step.
+        precision: "fp32", or autocast to "bf16" or "fp16" (with a gradient scaler).
+        clip_grad_norm: Maximum norm of all gradients together, or None for no clipping.
+        device: The device of the model.
+        on_update: Function called after each optimizer step, except those that the gradient scaler skips.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        *,
+        loss_fn: Callable[[Any, Any], Tensor] | None,
+        step_fn: Callable[[nn.Module, Any], Any] | None,
+        accumulate: int,
+        precision: Precision,
+        clip_grad_norm: float | None,
+        device: torch.device,
+        on_optimizer_step: Callable[[], None],
+    ) -> None:
+        if precision not in ("fp32", *AUTOCAST_DTYPES):
+            raise ConfigError([f"precision: expected 'fp32', 'bf16' or 'fp16', got {precision!r}."])
+        if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and clip_grad_norm > 0):
+            raise ConfigError(
+                [f"clip_grad_norm: expected a number > 0, got {clip_grad_norm!r}. Use None for no clipping."]
+            )
+        self.model, self.optimizer = model, optimizer
+        self.loss_fn, self.step_fn = loss_fn, step_fn
+        self.clip_grad_norm = clip_grad_norm
+        self.device = device
+        # bf16 has the exponent range of fp32, so its gradients do not underflow and need no scaler.
+        self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
+        self._dtype = AUTOCAST_DTYPES.get(precision)
+        self.accumulate = accumulate
+        self._on_optimizer_step = on_optimizer_step
+
+    @property
+    def accumulate(self) -> int:
+        """Number of micro-batches per optimizer step.
+
+        Set it between two optimizer steps only: the loss of every micro-batch of a group is divided by this number.
+        """
+        return self._accumulate
+
+    @accumulate.setter
+    def accumulate(self, count: int) -> None:
+        check_count(count, "accumulate")
+        self._accumulate = count
+        # Saves a division of the loss, one kernel launch per iteration, in the most common configuration.
+        self._backward_unscaled = count == 1 and self.scaler is None
+
+    def train_step(self, run: Run, batch: Any) -> dict[str, Any]:
+        """Compute forward and backward, and the optimizer step if the micro-batch completes its group.
+
+        Args:
+            run: The run.
+            batch: A batch on the device of the model.
+
+        Returns:
+            Outputs of the model with "loss", detached.
+
+        Raises:
+            LoopError: If there is no loss, or it cannot be trained on.
+        """
+        self._zero_grad_if_due(run)
+        outputs = self.forward_backward(run, batch, 1.0)
+        if not run.should_skip_iter:
+            self._finish_micro_batch(run)
+        # Detached, so that the graph is freed before the next iteration even if a hook keeps the outputs.
+        return {name: detach_tree(value) for name, value in outputs.items()}
+
+    def train_micro_batches(self, run: Run, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
+        """Train on one micro-batch in smaller parts, which reduces peak memory.
+
+        If a hook skips the iteration, the remaining parts are not processed and the accumulation group is restarted.
+
+        Args:
+            run: The run.
+            parts: Parts of the batch, each in the form of a batch.
+            weights: Factor of the loss of each part: its fraction of the samples if the loss is a mean over samples, 1
+                if it is a sum. The accumulated gradients then equal the gradients of the full batch.
+
+        Returns:
+            Return values of `train_step` for the processed parts.
+
+        Raises:
+            LoopError: If there is no loss, or it cannot be trained on.
+        """
+        assert self.optimizer is not None
+        self._zero_grad_if_due(run)
+        results = []
+        for part, weight in zip(parts, weights, strict=True):
+            outputs = self.forward_backward(run, part, weight)
+            results.append({name: detach_tree(value) for name, value in outputs.items()})
+            if run.should_skip_iter:
+                # The gradients of earlier parts cannot be separated from those of earlier micro-batches of the group.
+                self.optimizer.zero_grad()
+                run.accumulated = 0
+                return results
+        self._finish_micro_batch(run)
+        return results
+
+    def _zero_grad_if_due(self, run: Run) -> None:
+        assert self.optimizer is not None
+        # Before the backward instead of after the optimizer step, so that hooks can read the gradients in between.
+        if run.accumulated == 0:
+            self.optimizer.zero_grad()
+
+    def forward_backward(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
+        """Compute forward and backward; skip the backward if a hook skips the iteration after the forward.
+
+        Args:
+            run: The run.
+            batch: The batch.
+            weight: Factor of the loss.
+
+        Returns:
+            Outputs of the model with "loss", attached to the autograd graph.
+
+        Raises:
+            LoopError: If there is no loss, or it cannot be trained on.
+        """
+        calls = run.bus.calls
+        outputs = self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
+        loss = outputs.get("loss")
+        if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
+            loss = outputs["loss"] = extract_scalar_loss(outputs, self.loss_fn)
+        if calls.after_forward:
+            calls.after_forward(batch=batch, outputs=outputs, loss=loss)
+            if run.should_skip_iter:
+                return outputs
+        # Hooks receive the unscaled loss; only the backward uses the scaled one.
+        if self._backward_unscaled and weight == 1:
+            loss.backward()
+        else:
+            self._scale_loss(loss if weight == 1 else loss * weight).backward()
+        if calls.after_backward:
+            calls.after_backward(batch=batch, outputs=outputs, loss=loss)
+        return outputs
+
+    def _finish_micro_batch(self, run: Run) -> None:
+        """Count a micro-batch, and run the optimizer step if it completes its group."""
+        run.accumulated += 1
+        if run.accumulated >= self._accumulate:
+            # Reset before the step: if the step fails, its gradients must not become part of the next group.
+            run.accumulated = 0
+            self._optimizer_step(run)
+
+    def prepare_eval(self, ranks: Collectives) -> None:
+        """Make sure that all ranks evaluate the same model. Called before each validation and test.
+
+        Args:
+            ranks: The ranks of the run.
+        """
+
+    def eval_step(self, _run: Run, batch: Any) -> dict[str, Any]:
+        """Evaluate one batch and return the outputs, with "loss" if there is one."""
+        return self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
+
+    def forward(self, batch: Any) -> dict[str, Any]:
+        """Call the model and the loss function.
+
+        Returns:
+            Outputs by name: the items of a mapping, or "output" for a single output; and "loss" if there is one.
+        """
+        if self.step_fn is not None:
+            return outputs_to_dict(self.step_fn(self.model, batch))
+        if not isinstance(batch, (tuple, list)):
+            return outputs_to_dict(self.model(**batch) if isinstance(batch, Mapping) else self.model(batch))
+        if self.loss_fn is None:
+            return outputs_to_dict(self._call_model(batch))
+        *inputs, target = batch
+        output = self.model(*inputs)
+        loss = self.loss_fn(output, target)
+        # Tensor first: a test against the abstract base class Mapping is several times slower.
+        if isinstance(output, Tensor) or not isinstance(output, Mapping):
+            return {"loss": loss, "output": output}
+        return {**output, "loss": loss}
+
+    def _call_model(self, batch: Sequence[Any]) -> Any:
+        """Call the model with all elements of a batch, including the targets."""
+        try:
+            return self.model(*batch)
+        except TypeError as error:
+            # A TypeError raised inside of `forward` is not about the arguments of this call.
+            if _matches_signature(self.model, batch):
+                raise
+            raise LoopError(
+                f"{type(self.model).__name__}.forward: cannot be called with the {len(batch)} elements of a batch: "
+                f"{error}. Pass `loss_fn` to the Trainer (`loss:` in a run file), or pass `step_fn`."
+            ) from None
+
+    def _autocast_forward(self, batch: Any) -> dict[str, Any]:
+        with torch.autocast(self.device.type, dtype=self._dtype):
+            return self.forward(batch)
+
+    def _scale_loss(self, loss: Tensor) -> Tensor:
+        loss = loss / self.accumulate
+        return loss if self.scaler is None else self.scaler.scale(loss)
+
+    def _optimizer_step(self, run: Run) -> None:
+        """Clip the gradients and run the optimizer step, which a gradient scaler may skip."""
+        assert self.optimizer is not None
+        if self.clip_grad_norm is not None:
+            if self.scaler is not None:
+                self.scaler.unscale_(self.optimizer)  # the limit applies to the true gradients
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+            run.log(grad_norm=to_full_tensors(norm))  # a DTensor if the parameters are sharded
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        # Set by the step hooks of the optimizer: False if the scaler has skipped the step.
+        if run.clock.stepped:
+            self._on_optimizer_step()
+
+
+def _matches_signature(model: nn.Module, batch: Sequence[Any]) -> bool:
+    """Whether the elements of a batch match the signature of the model."""
+    try:
+        inspect.signature(model.forward).bind(*batch)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Helpers that depend on no other package of hookbus."""

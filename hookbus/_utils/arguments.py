@@ -1,0 +1,120 @@
+"""Validation of constructor arguments. Errors are collected and raised together.
+
+Each function returns the error message of one argument, or "" if the argument is valid. None denotes an omitted
+argument and is valid unless stated otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from numbers import Integral
+
+from hookbus._utils.imports import suggest_if_close
+from hookbus.errors import ConfigError
+
+__all__ = [
+    "check_count",
+    "check_loader",
+    "check_callable",
+    "check_is_instance",
+    "check_choice",
+    "check_path",
+    "raise_config_error",
+    "check_seed",
+    "check_mapping",
+    "check_bool",
+    "check_has_method",
+]
+
+
+def check_count(value: object, where: str, *, minimum: int = 1) -> None:
+    """Raise unless a value is an integer that is large enough.
+
+    Args:
+        value: Value to check. Booleans are invalid.
+        where: Name of the value, for the error message.
+        least: Smallest valid value.
+
+    Raises:
+        ConfigError: If the value is invalid.
+    """
+    # `bool` is a subclass of `int`.
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError([f"{where}: expected an integer >= {minimum}, got {value!r}."])
+
+
+SEED_LIMIT = 2**63
+
+
+def raise_config_error(problems: Iterable[str]) -> None:
+    """Raise the collected error messages, if any.
+
+    Raises:
+        ConfigError: If a message is not empty. The error contains one line per message.
+    """
+    messages = [problem for problem in problems if problem]
+    if messages:
+        raise ConfigError(messages)
+
+
+def check_bool(name: str, value: object) -> str:
+    """Check that a value is a bool."""
+    # Truthiness is not enough: the string "no" is true.
+    return "" if isinstance(value, bool) else f"{name}: should be True or False, got {value!r}."
+
+
+def check_choice(name: str, value: object, known: Iterable[str]) -> str:
+    """Check that a value is one of the accepted choices."""
+    choices = list(known)
+    if value in choices:
+        return ""
+    return f"{name}: should be one of {', '.join(choices)}, got {value!r}.{suggest_if_close(str(value), choices)}"
+
+
+def check_seed(name: str, value: object) -> str:
+    """Check that a value is an integer in the range that torch and NumPy accept as a seed, [0, 2**63)."""
+    is_number = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < SEED_LIMIT
+    return "" if value is None or is_number else f"{name}: should be an integer from 0 to 2**63 - 1, got {value!r}."
+
+
+def check_callable(name: str, value: object, example: str) -> str:
+    """Check that a value is callable."""
+    return "" if value is None or callable(value) else f"{name}: should be callable, got {value!r}. Pass {example}."
+
+
+def check_has_method(name: str, value: object, method: str) -> str:
+    """Check that a value has a method."""
+    is_valid = value is None or callable(getattr(value, method, None))
+    return "" if is_valid else f"{name}: should have a method {method}(), got {value!r}."
+
+
+def check_is_instance(name: str, value: object) -> str:
+    """Check that a value is not a class."""
+    # A class is callable as well: the loop would create an instance of it instead of calling the function.
+    if not isinstance(value, type):
+        return ""
+    return f"{name}: should be an instance, got the class {value.__name__}. Pass {value.__name__}(...)."
+
+
+def check_loader(name: str, value: object) -> str:
+    """Check that a value is a data loader or a mapping of names to data loaders."""
+    if isinstance(value, Mapping):
+        return " ".join(filter(None, (check_loader(f"{name}.{key}", loader) for key, loader in value.items())))
+    is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
+    if value is None or (is_iterable and not isinstance(value, (str, bytes))):
+        return ""
+    return (
+        f"{name}: should be iterable in every epoch, got {value!r}. Pass a DataLoader or another iterable of batches."
+    )
+
+
+def check_path(name: str, value: object) -> str:
+    """Check that a value is a path."""
+    return "" if value is None or isinstance(value, (str, os.PathLike)) else f"{name}: should be a path, got {value!r}."
+
+
+def check_mapping(name: str, value: object) -> str:
+    """Check that a value is a configuration: a mapping or a pydantic model."""
+    is_valid = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
+    return "" if is_valid else f"{name}: should be a mapping of names to values, such as vars(args), got {value!r}."

@@ -1,0 +1,98 @@
+"""Packages of the hookbus project, and the message for a plugin that is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from hookbus._utils.imports import suggest_if_close
+from hookbus._utils.packages import broken_distributions
+from hookbus.errors import suggest_names
+
+__all__ = ["PUBLISHED_HOOKS", "explain_missing", "get_publishing_package"]
+
+PUBLISHED_HOOKS = {
+    "hookbus-checkpoint": {"checkpoint": "CheckpointHook", "preemption": "PreemptionHook"},
+    "hookbus-early-stopping": {"early_stopping": "EarlyStoppingHook"},
+    "hookbus-ema": {"ema": "EMAHook"},
+    "hookbus-eval": {"dist_eval": "DistEvalHook", "eval": "EvalHook"},
+    "hookbus-gradient-flow": {"gradient_flow": "GradientFlowHook"},
+    "hookbus-guards": {
+        "check_invalid_loss": "CheckInvalidLossHook",
+        "num_class_check": "NumClassCheckHook",
+        "startup_check": "StartupCheckHook",
+    },
+    "hookbus-logger": {"jsonl": "JsonlHook", "logger": "LoggerHook", "progress": "ProgressHook"},
+    "hookbus-mlflow": {"mlflow": "MLflowHook"},
+    "hookbus-profiler": {"profiler": "ProfilerHook"},
+    "hookbus-runtime": {
+        "empty_cache": "EmptyCacheHook",
+        "gc": "GarbageCollectionHook",
+        "mean_teacher": "MeanTeacherHook",
+        "out_of_memory": "OutOfMemoryHook",
+        "runtime_info": "RuntimeInfoHook",
+        "time_limit": "TimeLimitHook",
+    },
+    "hookbus-schedule": {
+        "accumulation": "AccumulationHook",
+        "freeze": "FreezeHook",
+        "param_scheduler": "ParamSchedulerHook",
+        "pipeline_switch": "PipelineSwitchHook",
+        "set_epoch_info": "SetEpochInfoHook",
+        "yolox_lr": "YOLOXLrUpdaterHook",
+        "yolox_mode_switch": "YOLOXModeSwitchHook",
+    },
+    "hookbus-sync": {
+        "dist_sampler_seed": "DistSamplerSeedHook",
+        "sync_buffers": "SyncBuffersHook",
+        "sync_metrics": "SyncMetricsHook",
+        "sync_norm": "SyncNormHook",
+        "sync_random_size": "SyncRandomSizeHook",
+    },
+    "hookbus-system-monitor": {"memory_profiler": "MemoryProfilerHook", "system_monitor": "SystemMonitorHook"},
+    "hookbus-tensorboard": {"tensorboard": "TensorBoardHook"},
+    "hookbus-timer": {"iter_timer": "IterTimerHook", "time_tracking": "TimeTrackingHook"},
+    "hookbus-visualization": {
+        "det_visualization": "DetVisualizationHook",
+        "feature_map": "FeatureMapHook",
+        "seg_visualization": "SegVisualizationHook",
+        "visualization": "VisualizationHook",
+    },
+    "hookbus-wandb": {"wandb": "WandbHook"},
+}
+"""Packages of the hookbus project and their hooks, so that messages can name the package of a missing hook."""
+
+
+def get_publishing_package(name: str) -> str | None:
+    """Return the package of the hookbus project that publishes a hook, installed or not, or None.
+
+    Args:
+        name: Name of the entry point or of the hook class.
+    """
+    return next(
+        (package for package, hooks in PUBLISHED_HOOKS.items() if name in hooks or name in hooks.values()), None
+    )
+
+
+def explain_missing(name: str, kind: str, installed: Collection[str]) -> str:
+    """Return the message for a name that no installed package publishes.
+
+    Args:
+        name: The requested name.
+        kind: Noun for the message, "hook" for a plugin that may be in `PUBLISHED`.
+        installed: Names of the installed plugins.
+
+    Returns:
+        The message, with the package to install or the closest match.
+    """
+    package = get_publishing_package(name) if kind == "hook" else None
+    if package is not None:
+        return f"The hook {name!r} is not installed. Run: pip install {package}"
+    published = [alias for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for alias in pair]
+    hint = suggest_if_close(name, installed) or (suggest_if_close(name, published) if kind == "hook" else "")
+    flaws = "".join(
+        f" The entry points of {package} cannot be read: {flaw}." for package, flaw in broken_distributions().items()
+    )
+    return (
+        f"No installed package publishes the {kind} {name!r}.{hint or suggest_names(name, installed)}{flaws} "
+        f"Run pip install for the package that publishes it, or refer to your own class as my_module:{name}."
+    )

@@ -1,0 +1,356 @@
+"""Atomic file writes with checksums.
+
+Each file is written under a hidden temporary name in its own directory, fsynced and renamed; then the directory is
+fsynced. A checkpoint has a sidecar `<file>.json` with name, size, hash (XXH3-128) and generation, and a checksum of
+these fields. The sidecar is replaced before the file and lists both the new and the replaced file. The file under the
+final name therefore matches an entry of its sidecar whenever the process is killed. The hashes detect corruption; they
+do not protect against deliberate changes to both files.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
+
+if TYPE_CHECKING:
+    import xxhash
+
+__all__ = [
+    "Sidecar",
+    "checksum",
+    "atomic_write",
+    "fsync",
+    "hash_file",
+    "written_by",
+    "add_link",
+    "read_sidecar",
+    "remove",
+    "remove_temporary_files",
+    "make_temporary_name",
+    "verify",
+    "write_json",
+]
+
+
+SIDECAR_SUFFIX = ".json"
+
+
+TEMPORARY_PREFIX = ".tmp-"
+
+
+UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sidecar:
+    """Metadata of a committed file.
+
+    Attributes:
+        name: File name.
+        size: Size in bytes.
+        hash: XXH3-128 hash of the contents, in hex.
+        generation: Number that increases with every save of a run; the newest file has the largest.
+        run: ID of the run that wrote the file; "" if the sidecar does not contain it.
+        previous: Files that are being replaced by this one; empty once the replacement is complete.
+    """
+
+    name: str
+    size: int
+    hash: str
+    generation: int
+    previous: tuple[Sidecar, ...] = ()
+    run: str = ""
+
+    def matching_entry(self, size: int, digest: Callable[[], str]) -> Sidecar | None:
+        """Return the entry that matches a file, None if the file is corrupted.
+
+        Args:
+            size: Size of the file in bytes.
+            digest: Computes the hash of the file; called only if an entry has this size.
+        """
+        # Comparing sizes first avoids reading a truncated file to the end.
+        candidates = [entry for entry in (self, *self.previous) if entry.size == size]
+        return next((entry for entry in candidates if entry.hash == digest()), None)
+
+
+def atomic_write(
+    path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None, run: str = ""
+) -> Sidecar:
+    """Write a file atomically; an existing file is replaced only once the new one is complete.
+
+    Args:
+        path: Final path.
+        write: Called with a binary file to write to.
+        generation: Generation of the sidecar; None for a file without a sidecar.
+        run: ID of the run, for the sidecar and the temporary file; "" if the file belongs to no run.
+
+    Returns:
+        Size and hash of the written file.
+
+    Raises:
+        OSError: If the file could not be written; the file under `path` is unchanged.
+    """
+    with _temporary_path(path, run) as temporary:
+        with open(temporary, "wb") as file:
+            hashing = _HashingFile(file)
+            write(hashing)  # type: ignore[arg-type]
+            file.flush()
+            # The data must be durable before the rename: after a power failure, the name could exist without it.
+            os.fsync(file.fileno())
+        sidecar = Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0, run=run)
+        _publish(temporary, path, sidecar if generation is not None else None)
+    return sidecar
+
+
+def add_link(source: Path, target: Path) -> None:
+    """Add a second name to a committed file: a hard link, or a copy if the file system does not support hard links.
+
+    Raises:
+        CheckpointError: If the source has no valid sidecar.
+    """
+    sidecar = read_sidecar(source)
+    if sidecar is None:
+        raise CheckpointError(
+            f"{source}: {source.name}{SIDECAR_SUFFIX} is missing or corrupted, so the link {target.name} cannot be created."
+        )
+    with _temporary_path(target, sidecar.run) as temporary:
+        try:
+            # `os.link` fails if the target exists, so the link gets a temporary name and is renamed.
+            os.link(source, temporary)
+        except OSError:
+            _copy(source, temporary)
+        _publish(temporary, target, replace(sidecar, name=target.name))
+
+
+def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
+    """Rename a complete temporary file to its final name, and update its sidecar."""
+    old = read_sidecar(path) if sidecar is not None and path.exists() else None
+    if sidecar is not None:
+        # An interrupted replacement leaves entries of earlier files; any of these may be the file on disk.
+        replaced = (replace(old, previous=()), *old.previous) if old else ()
+        # The sidecar comes first: if the process is killed before the rename, the old file still matches an entry.
+        _write_sidecar(path, replace(sidecar, previous=(*sidecar.previous, *replaced)))
+    os.replace(temporary, path)
+    fsync(path.parent)
+    if sidecar is not None and old is not None:
+        # The new file is committed and matches its sidecar. This only drops the entries of replaced files.
+        with suppress(OSError):
+            _write_sidecar(path, sidecar)
+
+
+def remove(path: Path) -> None:
+    """Delete a file and its sidecar. Crash-safe: an interrupted call never leaves a file without an owner."""
+    sidecar = read_sidecar(path)
+    with _temporary_path(path, sidecar.run if sidecar is not None else "") as hidden:
+        # The temporary name contains the ID of the run, so `remove_temporary_files` deletes the file after a kill.
+        with suppress(FileNotFoundError):
+            os.replace(path, hidden)
+        _get_sidecar_path(path).unlink(missing_ok=True)
+
+
+def make_temporary_name(run: str) -> str:
+    """Return a hidden, unique file name that contains the ID of the run that owns the file.
+
+    Args:
+        run: ID of the run; "" for a file that belongs to no run.
+    """
+    return f"{TEMPORARY_PREFIX}{run}-{uuid.uuid4().hex}" if run else f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+
+
+def remove_temporary_files(directory: Path, run: str) -> None:
+    """Delete the temporary files that killed processes of a run left in a directory.
+
+    The ID in the name identifies the owner. Every other file named `.tmp-*` is foreign and is not modified. No process
+    may be writing into the directory.
+
+    Args:
+        directory: Directory to clean up; it may be missing.
+        run: ID of the run; "" removes nothing.
+    """
+    prefix = f"{TEMPORARY_PREFIX}{run}-"
+    for leftover in directory.glob(f"{TEMPORARY_PREFIX}*") if run else ():
+        is_own = leftover.name.startswith(prefix) and UUID_PATTERN.fullmatch(leftover.name.removeprefix(prefix))
+        # hookbus creates no symlinks
+        if not is_own or leftover.is_symlink():
+            continue
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any, run: str = "") -> None:
+    """Write a small JSON file atomically.
+
+    Args:
+        path: Final path.
+        value: Mappings, sequences, strings and numbers, including those of NumPy and torch. NaN and infinity become
+            null, since JSON has no such numbers; any other object becomes its `str`.
+        run: ID of the run that owns the file; "" if it belongs to no run.
+
+    Raises:
+        OSError: If the file could not be written; the file under `path` is unchanged.
+    """
+    text = json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    atomic_write(path, lambda file: file.write(text.encode()), run=run)
+
+
+def read_sidecar(path: Path) -> Sidecar | None:
+    """Return the sidecar of a file, None if it is missing or corrupted."""
+    try:
+        fields = json.loads(_get_sidecar_path(path).read_text())
+        return _parse_sidecar(fields) if fields.pop("check") == checksum(fields) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def written_by(path: Path, run: str) -> bool:
+    """Return whether a file was written by the run with this ID, according to its sidecar."""
+    sidecar = read_sidecar(path)
+    return sidecar is not None and sidecar.run == run
+
+
+def verify(path: Path) -> Sidecar:
+    """Verify size and hash of a file against its sidecar.
+
+    Returns:
+        Entry of the sidecar that the file matches.
+
+    Raises:
+        CheckpointError: If the file or its sidecar is missing.
+        CheckpointDamaged: If the file matches no entry of its sidecar.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: file does not exist.")
+    sidecar = read_sidecar(path)
+    if sidecar is None:
+        raise CheckpointError(
+            f"{path}: {path.name}{SIDECAR_SUFFIX} is missing or corrupted, so the file cannot be verified."
+        )
+    size = path.stat().st_size
+    # Several entries may have the size of the file, which is hashed at most once.
+    entry = sidecar.matching_entry(size, functools.cache(lambda: hash_file(path)))
+    if entry is None:
+        reason = "checksum mismatch" if size == sidecar.size else f"expected {sidecar.size} bytes, got {size}"
+        raise CheckpointCorruptedError(f"{path}: corrupted: {reason}.")
+    return entry
+
+
+def hash_file(path: Path) -> str:
+    """Return the XXH3-128 hash of a file, in hex."""
+    digest = _create_hasher()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def checksum(fields: Mapping[str, Any]) -> str:
+    """Return a checksum, in hex, of the fields of a sidecar or manifest; it detects corruption of that file itself."""
+    digest = _create_hasher()
+    digest.update(json.dumps(fields, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def fsync(path: Path) -> None:
+    """Fsync a file or a directory; for a directory this makes created and renamed entries durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _HashingFile:
+    """File wrapper that hashes and counts the written bytes."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.digest = _create_hasher()
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        # torch.save writes buffers as well as bytes, and `len` of a typed buffer counts items.
+        self.size += len(memoryview(data).cast("B")) if not isinstance(data, bytes) else len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+@contextmanager
+def _temporary_path(path: Path, run: str) -> Iterator[Path]:
+    """Yield a hidden path in the directory of `path`, and delete the file on exit."""
+    # A rename is atomic only within one file system, hence the same directory.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / make_temporary_name(run)
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _to_json(value: Any) -> Any:
+    # Scalars of NumPy and torch have `item`; duck typing avoids importing either package here.
+    if hasattr(value, "item") and getattr(value, "shape", ()) == ():
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(item) for item in value]
+    return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with open(source, "rb") as read, open(target, "wb") as write:
+        while block := read.read(1 << 20):
+            write.write(block)
+        write.flush()
+        os.fsync(write.fileno())
+
+
+def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
+    fields = asdict(sidecar)
+    write_json(_get_sidecar_path(path), {**fields, "check": checksum(fields)}, sidecar.run)
+
+
+def _parse_sidecar(fields: dict[str, Any]) -> Sidecar:
+    return Sidecar(**{**fields, "previous": tuple(map(_parse_sidecar, fields["previous"]))})
+
+
+def _read_visible_sidecar(path: Path) -> Sidecar | None:
+    return None if path.name.startswith(".") else read_sidecar(path)
+
+
+def _current_entry(path: Path, sidecar: Sidecar) -> Sidecar:
+    """Return the entry that matches the file on disk; for a corrupted file, the entry of the expected file."""
+    # Hashing is needed only if an interrupted replacement left several candidates.
+    if not sidecar.previous:
+        return sidecar
+    return sidecar.matching_entry(path.stat().st_size, lambda: hash_file(path)) or sidecar
+
+
+def _get_sidecar_path(path: Path) -> Path:
+    return path.with_name(path.name + SIDECAR_SUFFIX)
+
+
+def _create_hasher() -> xxhash.xxh3_128:
+    # Imported on first use to keep `import hookbus` fast.
+    import xxhash
+
+    return xxhash.xxh3_128()

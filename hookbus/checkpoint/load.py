@@ -1,0 +1,225 @@
+"""Load and verify checkpoint files: as data, optionally with tensors on the meta device."""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import nn
+
+from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint.generations import COMMON_FILE, POINTER_KEY, is_generation, resolve_pointer, verify_generation
+from hookbus.distributed.unwrap import unwrap_model
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
+
+__all__ = [
+    "check_compatible",
+    "load_file",
+    "resolve_path",
+    "matching_weights",
+    "load_file_on_meta",
+    "load_into",
+    "load_on_meta",
+    "save_file",
+    "verify_checkpoint",
+]
+
+
+def resolve_path(path: Path | str) -> Path:
+    """Return the path of a checkpoint: a file, or the directory of a generation.
+
+    Raises:
+        CheckpointError: If the path does not exist; the message lists the checkpoints in the same directory.
+    """
+    path = Path(path)
+    try:
+        is_file, is_directory = path.is_file(), path.is_dir()
+    except OSError as error:
+        raise CheckpointError(f"{path}: file cannot be read: {error.strerror}.") from None
+    if is_directory and is_generation(path):
+        return path
+    if is_directory:
+        raise CheckpointError(f"{path}: is a directory. Pass the path of a file.{_list_files(path)}")
+    if not is_file:
+        raise CheckpointError(f"{path}: file does not exist.{_list_files(path.parent)}")
+    return path
+
+
+def load_file(path: Path, **options: Any) -> dict[str, Any]:
+    """Load a file with `torch.load(weights_only=True)`, which executes no code from it.
+
+    Args:
+        path: Path of the file.
+        options: Further keyword arguments of `torch.load`.
+
+    Raises:
+        CheckpointError: If the file cannot be opened, or does not contain a dict.
+        CheckpointDamaged: If `torch.save` did not write the file, or it contains other objects than data.
+    """
+    try:
+        content = torch.load(path, weights_only=True, **options)
+    except OSError as error:
+        raise CheckpointError(f"{path}: file cannot be read: {error.strerror or error}.") from None
+    except Exception as error:
+        raise CheckpointCorruptedError(f"{path}: file cannot be loaded as data: {_get_reason(str(error))}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a checkpoint: expected a dict, got {type(content).__name__}.")
+    return content
+
+
+def load_on_meta(path: Path | str) -> dict[str, Any]:
+    """Load a checkpoint with its tensors on the meta device, without reading their data.
+
+    Args:
+        path: Path of the file or generation. It is not verified against its sidecar.
+
+    Raises:
+        CheckpointError: If the file does not exist, or is not a checkpoint.
+    """
+    path = resolve_path(path)
+    directory = path if path.is_dir() else resolve_pointer(path, content := load_file_on_meta(path))
+    return content if directory is None else load_file_on_meta(directory / COMMON_FILE)
+
+
+def load_file_on_meta(path: Path) -> dict[str, Any]:
+    """Load a single file with its tensors on the meta device.
+
+    Raises:
+        CheckpointError: If the file cannot be loaded as a checkpoint.
+    """
+    # torch.load supports `mmap` only for zip files; the legacy format is read completely.
+    return load_file(path, map_location="meta", mmap=zipfile.is_zipfile(path))
+
+
+def verify_checkpoint(path: Path) -> None:
+    """Verify the checksums of a checkpoint: a file and its sidecar, and every file of the generation it refers to.
+
+    A file without a sidecar, such as one written by another program, is accepted with a warning.
+
+    Raises:
+        CheckpointError: If the generation of a reference does not exist.
+        CheckpointDamaged: If a file is missing or corrupted.
+    """
+    if path.is_dir():
+        verify_generation(path)
+        return
+    if atomic_files.read_sidecar(path) is not None:
+        atomic_files.verify(path)
+    else:
+        message = f"{path}: no valid sidecar {path.name}.json, so corruption cannot be detected."
+        warnings.warn(message, HookWarning, stacklevel=3)
+    content = load_file_on_meta(path)
+    directory = resolve_pointer(path, content)
+    if directory is not None:
+        verify_generation(directory, content[POINTER_KEY]["manifest"])
+
+
+def save_file(content: Mapping[str, Any], file: IO[bytes]) -> None:
+    """Write a checkpoint with `torch.save`, without the CRC-32 checksums of the zip format.
+
+    Raises:
+        OSError: If the file could not be written completely.
+    """
+    # The sidecar has an XXH3 hash, which is faster to compute and is verified when the file is loaded.
+    crc32 = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(dict(content), file)
+    except RuntimeError as error:
+        # When finishing a zip file fails, torch raises a RuntimeError while handling the OSError that caused it.
+        raise next((cause for cause in _iter_causes(error) if isinstance(cause, OSError)), error) from None
+    finally:
+        torch.serialization.set_crc32_options(crc32)
+
+
+def load_into(model: nn.Module, weights: Mapping[str, Any]) -> None:
+    """Load weights into a model.
+
+    Raises:
+        CheckpointError: If keys or shapes do not match; the message lists them.
+    """
+    try:
+        unwrap_model(model).load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise CheckpointError(f"The weights do not match the model: {' '.join(str(error).split())}") from None
+
+
+def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the weights that match the model in name and shape, and the names of the model's remaining weights.
+
+    Raises:
+        CheckpointError: If no weight matches.
+    """
+    own = unwrap_model(model).state_dict()
+    fitting = {name: value for name, value in weights.items() if _has_same_shape(value, own.get(name))}
+    if own and not fitting:
+        in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
+        raise CheckpointError(
+            f"No weight matches the model: the file contains {in_file} ..., the model contains {in_model} ..."
+        )
+    return fitting, sorted(set(own) - set(fitting))
+
+
+def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
+    """Raise if weights do not match a model, which is not modified.
+
+    Args:
+        model: Model to check. A model that cannot be copied is not checked.
+        weights: State dict on the meta device; only names and shapes are compared.
+        strict: Require all weights to match; otherwise one match is sufficient. Default: True.
+
+    Raises:
+        CheckpointError: If the weights do not match.
+    """
+    if not strict:
+        matching_weights(model, weights)
+        return
+    model = unwrap_model(model)
+    tensors = [*model.parameters(), *model.buffers()]
+    try:
+        # The memo replaces each tensor by a meta tensor, so the copy takes no memory on the device.
+        meta_model = copy.deepcopy(model, {id(tensor): _to_meta(tensor) for tensor in tensors})
+    except Exception:
+        return
+    load_into(meta_model, weights)
+
+
+def _has_same_shape(value: Any, own: Any) -> bool:
+    """Return whether both are tensors of the same shape, or both are extra state without a shape."""
+    return own is not None and getattr(value, "shape", None) == getattr(own, "shape", None)
+
+
+def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
+    meta = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
+
+
+def _iter_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the chain of exceptions during whose handling an exception was raised."""
+    cause = error.__context__
+    while cause is not None:
+        yield cause
+        cause = cause.__context__
+
+
+def _get_reason(message: str) -> str:
+    """Return the reason for a failed `torch.load`."""
+    # The message of torch recommends `weights_only=False`, which executes code from the file, so it is replaced.
+    match = re.search(r"GLOBAL ([\w.]+)", message)
+    if match is None:
+        return "not a file written by torch.save, or truncated."
+    return (
+        f"it contains {match[1]}, and loading that would execute code. Save only the weights in the program that wrote "
+        "the file: torch.save(model.state_dict(), path)."
+    )
+
+
+def _list_files(directory: Path) -> str:
+    names = sorted(path.name for path in directory.glob("*.pth")) if directory.is_dir() else []
+    return f" Available in {directory}: {', '.join(names)}." if names else ""

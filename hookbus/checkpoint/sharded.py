@@ -1,0 +1,280 @@
+"""Checkpoints of sharded tensors (FSDP2): written by all ranks, loaded by any number of ranks.
+
+Every rank writes its local shards through `torch.distributed.checkpoint` into one directory, which
+`hookbus.checkpoint.generations` commits atomically. The tensors are loaded with the sharding of the current run,
+whatever its world size, or as full tensors. As in every checkpoint, loading executes no code: the pickled metadata of
+torch is loaded with an allowlist.
+"""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from hookbus.checkpoint.atomic_files import atomic_write, fsync, hash_file, make_temporary_name
+from hookbus.checkpoint.generations import (
+    COMMON_FILE,
+    POINTER_KEY,
+    commit_generation,
+    get_directory_name,
+    write_manifest,
+)
+from hookbus.checkpoint.load import load_file, save_file
+from hookbus.distributed.sharding import is_sharded, tree_map_with_path
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_error
+
+if TYPE_CHECKING:
+    from hookbus.distributed.process_collectives import Collectives
+    from hookbus.distributed.sharding import ShardingSpec
+
+__all__ = ["read_shards", "write_shards", "read_generation", "write_generation"]
+
+
+METADATA_FILE = ".metadata"
+
+
+ALLOWED_GLOBALS = frozenset(
+    {
+        ("pathlib", "PosixPath"),
+        ("torch", "Size"),
+        ("torch.serialization", "_get_layout"),
+        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+        *(
+            ("torch.distributed.checkpoint.metadata", name)
+            for name in (
+                "ChunkStorageMetadata",
+                "Metadata",
+                "MetadataIndex",
+                "StorageMeta",
+                "TensorProperties",
+                "TensorStorageMetadata",
+                "_MEM_FORMAT_ENCODING",
+            )
+        ),
+    }
+)
+"""Classes and functions that the metadata may refer to, in addition to the dtypes of torch."""
+
+
+def write_shards(
+    directory: Path, tensors: dict[str, Tensor], rank: int, group: dist.ProcessGroup | None = None
+) -> dict[str, tuple[int, str]]:
+    """Write the local shards of tensors and fsync them. A collective call.
+
+    Args:
+        directory: Directory to write to; it is created if it does not exist.
+        tensors: Sharded tensors by name, with the same names on all ranks.
+        rank: Rank of this process.
+        group: gloo group of all ranks without concurrent collectives; None to create one. Required outside the main
+            thread, since torch numbers process groups in order of creation, which must be the same on all ranks.
+
+    Returns:
+        Size and hash, by file name, of the files written by this rank.
+
+    Raises:
+        CheckpointError: If a rank could not write its shards; raised on all ranks.
+    """
+    with _temporary_group() if group is None else nullcontext(group) as own_group:
+        try:
+            # One thread per rank writes one file per rank.
+            save(tensors, storage_writer=FileSystemWriter(directory, thread_count=1), process_group=own_group)
+        except CheckpointException as error:  # derives from BaseException, so callers would not handle it
+            raise CheckpointError(f"{directory.parent} could not be written: {_format_cause(error)}.") from None
+    own = [*directory.glob(f"__{rank}_*"), *([directory / METADATA_FILE] if rank == 0 else [])]
+    for path in own:
+        fsync(path)
+    return {path.name: (path.stat().st_size, hash_file(path)) for path in own}
+
+
+def read_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
+    """Load full tensors, or the local shards of sharded tensors. Not a collective call.
+
+    Args:
+        directory: Directory written by any number of ranks.
+        tensors: Tensors to load into, by name: full or sharded, with the shapes of the written tensors.
+
+    Raises:
+        CheckpointDamaged: If the files are missing, or contain other objects than data.
+    """
+    try:
+        with warnings.catch_warnings():
+            # torch warns about a missing process group even if `no_dist` is set.
+            warnings.filterwarnings("ignore", "torch.distributed is ", UserWarning)
+            load(tensors, storage_reader=_Reader(directory), no_dist=True)
+    except (Exception, CheckpointException) as error:
+        cause = _format_cause(error) if isinstance(error, CheckpointException) else error
+        raise CheckpointCorruptedError(f"{directory}: shards cannot be loaded as data: {cause}.") from None
+
+
+@contextmanager
+def _temporary_group() -> Iterator[Any]:
+    """Create a gloo group of all ranks for one save."""
+    # Its own group keeps the collectives of the save apart from others; gloo requires no device.
+    group = dist.new_group(backend="gloo")
+    try:
+        yield group
+    finally:
+        dist.destroy_process_group(group)
+
+
+def _format_cause(error: CheckpointException) -> str:
+    rank, (cause, _) = next(iter(error.failures.items()))
+    return f"{format_error(cause)} (on rank {rank})"
+
+
+class _Reader(FileSystemReader):
+    """Storage reader that loads metadata with an allowlist, and rejects paths outside the directory."""
+
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
+        with open(Path(self.path) / METADATA_FILE, "rb") as file:
+            metadata: Metadata = _Unpickler(file).load()
+        stored = metadata.storage_data.values()
+        # A relative path with a slash could refer to any file on the machine.
+        if any("/" in info.relative_path for info in stored):
+            raise pickle.UnpicklingError("it refers to a file outside its directory")
+        metadata.storage_meta = metadata.storage_meta or StorageMeta()
+        return metadata
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        attribute = getattr(torch, name, None) if module == "torch" else None
+        if (module, name) in ALLOWED_GLOBALS or isinstance(attribute, torch.dtype):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it contains {module}.{name}, and loading that would execute code")
+
+
+T = TypeVar("T")
+
+
+NAMES_KEY = "places"
+"""Key of the common file: name of the sharded tensor by path in the checkpoint."""
+
+
+def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, ranks: Collectives) -> dict[str, Any]:
+    """Write a checkpoint with sharded tensors. A collective call, which fails on all ranks or on none.
+
+    Args:
+        folder: Directory in which the directory of the generation is created.
+        checkpoint: Checkpoint of this rank. Values that are not sharded are taken from rank 0.
+        generation: Number of the generation, whose directory does not exist yet.
+        ranks: Collectives of the run; outside the main thread, those of a separate process group.
+
+    Returns:
+        Content of a file that refers to this generation.
+
+    Raises:
+        CheckpointError: If the generation could not be written. Nothing of it remains, and no other file is modified.
+    """
+    common, tensors = _split_sharded(checkpoint)
+    final, run = folder / get_directory_name(generation), checkpoint["loop"]["id"]
+    # The unique part of the name is random, so rank 0 chooses it for all ranks.
+    temporary = folder / ranks.broadcast("name of a generation", make_temporary_name(run))
+    try:
+        write = partial(write_shards, temporary, tensors, ranks.rank, ranks.group)
+        written = ranks.call_on_all("tensors of a generation", partial(_wrap_os_errors, final, write))
+        files = {name: size_and_hash for rank_files in written for name, size_and_hash in rank_files.items()}
+        facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
+        finish = partial(_commit, temporary, final, common, files, facts)
+        # Only rank 0 commits, after all ranks have fsynced their shards.
+        manifest = ranks.call_on_main("generation", partial(_wrap_os_errors, final, finish))
+    finally:
+        # A no-op after the rename.
+        if ranks.is_main:
+            shutil.rmtree(temporary, ignore_errors=True)
+    pointer = {"directory": final.name, "manifest": manifest}
+    return {"meta": checkpoint["meta"], "loop": {"id": run}, POINTER_KEY: pointer}
+
+
+def read_generation(
+    directory: Path, *, map_location: Any = "cpu", layout: ShardingSpec | None = None
+) -> dict[str, Any]:
+    """Load a checkpoint with sharded tensors, without verifying it. Not a collective call.
+
+    Args:
+        directory: Directory of the generation.
+        map_location: Device of the tensors; "meta" to load their metadata only. Default: "cpu".
+        layout: Sharding of the tensors that were sharded when they were written; None for full tensors.
+
+    Raises:
+        CheckpointError: If a file does not exist.
+        CheckpointDamaged: If a file is corrupted, or contains other objects than data.
+    """
+    common = load_file(directory / COMMON_FILE, map_location=map_location)
+    names = common.pop(NAMES_KEY)
+    if map_location == "meta":
+        return common
+    tensors: dict[str, Tensor] = {}
+
+    def allocate(path: tuple[str, ...], value: Any) -> Any:
+        name = names.get(_format_name(path))
+        # Tensors with the same name were one object when they were written, and share memory again.
+        return value if name is None else tensors.setdefault(name, _allocate(value, map_location, layout))
+
+    checkpoint: dict[str, Any] = tree_map_with_path(common, allocate)
+    read_shards(directory, tensors)
+    return checkpoint
+
+
+def _split_sharded(checkpoint: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Split a checkpoint into its common part, with meta tensors, and the sharded tensors by name."""
+    tensors: dict[str, Tensor] = {}
+    name_by_id: dict[int, str] = {}
+    names: dict[str, str] = {}
+
+    def to_meta(path: tuple[str, ...], value: Any) -> Any:
+        if not is_sharded(value):
+            return value
+        key = _format_name(path)
+        # A tensor at several paths, such as a tied weight, is written once under its first path.
+        name = names[key] = name_by_id.setdefault(id(value), key)
+        tensors[name] = value.detach()
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")
+
+    return {**tree_map_with_path(checkpoint, to_meta), NAMES_KEY: names}, tensors
+
+
+def _format_name(path: tuple[str, ...]) -> str:
+    # Keys may contain slashes, so they are percent-encoded to keep names unique.
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in path)
+
+
+def _wrap_os_errors(directory: Path, write: Callable[[], T]) -> T:
+    """Call a function, and raise a CheckpointError with the directory if it raises an OSError."""
+    try:
+        return write()
+    except OSError as error:
+        raise CheckpointError(f"{directory} could not be written: {error}.") from error
+
+
+def _commit(
+    temporary: Path,
+    final: Path,
+    common: dict[str, Any],
+    files: dict[str, tuple[int, str]],
+    facts: dict[str, Any],
+) -> str:
+    """Write the common file and the manifest, and rename the generation. Return the hash of the manifest."""
+    written = atomic_write(temporary / COMMON_FILE, partial(save_file, common))
+    manifest = write_manifest(temporary, {**files, COMMON_FILE: (written.size, written.hash)}, **facts)
+    commit_generation(temporary, final)
+    return manifest
+
+
+def _allocate(outline: Tensor, device: Any, layout: ShardingSpec | None) -> Tensor:
+    return torch.empty(outline.shape, dtype=outline.dtype, device=device) if layout is None else layout.empty(outline)

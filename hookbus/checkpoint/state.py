@@ -1,0 +1,299 @@
+"""Contents of a checkpoint: build it from a run, and restore a run from it.
+
+| key | content |
+|---|---|
+| meta | counts, time, versions, hash of the configuration, metrics, and which weights reached the best score |
+| state_dict | raw weights, even while averaged weights are applied to the model |
+| ema_state_dict | averaged weights, if a hook maintains them |
+| optimizer, scheduler, scaler | their state dicts |
+| grads | gradients by parameter name, only during gradient accumulation |
+| hooks | by instance name: state, state version, package, configuration |
+| rng | RNG states |
+| loop | clock, metric windows, best scores, position in the data |
+| ranks | rank-specific state in distributed training, see `hookbus.checkpoint.rank_state` |
+
+A checkpoint consists of built-in Python types and tensors and is loaded with `weights_only=True`, which executes no
+code from the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import hookbus
+from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint.generations import resolve_pointer
+from hookbus.checkpoint.hook_states import collect_hook_states, load_hook_states
+from hookbus.checkpoint.load import load_file, load_into, matching_weights, resolve_path, save_file, verify_checkpoint
+from hookbus.checkpoint.plain_data import to_plain_data, validate_plain_data
+from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
+from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
+from hookbus.checkpoint.restore import load_component, load_grads
+from hookbus.data.rng import get_rng_state, set_rng_state
+from hookbus.distributed.sharding import shard_like
+from hookbus.distributed.unwrap import unwrap_model
+from hookbus.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+    from hookbus.distributed.sharding import ShardingSpec
+
+__all__ = [
+    "check_resumable",
+    "build_checkpoint",
+    "find_latest_checkpoint",
+    "load_weights",
+    "read_checkpoint",
+    "restore_checkpoint",
+    "extract_weights",
+    "write_checkpoint",
+]
+
+FORMAT_VERSION = 1
+"""Version of the checkpoint format, stored as `meta["schema"]`."""
+
+VALIDATED_KEYS = ("optimizer", "scheduler", "scaler", "hooks", "rng")
+"""Components that were validated when they were built. A second pass would take a large share of the time of a save."""
+
+
+def build_checkpoint(run: Run) -> dict[str, Any]:
+    """Collect the state for a bit-exact resume. Tensors are references, not copies.
+
+    Raises:
+        CheckpointError: If the state contains an object that is neither a built-in Python type nor a tensor.
+    """
+    # Another thread may be updating the averaged weights.
+    run.weights.wait()
+    checkpoint: dict[str, Any] = {"meta": _build_meta(run), "state_dict": dict(run.weights.raw())}
+    averaged = run.weights.averaged()
+    if averaged is not None:
+        checkpoint["ema_state_dict"] = dict(averaged)
+    for name in ("optimizer", "scheduler", "scaler"):
+        part = getattr(run, name)
+        if part is not None:
+            checkpoint[name] = to_plain_data(part.state_dict(), f"checkpoint[{name!r}]")
+    if run.accumulating and run.model is not None:
+        named = unwrap_model(run.model).named_parameters()
+        checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
+    checkpoint["hooks"] = collect_hook_states(run)
+    checkpoint["rng"] = get_rng_state()
+    checkpoint["loop"] = run.state_dict()
+    validate_plain_data({key: part for key, part in checkpoint.items() if key not in VALIDATED_KEYS}, "checkpoint")
+    add_rank_states(checkpoint, run)
+    return checkpoint
+
+
+def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
+    """Restore a run from a checkpoint: weights, optimizer, hooks, data position, RNG states.
+
+    Raises:
+        CheckpointError: If the checkpoint does not match the run.
+    """
+    check_resumable(checkpoint)
+    own = select_rank_state(reshard(checkpoint, run), run)
+    checkpoint = shard_like(own, run.model, run.optimizer)
+    if run.model is not None:
+        load_into(run.model, checkpoint["state_dict"])
+    for name in ("optimizer", "scheduler", "scaler"):
+        load_component(run, name, checkpoint)
+    if run.optimizer is not None and checkpoint["meta"]["step"]:
+        # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
+        run.optimizer._opt_called = True  # type: ignore[attr-defined]
+    if run.model is not None:
+        load_grads(run, checkpoint.get("grads", {}))
+    run.load_state_dict(checkpoint["loop"])
+    load_hook_states(run, checkpoint["hooks"])
+    # Last, because the calls above may draw random numbers.
+    set_rng_state(checkpoint["rng"])
+
+
+def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = False, strict: bool = True) -> None:
+    """Load the weights of a checkpoint into the model of a run, without the remaining state.
+
+    Args:
+        run: Run with a model.
+        checkpoint: Checkpoint or state dict.
+        averaged: Load the averaged weights instead of the raw ones. Default: False.
+        strict: Require all keys to match; otherwise log and ignore the keys that do not match. Default: True.
+
+    Raises:
+        CheckpointError: If a key does not match and `strict` is set, if no key matches, or if `averaged` is set and
+            the checkpoint contains no averaged weights.
+    """
+    assert run.model is not None
+    weights = shard_like(extract_weights(checkpoint, averaged=averaged), run.model, None)
+    if strict:
+        load_into(run.model, weights)
+        return
+    fitting, missing = matching_weights(run.model, weights)
+    unwrap_model(run.model).load_state_dict(fitting, strict=False)
+    ignored = sorted(set(weights) - set(fitting))
+    if ignored or missing:
+        run.logger.warning("load_from: ignored keys of the file: %s; unchanged keys of the model: %s", ignored, missing)
+
+
+def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int) -> atomic_files.Sidecar:
+    """Write a checkpoint atomically.
+
+    Args:
+        path: Final path of the file.
+        checkpoint: Checkpoint to write.
+        generation: Generation of the sidecar.
+
+    Returns:
+        Sidecar of the written file.
+
+    Raises:
+        OSError: If the file could not be written; an existing file is unchanged.
+    """
+    run = checkpoint.get("loop", {}).get("id", "")
+    return atomic_files.atomic_write(path, partial(save_file, checkpoint), generation, run)
+
+
+def read_checkpoint(
+    path: Path | str, *, map_location: Any = "cpu", layout: ShardingSpec | None = None, is_verified: bool = False
+) -> dict[str, Any]:
+    """Load a checkpoint after verifying its checksums, without executing code from it.
+
+    A file without a sidecar, such as one written by another program, is loaded with a warning.
+
+    Args:
+        path: Path of the file, or of the directory of a generation.
+        map_location: Device of the tensors. Default: "cpu".
+        layout: Sharding of the tensors of a generation; None for full tensors. A checkpoint in a single file contains
+            full tensors.
+        verified: Skip the verification, such as after rank 0 has verified the checkpoint. Default: False.
+
+    Raises:
+        CheckpointError: If the file does not exist, or is not a checkpoint.
+        CheckpointDamaged: If the file is corrupted.
+    """
+    path = resolve_path(path)
+    if not is_verified:
+        verify_checkpoint(path)
+    content = {} if path.is_dir() else load_file(path, map_location=map_location)
+    directory = path if path.is_dir() else resolve_pointer(path, content)
+    if directory is None:
+        return content
+    # torch.distributed.checkpoint takes long to import.
+    from hookbus.checkpoint.sharded import read_generation
+
+    return read_generation(directory, map_location=map_location, layout=layout)
+
+
+def find_latest_checkpoint(
+    directory: Path, *, map_location: Any = "cpu"
+) -> tuple[Path, dict[str, Any], list[str]] | None:
+    """Load the newest valid checkpoint of a directory.
+
+    Args:
+        directory: Directory to search.
+        map_location: Device of the tensors; "meta" to load their metadata only. Default: "cpu".
+
+    Returns:
+        Path, content, and a message for each file that was skipped; None if the directory contains no checkpoint.
+
+    Raises:
+        CheckpointError: If the directory contains checkpoints, but none of them is valid.
+    """
+    with_sidecar = atomic_files.list_newest_first(directory)
+    messages = [
+        f"{path}: {path.name}.json is missing or corrupted. A file without a valid sidecar is used only if its path is "
+        "passed."
+        for path in sorted(directory.glob("*.pth"))
+        if path not in with_sidecar and not path.name.startswith(".")
+    ]
+    for path in with_sidecar:
+        try:
+            return path, read_checkpoint(path, map_location=map_location), messages + _find_missing(directory)
+        except CheckpointError as error:
+            messages.append(str(error))
+    if messages:
+        raise CheckpointError("No checkpoint can be used:\n" + "\n".join(messages))
+    return None
+
+
+def _find_missing(directory: Path) -> list[str]:
+    """Return a message for each sidecar without a file."""
+    paths = [sidecar.with_suffix("") for sidecar in sorted(directory.glob("*.pth.json"))]
+    return [
+        f"{path}: only the sidecar {path.name}.json exists: the file was deleted, or the save was interrupted."
+        for path in paths
+        if not path.exists()
+    ]
+
+
+def check_resumable(checkpoint: Mapping[str, Any]) -> None:
+    """Raise if a run cannot resume from a checkpoint.
+
+    Raises:
+        CheckpointError: If the checkpoint contains only weights, or has the format of another version.
+    """
+    missing = [key for key in ("meta", "state_dict", "hooks", "rng", "loop") if key not in checkpoint]
+    if missing:
+        raise CheckpointError(
+            f"Not a checkpoint to resume from: it has no {', '.join(missing)}. Set `load_from` instead of `resume` to "
+            "start from its weights alone."
+        )
+    schema = checkpoint["meta"].get("schema")
+    if schema != FORMAT_VERSION:
+        raise CheckpointError(
+            f"The checkpoint has format version {schema}, but hookbus {hookbus.__version__} loads format version "
+            f"{FORMAT_VERSION}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
+        )
+
+
+def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:
+    """Return the weights of a checkpoint or state dict.
+
+    Args:
+        checkpoint: Checkpoint or state dict.
+        averaged: Return the averaged weights instead of the raw ones. Default: False.
+
+    Raises:
+        CheckpointError: If `averaged` is set and the checkpoint contains no averaged weights.
+    """
+    weights: Mapping[str, Any] = checkpoint.get("state_dict", checkpoint)
+    if not averaged:
+        return weights
+    if "ema_state_dict" not in checkpoint:
+        raise CheckpointError("weights: averaged is set, but the checkpoint contains no averaged weights.")
+    # `ema_state_dict` may cover a part of the model only; the rest comes from the raw weights.
+    return {**weights, **checkpoint["ema_state_dict"]}
+
+
+# -- inside ----------------------------------------------------------------------------------
+
+
+def _build_meta(run: Run) -> dict[str, Any]:
+    clock = run.clock
+    return {
+        "schema": FORMAT_VERSION,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "epoch": clock.epochs_done,
+        "iter": clock.iters_done,
+        "step": clock.steps_done,
+        "samples": clock.samples_done,
+        "seed": run.seed,
+        **get_parallel_metadata(run),
+        "hookbus": hookbus.__version__,
+        "torch": str(torch.__version__),
+        "config_hash": hash_config(run.plain_config()),
+        "metrics": dict(run.metrics.results),
+        "best_weights": {metric: best.weights for metric, best in run.best.items()},
+    }
+
+
+def hash_config(config: Mapping[str, Any]) -> str:
+    """Return the SHA-256 hash of the resolved configuration, in hex; "" if the run has none."""
+    if not config:
+        return ""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Datasets, loaders and random number generators of a training run."""

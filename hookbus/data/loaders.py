@@ -1,0 +1,143 @@
+"""Properties of data loaders, and copies of loaders with another sampler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+)
+
+from hookbus.data.train_shard import TrainShard
+
+__all__ = [
+    "is_shardable",
+    "is_rebuildable",
+    "get_dataset",
+    "iter_datasets",
+    "epoch_aware_datasets",
+    "is_deterministic",
+    "loader_length",
+    "clone_loader",
+    "set_epoch",
+    "index_sampler",
+]
+
+LOADER_ARGUMENTS = ("dataset", "num_workers", "collate_fn", "pin_memory", "generator", "worker_init_fn")
+"""Arguments that a DataLoader stores under the same name, without its sampler."""
+WORKER_ARGUMENTS = ("multiprocessing_context", "prefetch_factor", "persistent_workers", "timeout")
+"""Arguments that are valid only with workers."""
+
+
+def iter_datasets(dataset: Any) -> list[Any]:
+    """Return a dataset and all datasets nested in it, outermost first.
+
+    Nested datasets are found in the attribute `dataset` (as in `Subset`) and in the list or tuple `datasets` (as in
+    `ConcatDataset`).
+
+    Args:
+        dataset: A dataset, or a loader.
+    """
+    return [dataset, *(nested for child in child_datasets(dataset) for nested in iter_datasets(child))]
+
+
+def child_datasets(dataset: Any) -> list[Any]:
+    """Return the datasets directly nested in a dataset."""
+    child, children = getattr(dataset, "dataset", None), getattr(dataset, "datasets", ())
+    return [*([] if child is None else [child]), *(children if isinstance(children, (list, tuple)) else [])]
+
+
+def loader_length(loader: Any, shard: TrainShard | None = None) -> int | None:
+    """Return the number of batches of a loader, or None if it is unknown.
+
+    Args:
+        loader: The loader.
+        shard: The shard whose batches are counted. Default: all batches.
+    """
+    try:
+        length = len(loader)
+    except (TypeError, NotImplementedError):
+        return None
+    return shard.length(index_sampler(loader), length) if shard is not None and is_shardable(loader) else length
+
+
+def clone_loader(loader: DataLoader[Any], sampler: Any, **changes: Any) -> DataLoader[Any]:
+    """Return a copy of a DataLoader with another sampler.
+
+    Args:
+        loader: The loader to copy.
+        sampler: Batch sampler of the copy, or its sampler if the loader does not batch (`batch_size=None`).
+        changes: Other arguments of DataLoader to replace, such as `dataset`.
+    """
+    names = LOADER_ARGUMENTS + (WORKER_ARGUMENTS if loader.num_workers else ())
+    arguments = {name: getattr(loader, name) for name in names} | changes
+    if loader.batch_sampler is None:
+        return DataLoader(**arguments, batch_size=None, sampler=sampler)
+    return DataLoader(**arguments, batch_sampler=sampler)
+
+
+def is_shardable(loader: Any) -> bool:
+    """Whether the batches of a loader can be assigned to ranks, and the loader does not shard its data already."""
+    # A loader with `state_dict` saves its own position, which a copy of it with another sampler would not know.
+    if hasattr(loader, "state_dict") or not is_rebuildable(loader):
+        return False
+    samplers = (index_sampler(loader), getattr(index_sampler(loader), "sampler", None))
+    # `num_replicas` is the argument of DistributedSampler that third-party distributed samplers use as well.
+    return not any(hasattr(sampler, "num_replicas") for sampler in samplers)
+
+
+def get_dataset(loader: Any) -> Any:
+    """Return the dataset of a loader, or the loader itself if it has no attribute `dataset`."""
+    return getattr(loader, "dataset", loader)
+
+
+def index_sampler(loader: DataLoader[Any]) -> Any:
+    """Return the batch sampler of a DataLoader, or its sampler if it does not batch."""
+    return loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+
+
+def is_rebuildable(loader: object) -> bool:
+    """Whether a loader is a map-style DataLoader of known length, which can be copied with another sampler."""
+    # A subclass with its own `__iter__` may transform batches, which a plain DataLoader would not do.
+    if not isinstance(loader, DataLoader) or type(loader).__iter__ is not DataLoader.__iter__:
+        return False
+    return not isinstance(loader.dataset, IterableDataset) and loader_length(index_sampler(loader)) is not None
+
+
+def is_deterministic(dataset: Any) -> bool:
+    """Whether samples of a dataset are known not to draw random numbers, so that they need no seed."""
+    if isinstance(dataset, Subset):
+        return is_deterministic(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return all(map(is_deterministic, dataset.datasets))
+    # Exact types only: a subclass may augment samples.
+    return type(dataset) in (TensorDataset, list, tuple)
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Call `set_epoch` of the loader, its datasets, its sampler and its batch sampler, if they define it."""
+    called: list[Any] = []
+    batches = getattr(loader, "batch_sampler", None)
+    data = epoch_aware_datasets(getattr(loader, "dataset", None))
+    for target in (loader, *data, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+        set_epoch = getattr(target, "set_epoch", None)
+        # Compared by identity: the sampler is usually reached twice, and samplers may define `__eq__`.
+        if set_epoch is not None and not any(target is other for other in called):
+            called.append(target)
+            set_epoch(epoch)
+
+
+def epoch_aware_datasets(dataset: Any) -> list[Any]:
+    """Return the outermost datasets that define `set_epoch`.
+
+    Args:
+        dataset: A dataset, with or without nested datasets.
+    """
+    # A dataset with `set_epoch` is responsible for the datasets nested in it.
+    if hasattr(dataset, "set_epoch"):
+        return [dataset]
+    return [listener for child in child_datasets(dataset) for listener in epoch_aware_datasets(child)]

@@ -1,0 +1,222 @@
+"""Collective communication between the processes of a run, through torch.distributed.
+
+Only the bus and hooks that are active on all ranks call it, at points that every rank reaches: a collective call that
+one rank omits blocks the other ranks. With `HOOKBUS_DEBUG_RANKS=1` the ranks first compare the next call and its
+location in the source code; a mismatch raises an error that contains both.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookbus.distributed import collectives, process_group
+from hookbus.distributed.collectives import Collectives, Op
+from hookbus.distributed.error_store import ErrorStore
+from hookbus.errors import RankError, format_error_first_line
+
+if TYPE_CHECKING:
+    from torch import Tensor, device
+    from torch.distributed import ProcessGroup
+
+__all__ = ["DEBUG", "Op", "ProcessCollectives", "Collectives", "get_collectives"]
+
+T = TypeVar("T")
+
+DEBUG = "HOOKBUS_DEBUG_RANKS"
+"""Environment variable that enables the comparison of collective calls across ranks."""
+
+DEBUG_TIMEOUT = timedelta(seconds=20)
+"""Time to wait, with `DEBUG`, for the other ranks to reach the same call."""
+
+
+class ProcessCollectives(Collectives):
+    """Collective communication in distributed training. Creating it is a collective call.
+
+    Args:
+        board: Store for the errors of ranks.
+
+    Attributes:
+        world: Process group of all processes.
+        parted: Whether a run has failed, after which no collective call is possible.
+    """
+
+    def __init__(self, board: ErrorStore) -> None:
+        import torch.distributed as dist
+
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.world = dist.group.WORLD
+        # Separate from the world group, whose backend may be NCCL: objects are exchanged on the CPU, and destroying
+        # this group does not affect the group of the caller.
+        self._group: ProcessGroup = dist.new_group(backend="gloo")
+        self.group = None
+        self._board = board
+        self.is_disconnected = False
+        if not self.is_main:
+            logging.getLogger("hookbus").setLevel(logging.ERROR)  # rank 0 logs for all ranks
+        self._compares = os.environ.get(DEBUG, "") not in ("", "0")
+
+    def new_group(self) -> ProcessCollectives:
+        """See `Ranks`."""
+        ranks = ProcessCollectives(self._board)
+        ranks.group = ranks._group
+        return ranks
+
+    def close(self) -> None:
+        """See `Ranks`."""
+        import torch.distributed as dist
+
+        if self.group is not None:
+            dist.destroy_process_group(self.group)
+            self.group = None
+
+    @contextmanager
+    def propagate_errors(self) -> Iterator[None]:
+        """See `Ranks`."""
+        try:
+            yield
+        except BaseException as error:
+            self.is_disconnected = True
+            translated = self._board.translate(error)
+            # Published before the group is destroyed, which raises in the other ranks: they then find the cause.
+            self._board.publish(translated)
+            self._destroy_group()
+            if translated is not error:
+                raise translated from None
+            raise
+
+    def reconnect(self) -> ProcessCollectives:
+        """Return collective communication for the next run after a failed run. A collective call.
+
+        Raises:
+            RankError: If another rank does not continue.
+        """
+        try:
+            return ProcessCollectives(self._board.next_attempt())
+        except RuntimeError as error:
+            raise RankError(
+                f"rank {self.rank}: the previous run failed, and the other ranks did not continue: "
+                f"{format_error_first_line(error)}. Catch the error of a failed run on every rank, or on none."
+            ) from error
+
+    def _destroy_group(self) -> None:
+        """Destroy the gloo group, so that ranks blocked on this rank fail instead of hanging."""
+        import torch.distributed as dist
+
+        with suppress(ValueError):  # the loop has destroyed all groups already
+            dist.destroy_process_group(self._group)
+        del self._group  # gloo closes the connections with the last reference
+
+    def _enter(self, name: str, operation: str) -> None:
+        super()._enter(name, operation)
+        if self.is_disconnected:
+            raise RankError(
+                f"rank {self.rank}: the collective call {name!r} is not possible, because the run has failed."
+            )
+        if self._compares:
+            # Frame 2 is the caller of the public method that called `_enter`.
+            self._check_same_call(f"{operation}, {name!r}, at {_place(sys._getframe(2))}")
+
+    def _check_same_call(self, own: str) -> None:
+        """Check that every rank is about to execute the same call."""
+        import torch.distributed as dist
+
+        with self._translate_errors(own):
+            # Names the missing ranks after a short timeout; `all_gather_object` would block for that of the group.
+            dist.monitored_barrier(self._group, DEBUG_TIMEOUT, wait_all_ranks=True)
+        calls = self._gather(own, own)
+        if len(set(calls)) > 1:
+            shown = "\n".join(f"  rank {rank}: {call}" for rank, call in enumerate(calls))
+            raise RankError(f"Mismatched collective calls across ranks (this would deadlock):\n{shown}")
+
+    @contextmanager
+    def _translate_errors(self, name: str) -> Iterator[None]:
+        """Translate errors of torch.distributed into the error of the rank that caused them."""
+        try:
+            yield
+        except RuntimeError as error:
+            translated = self._board.translate(error)
+            translated.add_note(f"during the collective call {name!r}")
+            raise translated from None
+
+    def _gather(self, name: str, value: T) -> list[T]:
+        import torch.distributed as dist
+
+        gathered: list[Any] = [None] * self.world_size
+        with self._translate_errors(name):
+            dist.all_gather_object(gathered, value, group=self._group)
+        gathered[self.rank] = value  # the original object, not a copy: attributes such as a lock are not pickled
+        return gathered
+
+    def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
+        import torch.distributed as dist
+
+        reduce_op = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op]
+        # gloo reduces on the CPU; the world group has a backend for the device of the tensor.
+        with self._translate_errors(name):
+            dist.all_reduce(tensor, op=reduce_op, group=self._group if tensor.device.type == "cpu" else None)
+        return tensor
+
+    def _broadcast(self, name: str, value: T) -> T:
+        import torch.distributed as dist
+
+        values: list[Any] = [value if self.is_main else None]
+        with self._translate_errors(name):
+            dist.broadcast_object_list(values, src=0, group=self._group)
+        return values[0]  # type: ignore[no-any-return]
+
+    def _barrier(self, name: str) -> None:
+        import torch.distributed as dist
+
+        with self._translate_errors(name):
+            dist.barrier(group=self._group)
+
+
+_joined: list[ProcessCollectives] = []
+"""Collectives of this process, in a list of at most one item."""
+
+
+def get_collectives(device: device | str | None = None) -> Collectives:
+    """Return the collective communication of this process, and join the process group on the first call.
+
+    A process group that the script has initialized is used as it is.
+
+    Args:
+        device: Device whose tensors are communicated in addition to CPU tensors; None for the CPU only.
+
+    Returns:
+        A `ProcessCollectives` in distributed training, a `Ranks` otherwise.
+
+    Raises:
+        RankError: If the other processes do not join.
+    """
+    if not process_group.is_distributed():
+        return Collectives()
+    import torch.distributed as dist
+
+    store = None if dist.is_initialized() else process_group.init_process_group(device)
+    if not _joined:
+        atexit.register(process_group.drain_threads)
+    # A script may destroy the process group and initialize another one between two runs.
+    if not _joined or _joined[0].world is not dist.group.WORLD:
+        _joined[:] = [ProcessCollectives(ErrorStore(store, process_group.rank()))]
+    elif _joined[0].is_disconnected:
+        _joined[:] = [_joined[0].reconnect()]
+    return _joined[0]
+
+
+# -- inside ------------------------------------------------------------------------------------------
+
+
+def _place(frame: FrameType) -> str:
+    """Return the location of the first frame outside the collectives."""
+    while frame.f_code.co_filename in (__file__, collectives.__file__) and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

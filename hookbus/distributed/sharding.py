@@ -1,0 +1,146 @@
+"""Sharding of tensors across ranks (device mesh and placements)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from hookbus.distributed.unwrap import unwrap_model
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Placement
+    from torch.optim import Optimizer
+
+__all__ = [
+    "LeafFunction",
+    "ShardingSpec",
+    "tree_map_with_path",
+    "has_sharded_tensors",
+    "is_sharded",
+    "sharding_of",
+    "shard_like",
+    "to_full_tensors",
+]
+
+OPTIMIZER = "optimizer"
+Path = tuple[str, ...]
+LeafFunction = Callable[[Path, Any], Any]
+"""Function of the path of a leaf, key by key, and the leaf; returns the new leaf."""
+
+
+def is_sharded(value: object) -> bool:
+    """Return whether a value is a sharded tensor (DTensor)."""
+    module = sys.modules.get("torch.distributed.tensor")  # slow to import; not imported means no DTensor exists
+    return module is not None and isinstance(value, module.DTensor)
+
+
+def has_sharded_tensors(value: Any) -> bool:
+    """Return whether a checkpoint, or a part of one, contains a sharded tensor."""
+    if isinstance(value, (dict, list, tuple)):
+        return any(map(has_sharded_tensors, value.values() if isinstance(value, dict) else value))
+    return is_sharded(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingSpec:
+    """Sharding of tensors.
+
+    Attributes:
+        mesh: Device mesh.
+        placements: Placement per dimension of the mesh: sharded or replicated.
+    """
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+
+    def empty(self, like: Tensor) -> DTensor:
+        """Return an uninitialized sharded tensor of the shape and dtype of a tensor."""
+        from torch.distributed.tensor import empty
+
+        return empty(*like.shape, dtype=like.dtype, device_mesh=self.mesh, placements=self.placements)
+
+    def distribute(self, whole: Tensor) -> DTensor:
+        """Return the sharded tensor of a full tensor, which is equal on every rank. No communication."""
+        from torch.distributed.tensor import distribute_tensor
+
+        on_device = whole.detach().to(self.mesh.device_type)
+        # `src_data_rank=None` takes the local slice; by default rank 0 would scatter its tensor.
+        return distribute_tensor(on_device, self.mesh, self.placements, src_data_rank=None)
+
+
+def sharding_of(model: nn.Module | None) -> ShardingSpec | None:
+    """Return the sharding of the parameters of a model; None if they are not sharded."""
+    parameters = [] if model is None else unwrap_model(model).parameters()
+    # FSDP2 shards all parameters of a model in the same way.
+    sharded = next((parameter for parameter in parameters if is_sharded(parameter)), None)
+    return None if sharded is None else ShardingSpec(sharded.device_mesh, tuple(sharded.placements))  # type: ignore[attr-defined]
+
+
+def tree_map_with_path(value: Any, change: LeafFunction, path: Path = ()) -> Any:
+    """Return a checkpoint, or a part of one, with its leaves replaced.
+
+    Args:
+        value: Nested dicts, lists and tuples, which are copied.
+        change: Function that is called for every other value.
+        path: Path of the part within the checkpoint.
+    """
+    if isinstance(value, dict):
+        copy = type(value)()  # keeps the type, such as OrderedDict
+        copy.update({key: tree_map_with_path(item, change, (*path, str(key))) for key, item in value.items()})
+        return copy
+    if isinstance(value, (list, tuple)):
+        return type(value)([tree_map_with_path(item, change, (*path, str(i))) for i, item in enumerate(value)])
+    return change(path, value)
+
+
+def to_full_tensors(value: Any) -> Any:
+    """Return a checkpoint, or a part of one, with full tensors. A collective call if it contains sharded tensors."""
+    if not has_sharded_tensors(value):
+        return value
+    return tree_map_with_path(value, lambda _, leaf: leaf.full_tensor() if is_sharded(leaf) else leaf)
+
+
+def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[str, Any]:
+    """Return a checkpoint whose tensors are sharded like those of a run, so that they can be copied into them.
+
+    A tensor with the name and the shape of a sharded parameter is sharded like it, also in averages and states of
+    hooks, as is optimizer state of the shape of its parameter. No communication.
+
+    Args:
+        checkpoint: Checkpoint, or a bare state dict.
+        model: Model of the run; if it is not sharded, the checkpoint is returned unchanged.
+        optimizer: Optimizer of the run.
+    """
+    layout = sharding_of(model)
+    if layout is None:
+        return dict(checkpoint)
+    shapes = _shapes(checkpoint, model, optimizer)
+
+    def place(path: Path, value: Any) -> Any:
+        # The optimizer state is keyed by the index of a parameter, everything else by its name.
+        shape = shapes.get(path[:3] if path[0] == OPTIMIZER else path[-1:])
+        fits = isinstance(value, Tensor) and not is_sharded(value) and value.shape == shape
+        return layout.distribute(value) if fits else value
+
+    return dict(tree_map_with_path(dict(checkpoint), place))
+
+
+def _shapes(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[Path, Any]:
+    """Return the shapes of sharded parameters, by name and by path in the optimizer state."""
+    assert model is not None
+    shapes: dict[Path, Any] = {(n,): p.shape for n, p in unwrap_model(model).named_parameters() if is_sharded(p)}
+    saved = checkpoint.get(OPTIMIZER)
+    if optimizer is None or not isinstance(saved, Mapping):
+        return shapes
+    numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
+    weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    for number, weight in zip(numbers, weights, strict=False):
+        if is_sharded(weight):
+            shapes[OPTIMIZER, "state", str(number)] = weight.shape
+    return shapes

@@ -1,0 +1,1 @@
+"""Metrics of a run: windows, means, results and their names."""

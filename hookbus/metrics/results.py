@@ -1,0 +1,80 @@
+"""Read-only metric mappings and the resolution of metric names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from hookbus._utils.imports import suggest_if_close
+from hookbus.errors import MetricError
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["Metrics", "resolve_metric_name"]
+
+
+class Metrics(Mapping[str, float]):
+    """Read-only mapping of metric values by full name. `accuracy` finds `val/accuracy` if it is unambiguous.
+
+    Attributes:
+        nonfinite: Number of NaN and infinite values that entered a mean, by full name; zero counts are omitted.
+    """
+
+    __slots__ = ("_values", "nonfinite")
+
+    def __init__(self, values: Mapping[str, float] | None = None, nonfinite: Mapping[str, int] | None = None) -> None:
+        self._values = dict(values or {})
+        self.nonfinite = {name: count for name, count in (nonfinite or {}).items() if count}
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[resolve_metric_name(name, self._values)]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and len(_find_matches(name, self._values)) == 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Metrics({self._values!r})"
+
+    def __or__(self, other: Mapping[str, float]) -> Metrics:
+        nonfinite = {**self.nonfinite, **getattr(other, "nonfinite", {})}
+        return Metrics({**self._values, **other}, nonfinite)
+
+
+def resolve_metric_name(name: str, names: Iterable[str]) -> str:
+    """Return the full name of a metric: `val/accuracy` for `val/accuracy`, `val_accuracy` or `accuracy`.
+
+    Args:
+        name: Full or short name.
+        names: Full names of the available metrics.
+
+    Raises:
+        MetricError: If the name is unknown or ambiguous; the message lists the candidates.
+    """
+    known = list(names)
+    matches = _find_matches(name, known)
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise MetricError(f"Ambiguous metric {name!r}: {' or '.join(sorted(matches))}. Use the full name.")
+    if not known:
+        raise MetricError(f"Unknown metric {name!r}. No metrics have been logged yet.")
+    hint = suggest_if_close(name, (full.rpartition("/")[2] for full in known)) or suggest_if_close(name, known)
+    raise MetricError(f"Unknown metric {name!r}.{hint} Available: {', '.join(sorted(known))}.")
+
+
+def _find_matches(name: str, names: Iterable[str]) -> list[str]:
+    known = list(names)
+    if name in known:
+        return [name]
+    # Names with underscores are accepted as well, such as `val_loss`, which is common in other frameworks.
+    flat = name.replace("/", "_")
+    exact = [full for full in known if full.replace("/", "_") == flat]
+    # A short name omits the prefix `val/`, or the prefix and the name of the loader.
+    return exact or [full for full in known if full.partition("/")[2] == name or full.rpartition("/")[2] == name]

@@ -1,0 +1,260 @@
+"""Metrics of a run, accumulated without synchronizing with the device.
+
+`run.log(loss=loss)` copies a value on its device. Values are summed on the device, in float64, and copied to the host
+together when they are read: means of a window of iterations, means of an epoch, results of a validation.
+
+Every metric has a full name, which is also its tag: `train/loss`, `val/accuracy`, `val/<loader>/accuracy`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hookbus.errors import MetricError
+from hookbus.metrics.results import Metrics
+from hookbus.metrics.windows import (
+    CHUNK_SIZE,
+    MetricBuffer,
+    Window,
+    WindowPart,
+    compute_means,
+    exact_sum,
+    make_buffer,
+    to_float,
+    to_floats,
+    to_widest_float,
+)
+
+if TYPE_CHECKING:
+    from hookbus.distributed.process_collectives import Collectives
+
+__all__ = ["EvaluationMeans", "MetricStore", "Window", "is_scalar", "to_float"]
+
+
+class EvaluationMeans:
+    """Means over a validation or test, weighted by the number of samples.
+
+    Attributes:
+        weight: Number of samples of the current batch.
+    """
+
+    def __init__(self) -> None:
+        self.weight = 1
+        # Sums and weights, not means: means over batches or ranks of different sizes cannot be combined.
+        self._totals: dict[str, list[Any]] = {}
+
+    def add(self, name: str, value: Any, weight: float | None = None) -> None:
+        """Add a mean over `weight` samples.
+
+        Args:
+            name: Name without prefix.
+            value: Number or tensor with one element; it is detached.
+            weight: Number of samples. Default: number of samples of the current batch.
+        """
+        weight = self.weight if weight is None else weight
+        value = to_widest_float(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
+        total = self._totals.setdefault(name, [0.0, 0])
+        total[0] = total[0] + value * weight
+        total[1] += weight
+
+    def results(self, ranks: Collectives) -> dict[str, float]:
+        """Return the means by name, over the samples of all ranks. A collective call; one copy from each device."""
+        sums = to_floats([total for total, _ in self._totals.values()])
+        weights = [weight for _, weight in self._totals.values()]
+        own = dict(zip(self._totals, zip(sums, weights, strict=True), strict=True))
+        # Ranks may have logged different metrics, so the names of all ranks are merged, those of rank 0 first.
+        totals = ranks.all_gather("validation means", own)
+        return {
+            name: _weighted_mean([total[name] for total in totals if name in total])
+            for name in ChainMap(*reversed(totals))
+        }
+
+
+class MetricStore:
+    """All metrics of a run: one buffer per metric, windows over the buffers, and the latest validation results.
+
+    Attributes:
+        results: Latest results of validations and tests, by full name.
+        epoch: Window over the current epoch.
+        watched: Whether a hook reads means; otherwise only the last loss is stored.
+        row: Number of the iteration to which logged values belong; the bus increments it after each iteration.
+    """
+
+    def __init__(self) -> None:
+        self.results = Metrics()
+        self.has_reader = False
+        self._pending_loss: Any = None
+        self.row = 0
+        self._buffers: dict[str, MetricBuffer] = {}
+        self._buffer_by_logged_name: dict[str, MetricBuffer] = {}
+        self._windows: dict[str, Window] = {}
+        self._evaluation: EvaluationMeans | None = None
+        self.epoch = self.window("epoch")
+
+    def window(self, name: str) -> Window:
+        """Return the window with this name, which is created on first use.
+
+        The window computes means over the values logged since its last reset. A resumed run restores it from the
+        checkpoint.
+        """
+        # The store creates the window "epoch" itself; every other window has a reader.
+        self.has_reader = self.has_reader or name != "epoch"
+        return self._get_or_create_window(name)
+
+    def means(self, window: Window) -> Metrics:
+        """Return the mean of each metric of a window and the number of its nonfinite values. Syncs with the device."""
+        return self.means_of_windows([window])[0]
+
+    def means_of_windows(self, windows: Iterable[Window]) -> list[Metrics]:
+        """Return the means of multiple windows, with one device synchronization for all."""
+        return [Metrics(*means) for means in compute_means(windows)]
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Log values of the current iteration or validation batch. Does not synchronize with the device.
+
+        Args:
+            values: Numbers or tensors with one element, by name; a name without a slash gets the prefix `train/`.
+
+        Raises:
+            MetricError: If a value is not a single number.
+        """
+        for name, value in values.items():
+            if not is_scalar(value):
+                raise MetricError(_not_a_number_message(name, value))
+            if self._evaluation is None:
+                self._append(name, value)
+            else:
+                self._evaluation.add(name, value)
+
+    def log_outputs(self, outputs: Any, loss: Any) -> None:
+        """Log the return value of a step: the loss and every number in the outputs.
+
+        Args:
+            outputs: Dict, of which the loss and the zero-dimensional values are logged; or the loss itself.
+            loss: Loss, if it is passed separately.
+
+        Raises:
+            MetricError: If `loss` is not a single number.
+        """
+        is_dict = isinstance(outputs, dict)
+        output_loss = outputs.get("loss") if is_dict else outputs
+        # Without a reader, a reference to the loss is stored; copying it would launch a kernel in each iteration.
+        if not self.has_reader and self._evaluation is None:
+            output_loss = output_loss if loss is None else loss
+            self._pending_loss = output_loss.detach() if getattr(output_loss, "requires_grad", False) else output_loss
+            return
+        put = self._append if self._evaluation is None else self._evaluation.add
+        if loss is not None:
+            self.log({"loss": loss})
+        elif output_loss is not None and is_scalar(output_loss):
+            put("loss", output_loss)
+        for name, value in outputs.items() if is_dict else ():
+            if type(name) is str and name != "loss" and _is_number(value):
+                put(name, value)
+
+    def latest(self) -> Metrics:
+        """Return the latest value of each metric, including validation results. Synchronizes with the device."""
+        self._log_pending_loss()
+        values = to_floats([column.last() for column in self._buffers.values()])
+        return Metrics(dict(zip(self._buffers, values, strict=True))) | self.results
+
+    def set_evaluation(self, evaluation: EvaluationMeans | None) -> None:
+        """Direct logged values to an evaluation; None for the buffers of training."""
+        self._evaluation = evaluation
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return buffers, windows and results, as built-in Python types and tensors."""
+        self._log_pending_loss()
+        columns = {
+            name: {"values": column.values(), "count": column.count, "open": column.row == self.row}
+            for name, column in self._buffers.items()
+        }
+        windows = {name: window.state_dict() for name, window in sorted(self._windows.items())}
+        return {"columns": columns, "windows": windows, "results": dict(self.results)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`, including windows that have not been requested yet."""
+        self.results, self._pending_loss = Metrics(state["results"]), None
+        self._buffers.clear()
+        self._buffer_by_logged_name.clear()
+        for name, column in state["columns"].items():
+            row = self.row if column["open"] else -1
+            self._buffers[name] = make_buffer(name, column["values"], column["count"], row)
+        for window in self._windows.values():
+            window.reset()
+        for name, part in state["windows"].items():
+            self._get_or_create_window(name).load_state_dict(part)
+
+    def _get_or_create_window(self, name: str) -> Window:
+        if name not in self._windows:
+            self._windows[name] = Window(name, self._buffers)
+        return self._windows[name]
+
+    def _log_pending_loss(self) -> None:
+        """Log the loss of which only a reference was stored."""
+        loss, self._pending_loss = self._pending_loss, None
+        if loss is not None and is_scalar(loss):
+            self._append("loss", loss)
+
+    def _append(self, name: str, value: Any) -> None:
+        column = self._buffer_by_logged_name.get(name)
+        if column is None or (column.device is None and hasattr(value, "detach")):
+            column = self._get_buffer(name, value)
+        # A second value in the same iteration replaces the first. A full buffer is summed before it is overwritten.
+        if column.row == self.row:
+            column.count -= 1
+            for window in self._windows.values():
+                window.replace_last(column)
+        elif column.count % CHUNK_SIZE == 0 and column.count:
+            # Windows that were reset together share a part, whose sum is computed once.
+            summed = functools.cache(WindowPart.total)
+            for window in self._windows.values():
+                window.flush_chunk(column, summed)
+        column.row = self.row
+        column.append(value)
+
+    def _get_buffer(self, name: str, value: Any) -> MetricBuffer:
+        """Return the buffer of a metric; if values now arrive from another device, move it to that device."""
+        full = name if "/" in name else f"train/{name}"
+        old = self._buffers.get(full)
+        if old is None:
+            column = make_buffer(full, [], 0, -1, like=value)
+        elif old.accepts(value):
+            column = old
+        else:
+            column = make_buffer(full, old.values(), old.count, old.row, like=value)
+            self._buffer_by_logged_name = {
+                key: cached for key, cached in self._buffer_by_logged_name.items() if cached is not old
+            }
+        self._buffers[full] = self._buffer_by_logged_name[name] = column
+        return column
+
+
+def _weighted_mean(totals: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of (sum, weight) pairs, NaN if the total weight is 0."""
+    weight = sum(weight for _, weight in totals)
+    return exact_sum([total for total, _ in totals]) / weight if weight else math.nan
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is a single real number: int, float, bool, or a tensor or array with one element."""
+    return _is_number(value) or math.prod(getattr(value, "shape", (0,))) == 1
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, or a tensor or array without dimensions."""
+    dimensions = getattr(value, "ndim", None)
+    return isinstance(value, (int, float)) if dimensions is None else dimensions == 0
+
+
+def _not_a_number_message(name: str, value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    description = f"a {type(value).__name__}" if shape is None else f"a value of shape {tuple(shape)}"
+    return (
+        f"Metric {name!r}: expected a single number, got {description}. Log other data with log_images, log_histograms "
+        "or log_text."
+    )

@@ -1,0 +1,150 @@
+"""Validation and conversion of the arguments of a Trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from hookbus._config.hooks import get_default_hooks, merge_defaults
+from hookbus._events.checks import as_hook_list
+from hookbus._utils.arguments import check_count
+from hookbus.distributed.process_group import local_device
+from hookbus.errors import ConfigError
+
+__all__ = ["check_arguments", "check_model", "resolve_device", "resolve_hooks", "validate_limit", "resolve_optimizer"]
+
+FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
+
+
+def check_model(model: object) -> None:
+    """Raise if the model is not a module.
+
+    Raises:
+        ConfigError: If `model` is another object, such as a run file.
+    """
+    if isinstance(model, nn.Module):
+        return
+    type_name = type(model).__name__
+    raise ConfigError(
+        [
+            f"model: should be a torch.nn.Module, got {type_name}. Use Trainer.from_file(path) for a run file, or "
+            "hookbus.trainer.from_file.trainer_from_config(Trainer, config) for a loaded configuration."
+        ]
+    )
+
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Validate the arguments of a Trainer.
+
+    Args:
+        arguments: Arguments by name; other names are ignored.
+
+    Raises:
+        ConfigError: If an argument is invalid. All problems are listed.
+    """
+    arguments.raise_config_error(
+        [
+            *(arguments.check_bool(name, arguments[name]) for name in FLAGS),
+            *(arguments.check_loader(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
+            *(arguments.check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "scheduler")),
+            *(arguments.check_path(name, arguments[name]) for name in ("work_dir", "load_from")),
+            arguments.check_callable(
+                "loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"
+            ),
+            arguments.check_callable("step_fn", arguments["step_fn"], "a function of model and batch"),
+            arguments.check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
+            arguments.check_seed("seed", arguments["seed"]),
+            arguments.check_mapping("config", arguments["config"]),
+            arguments.check_has_method("scheduler", arguments["scheduler"], "step"),
+        ]
+    )
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Return the device of this process, with its index.
+
+    Args:
+        device: Device, or "auto" for the available accelerator, else the CPU.
+
+    Returns:
+        The device.
+
+    Raises:
+        ConfigError: If the device cannot be used.
+    """
+    if device == "auto":
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        return local_device(accelerator if accelerator is not None else torch.device("cpu"))
+    try:
+        return torch.empty(0, device=local_device(torch.device(device))).device
+    except (
+        AssertionError,
+        RuntimeError,
+        TypeError,
+    ) as error:  # torch raises different types for unknown names, missing backends and invalid indices
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ConfigError(
+            [f"device: {device!r} cannot be used: {reason}. Pass 'auto' to use the available device."]
+        ) from None
+
+
+def resolve_optimizer(
+    optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, model: nn.Module
+) -> Optimizer | None:
+    """Return the optimizer; call a factory with the parameters of the model.
+
+    Args:
+        optimizer: Optimizer, function of the parameters, or None.
+        model: Model.
+
+    Returns:
+        The optimizer, or None.
+
+    Raises:
+        ConfigError: If the argument is neither an optimizer nor callable.
+    """
+    # A class is a factory, even if it defines `param_groups` as a class attribute.
+    if optimizer is None or (hasattr(optimizer, "param_groups") and not isinstance(optimizer, type)):
+        return optimizer  # type: ignore[return-value]
+    if not callable(optimizer):
+        raise ConfigError([f"optimizer: should be an optimizer or a function of the parameters, got {optimizer!r}."])
+    return optimizer(model.parameters())
+
+
+def validate_limit(name: str, limit: int | None) -> int | None:
+    """Return a validated training limit.
+
+    Args:
+        name: "epochs" or "iterations", for the message.
+        limit: Limit, or None for no limit.
+
+    Returns:
+        The limit.
+
+    Raises:
+        ConfigError: If the limit is not a non-negative integer.
+    """
+    if limit is not None:
+        check_count(limit, name, minimum=0)
+    return limit
+
+
+def resolve_hooks(hooks: Iterable[object], default_hooks: bool, work_dir: object) -> list[Any]:
+    """Return the hooks of a Trainer: the default hooks that no user hook replaces, then the user hooks.
+
+    Args:
+        hooks: User hooks.
+        default_hooks: Whether to add the default hooks.
+        work_dir: Work directory. If None, default hooks that require a work directory are omitted.
+
+    Returns:
+        The hooks.
+    """
+    defaults = get_default_hooks() if default_hooks else []
+    return merge_defaults(
+        as_hook_list(hooks), [hook for hook in defaults if work_dir is not None or not hook.requires_work_dir]
+    )

@@ -1,0 +1,254 @@
+"""Construction of a Trainer from a run file: model, data, optimizer, scheduler and loss by name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from hookbus._config.factories import Factories, accepted_keywords
+from hookbus._config.load import parse_config
+from hookbus._config.models import RunConfig
+from hookbus._config.yaml import Path
+from hookbus._training.lr_scheduler import LRSchedulerStepper
+from hookbus._utils.imports import describe_error
+from hookbus.data.resumable_loader import Splits
+from hookbus.data.rng import seed_everything
+from hookbus.errors import ConfigError, HookbusError
+
+if TYPE_CHECKING:
+    from hookbus.trainer.setup import TrainerSetup
+
+__all__ = ["trainer_from_config", "trainer_from_file"]
+
+TrainerType = TypeVar("TrainerType", bound="TrainerSetup")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedType:
+    """Type that the factory of a section should return.
+
+    Attributes:
+        name: Description for messages.
+        fits: Predicate for built objects.
+    """
+
+    name: str
+    accepts: Callable[[Any], bool]
+
+
+MODEL = ExpectedType("a torch.nn.Module", lambda value: isinstance(value, nn.Module))
+OPTIMIZER = ExpectedType("an optimizer", lambda value: hasattr(value, "param_groups"))
+SCHEDULER = ExpectedType("a scheduler with a step() method", lambda value: callable(getattr(value, "step", None)))
+LOSS = ExpectedType("a callable", callable)
+DATA = ExpectedType(
+    "datasets as a tuple (train, val, test), a mapping with these keys, or hookbus.Splits",
+    lambda value: value is not None,
+)
+
+
+def trainer_from_file(
+    cls: type[TrainerType], path: str | os.PathLike[str], overrides: Iterable[str] = (), *, overwrite: bool = False
+) -> TrainerType:
+    """Build the trainer of a run file.
+
+    Args:
+        cls: Trainer class.
+        path: Path of the run file.
+        overrides: Overrides `a.b=value` and `~a.b`, as on the command line. Default: none.
+        overwrite: Remove an existing run in the work directory. Default: False.
+
+    Returns:
+        The trainer.
+
+    Raises:
+        ConfigError: If the file is invalid, or if an object cannot be found or built. The error lists all problems
+            with their locations. Nothing is built from an invalid file.
+    """
+    config, problems = parse_config(path, overrides)
+    return _build_trainer(cls, config, problems, overwrite)
+
+
+def trainer_from_config(cls: type[TrainerType], config: RunConfig, *, overwrite: bool = False) -> TrainerType:
+    """Build the trainer of a configuration that is already loaded, see `trainer_from_file`."""
+    return _build_trainer(cls, config, [], overwrite)
+
+
+def _build_trainer(cls: type[TrainerType], config: RunConfig, problems: list[str], overwrite: bool) -> TrainerType:
+    factories = Factories(config)
+    if problems or factories.problems:
+        raise ConfigError(config.sort_problems([*problems, *factories.problems]))
+    # Before the model is built, so that its initial weights are reproducible.
+    seed_everything(config.seed)
+    parts = _TrainerBuilder(config, factories)
+    if parts.problems:
+        raise ConfigError(config.sort_problems(parts.problems))
+    assert parts.model is not None
+    assert config.training is not None
+    return cls(
+        parts.model,
+        parts.optimizer,
+        parts.loss,
+        **parts.loaders,
+        scheduler=parts.scheduler,
+        scheduler_interval=config.scheduler.interval if config.scheduler else "epoch",
+        scheduler_monitor=config.scheduler.monitor if config.scheduler else None,
+        **config.training.model_dump(),
+        work_dir=config.work_dir,
+        hooks=factories.hooks,
+        default_hooks=config.default_hooks,
+        order=config.order,
+        metrics=factories.metrics,
+        device=config.device,
+        seed=config.seed,
+        resume=config.resume,
+        load_from=config.load_from.path if config.load_from else None,
+        load_weights=config.load_from.weights if config.load_from else "raw",
+        load_strict=config.load_from.strict if config.load_from else True,
+        overwrite=overwrite,
+        config=config,
+    )
+
+
+class _TrainerBuilder:
+    """Build the objects of a run file and collect the error messages."""
+
+    def __init__(self, config: RunConfig, factories: Factories) -> None:
+        self._config, self._factories = config, factories
+        self.problems: list[str] = []
+        splits = self._build_splits()
+        self.model = self._build_model(splits)
+        self.loss = self._build_loss()
+        self.optimizer = self._build_optimizer()
+        self.scheduler = self._build_scheduler()
+        self.loaders = self._build_loaders(splits)
+
+    def _build_splits(self) -> Splits | None:
+        assert self._config.dataset is not None
+        value = self._build("dataset", self._config.dataset.settings, DATA)
+        try:
+            return None if value is None else _to_splits(value)
+        except TypeError:
+            self._add_problem(("dataset", "type"), f"should return {DATA.name}, got {_describe_type(value)}.")
+            return None
+
+    def _build_model(self, splits: Splits | None) -> nn.Module | None:
+        """Build the model. Pass the input shape and the number of classes if its factory accepts them."""
+        factory, section = self._factories.model, self._config.model
+        assert factory is not None
+        assert section is not None
+        shape_arguments = {"input_shape": splits.input_shape, "num_classes": splits.num_classes} if splits else {}
+        known = accepted_keywords(factory)
+        extra = {k: v for k, v in shape_arguments.items() if v is not None and k in known and k not in section.settings}
+        return self._build("model", section.settings, MODEL, **extra)  # type: ignore[no-any-return]
+
+    def _build_loss(self) -> Any:
+        """Return the loss function, or None if the model returns its loss."""
+        value, section = self._factories.loss, self._config.loss
+        settings = {} if section is None or isinstance(section, str) else section.settings
+        if inspect.isclass(value):
+            return self._build("loss", settings, LOSS)
+        return functools.partial(value, **settings) if value is not None and settings else value
+
+    def _build_optimizer(self) -> Any:
+        """Build the optimizer of all parameters."""
+        # Without a model, a dummy parameter shows whether the settings of the optimizer are valid.
+        parameters = list(self.model.parameters()) if self.model is not None else [nn.Parameter(torch.zeros(1))]
+        return self._build("optimizer", self._config.optimizer.settings, OPTIMIZER, parameters)
+
+    def _build_scheduler(self) -> Any:
+        section = self._config.scheduler
+        if section is None or self.optimizer is None:
+            return None
+        value = self._build("scheduler", section.settings, SCHEDULER, self.optimizer)
+        try:
+            LRSchedulerStepper(value, section.interval, section.monitor).dry_run(1)
+        except ConfigError as error:
+            self._add_problem(("scheduler", "type"), str(error).removeprefix("scheduler_monitor: "))
+        return value
+
+    def _build_loaders(self, splits: Splits | None) -> dict[str, Any]:
+        """Build a loader for each available split."""
+        if splits is None:
+            return {}
+        if splits.train is None:
+            self._add_problem(("dataset", "type"), "its training dataset is missing. Return a dataset for 'train'.")
+        value = {"train": splits.train, "val": splits.val, "test": splits.test}
+        return {f"{name}_loader": self._build_loader(name, split) for name, split in value.items() if split is not None}
+
+    def _build_loader(self, name: str, split: Any) -> Any:
+        if isinstance(split, Mapping):
+            return {key: self._build_loader(f"{name} {key!r}", dataset) for key, dataset in split.items()}
+        if isinstance(split, DataLoader) or not hasattr(split, "__getitem__"):
+            if not hasattr(split, "__iter__"):
+                self._add_problem(
+                    ("dataset", "type"), f"its {name} data should be {DATA.name}, got {_describe_type(split)}."
+                )
+            return split
+        assert self._config.dataset is not None
+        try:
+            return DataLoader(split, batch_size=self._config.dataset.batch_size, **self._loader_options(name, split))
+        except Exception as error:
+            self._add_problem(("dataset",), f"cannot create a loader of its {name} data: {describe_error(error)}.")
+            return None
+
+    def _loader_options(self, name: str, split: Any) -> dict[str, Any]:
+        options = self._config.loader.model_dump()
+        # The DataLoader rejects `shuffle` for iterable datasets.
+        if name != "train" or isinstance(split, IterableDataset):
+            options.pop("shuffle")
+        if name != "train":
+            options.pop("drop_last")
+        # The DataLoader rejects these options without workers.
+        if not options["num_workers"]:
+            options.pop("prefetch_factor")
+            options.pop("persistent_workers")
+        return options
+
+    def _build(self, section: str, settings: Mapping[str, Any], kind: ExpectedType, *first: Any, **extra: Any) -> Any:
+        """Call the factory of a section. Report an error and return None if it fails or returns another type."""
+        try:
+            value = getattr(self._factories, section)(*first, **settings, **extra)
+        except HookbusError as error:
+            self._report_factory_error(section, settings, str(error))
+        except (Exception, SystemExit) as error:
+            self._report_factory_error(section, settings, describe_error(error), "cannot be built: {}.")
+        else:
+            if kind.accepts(value):
+                return value
+            self._add_problem((section, "type"), f"should return {kind.name}, got {_describe_type(value)}.")
+        return None
+
+    def _report_factory_error(
+        self, section: str, settings: Mapping[str, Any], cause: str, template: str = "{}"
+    ) -> None:
+        """Report the error of a factory at the argument that the message names, else at the type."""
+        keys = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
+        place = keys[0] if len(keys) == 1 else "type"
+        self._add_problem((section, place), template.format(cause.removeprefix(f"{place}: ")))
+
+    def _add_problem(self, path: Path, message: str) -> None:
+        self.problems.append(self._config.format_problem(path, message))
+
+
+def _to_splits(value: Any) -> Splits:
+    """Convert the return value of a dataset factory to `Splits`."""
+    if isinstance(value, Splits):
+        return value
+    if isinstance(value, Mapping):
+        return Splits(**value)
+    if isinstance(value, (tuple, list)):
+        return Splits(*value)
+    return Splits(value)
+
+
+def _describe_type(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

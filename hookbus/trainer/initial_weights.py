@@ -1,0 +1,156 @@
+"""Validation and loading of the files that a run starts from, and location of its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hookbus._run.resume import check_checkpoints, checkpoints_of
+from hookbus._run.work_dir import read_status, write_error
+from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint.load import check_compatible, load_on_meta, resolve_path, verify_checkpoint
+from hookbus.checkpoint.state import (
+    check_resumable,
+    extract_weights,
+    find_latest_checkpoint,
+    load_weights,
+    read_checkpoint,
+)
+from hookbus.distributed.sharding import sharding_of
+from hookbus.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+    from hookbus.trainer.setup import TrainerSetup
+
+__all__ = ["check_files", "get_checkpoint_directory", "file_checks", "load_for_test", "load_initial_weights"]
+
+
+def check_files(trainer: TrainerSetup) -> None:
+    """Raise if the files that a run starts from are not valid checkpoints. Tensor data are not loaded.
+
+    Raises:
+        CheckpointError: If a file does not exist, is not a checkpoint, or does not match the model.
+    """
+    for key, path in _initial_files(trainer):
+        _check_metadata(trainer, key, path)
+
+
+def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
+    """Load the initial weights of a run, unless the run continues from another one.
+
+    Raises:
+        CheckpointError: If the file is not a checkpoint, or does not match the model.
+    """
+    if trainer.load_from is None or run.iters_done or trainer.resume not in ("never", "auto"):
+        return
+    checkpoint = read_checkpoint(trainer.load_from, layout=sharding_of(run.model))
+    run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
+    averaged = trainer.load_weights == "averaged"
+    load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
+
+
+def load_for_test(trainer: TrainerSetup, path: Path) -> None:
+    """Configure a trainer to load the weights that validations evaluated: averaged weights if there are any.
+
+    Args:
+        trainer: Trainer. Its `load_from`, `load_weights` and `load_strict` are set.
+        path: Path of the checkpoint.
+
+    Raises:
+        CheckpointError: If the file does not exist, or is not a checkpoint.
+    """
+    with _prefix_errors("load_from"):
+        has_averages = "ema_state_dict" in load_on_meta(path)
+    trainer.load_from, trainer.load_weights, trainer.load_strict = path, "averaged" if has_averages else "raw", True
+
+
+def file_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
+    """Return the file checks of `hookbus check`. Each check returns a line that describes the training, or raises."""
+    return [
+        *(partial(_check_file, trainer, *file) for file in _initial_files(trainer)),
+        partial(_check_automatic_resume, trainer),
+        partial(_check_checkpoints_directory, trainer),
+    ]
+
+
+def get_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
+    """Return the directory of the checkpoints of an idle trainer, or None if it writes none.
+
+    Args:
+        trainer: Trainer. A checkpoint hook may define its own directory.
+    """
+    # The idle run stands in for the next run, so the same lookup as in training applies.
+    idle = trainer.bus.current
+    if trainer.work_dir is not None:
+        idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
+    for hook in trainer.bus.hooks.values():
+        if hasattr(hook, "plan") and hasattr(hook, "write"):
+            idle.provide("checkpoint_saver", hook)
+    return checkpoints_of(idle)
+
+
+def _initial_files(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
+    """Return the files that a run starts from, with the argument that names them. Empty if a run is continued."""
+    if trainer.resume not in ("auto", "never"):
+        return [("resume", trainer.resume)]
+    continues = trainer.resume == "auto" and trainer.work_dir is not None and read_status(Path(trainer.work_dir))
+    return [] if trainer.load_from is None or continues else [("load_from", trainer.load_from)]
+
+
+def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
+    """Verify the checksum of a requested checkpoint and its compatibility with the model."""
+    if Path(path).is_dir() or atomic_files.read_sidecar(Path(path)) is not None:
+        verify_checkpoint(resolve_path(path))
+    _check_metadata(trainer, key, path)
+    return f"{key}: {path}"
+
+
+def _check_automatic_resume(trainer: TrainerSetup) -> str:
+    """Verify the checkpoint that automatic resume would load."""
+    directory = get_checkpoint_directory(trainer) if trainer.resume == "auto" else None
+    newest = None if directory is None else find_latest_checkpoint(directory)
+    if newest is None:
+        if directory is not None and trainer.work_dir is not None:
+            check_checkpoints([directory], read_status(Path(trainer.work_dir)), Path(trainer.work_dir))
+        return ""
+    path, _, skipped = newest
+    _check_metadata(trainer, "resume", path)
+    return "\n".join([*(f"resume: {message}" for message in skipped), f"resume: {path}"])
+
+
+def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
+    """Raise if the directory of the checkpoint hook is not writable."""
+    directory = get_checkpoint_directory(trainer)
+    inside = trainer.work_dir is not None and directory is not None and directory.is_relative_to(trainer.work_dir)
+    if directory is None or inside:
+        return ""
+    if reason := write_error(directory):
+        raise CheckpointError(
+            f"The checkpoint directory {directory} cannot be written: {reason}. Set another directory."
+        )
+    return f"checkpoints: {directory}"
+
+
+def _check_metadata(trainer: TrainerSetup, key: str, path: str | Path) -> None:
+    """Raise if a file is not a checkpoint or does not match the model."""
+    with _prefix_errors(key):
+        outline = load_on_meta(path)
+    with _prefix_errors(f"{key}: {path}"):
+        if key == "resume":
+            check_resumable(outline)
+        weights = extract_weights(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
+        # A listener of this point may change the state dict after loading, so its keys are not known yet.
+        if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
+            check_compatible(trainer.model, weights, strict=key == "resume" or trainer.load_strict)
+
+
+@contextmanager
+def _prefix_errors(prefix: str) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError as error:
+        raise type(error)(f"{prefix}: {error}") from error

@@ -1,0 +1,143 @@
+"""Runs of a Trainer. Each call of `fit`, `validate` and `test` is a run that continues from the previous one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookbus._run.run import Run
+from hookbus._run.session import acquire_work_dir, ensure_no_active_run, run_scope
+from hookbus._training.evaluation import evaluate
+from hookbus.data.loaders import loader_length
+from hookbus.data.rng import rank_seed, seed_everything
+from hookbus.distributed.process_collectives import get_collectives
+from hookbus.trainer.initial_weights import check_files
+
+if TYPE_CHECKING:
+    from hookbus._run.validation import Evaluator, Kind
+    from hookbus._run.work_dir import WorkDir
+    from hookbus.lifecycle import Mode
+    from hookbus.trainer.setup import TrainerSetup
+
+__all__ = ["TrainerRuns"]
+
+
+class TrainerRuns:
+    """Create the runs of a Trainer and store the state that is shared between runs.
+
+    Args:
+        trainer: Trainer. Its attributes are read at the start of each run.
+        resume: Checkpoint that the first training resumes from: "never", "auto" or a path.
+    """
+
+    def __init__(self, trainer: TrainerSetup, resume: str | Path) -> None:
+        self._trainer = trainer
+        self._pending_resume = resume
+        self._directory: Path | None = None
+        self._services: dict[str, Any] = {}
+
+    def provide(self, name: str, service: Any) -> None:
+        """Provide a service to hooks in the current run and in all later runs."""
+        self._services[name] = service
+        self._trainer.bus.current.provide(name, service)
+
+    @contextmanager
+    def run_scope(self, mode: Mode) -> Iterator[Run]:
+        """Context manager for one run, from `before_run` to `cleanup`.
+
+        Args:
+            mode: "train", "val" or "test".
+
+        Yields:
+            The run.
+
+        Raises:
+            HookbusError: If the run cannot start, see `hookbus._run.session.living`.
+        """
+        trainer = self._trainer
+        ensure_no_active_run(trainer.bus)
+        # The bus may have been used by a custom loop in between. Only runs of this trainer are continued.
+        earlier = trainer.bus.current if trainer.bus.current.trainer is trainer else None
+        if earlier is None:
+            check_files(trainer)
+            # Only the first run seeds the RNGs: a later run continues from the RNG states of the previous one.
+            if trainer.seed is not None:
+                seed_everything(rank_seed(trainer.seed, trainer.ranks.rank))
+        # Validation and test resume from an explicit checkpoint, but not from "auto", which only applies to training.
+        resume = self._pending_resume if mode == "train" or self._pending_resume != "auto" else "never"
+        run = self.create(mode, self._acquire_work_dir(mode, resume), earlier)
+        with run_scope(run, resume):
+            if resume == self._pending_resume:
+                self._pending_resume = "never"
+            yield run
+
+    def create(self, mode: Mode, work_dir: WorkDir | None = None, earlier: Run | None = None) -> Run:
+        """Create a run without starting it.
+
+        Args:
+            mode: "train", "val" or "test".
+            work_dir: Work directory, or None for a run that writes no files. Default: None.
+            earlier: Run to continue from. Default: None.
+
+        Returns:
+            The run.
+        """
+        trainer = self._trainer
+        run = Run(
+            trainer.bus,
+            mode=mode,
+            model=trainer.model,
+            optimizer=trainer.optimizer,
+            scheduler=trainer.scheduler.scheduler,
+            scaler=trainer.steps.scaler,
+            trainer=trainer,
+            config=trainer.config,
+            device=trainer.device,
+            seed=trainer.seed,
+            epochs=trainer.epochs,
+            iterations=trainer.iterations,
+            validate=self._get_evaluator("val"),
+            test=self._get_evaluator("test"),
+            work_dir=work_dir,
+            ranks=get_collectives(trainer.device),
+            continues=earlier,
+        )
+        self._connect(run)
+        return run
+
+    def _connect(self, run: Run) -> None:
+        """Connect a run with the loaders, the scheduler and the services of the trainer."""
+        trainer = self._trainer
+        run.train_loader, run.val_loader, run.test_loader = (
+            trainer.train_loader,
+            trainer.val_loader,
+            trainer.test_loader,
+        )
+        run.training_data.part, run.decisions.every = trainer.train_shard, trainer.agree_every
+        run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
+        run.validations.on_results = trainer.scheduler.after_validation
+        for name, service in self._services.items():
+            run.provide(name, service)
+
+    def _get_evaluator(self, kind: Kind) -> Evaluator | None:
+        """Return the function that runs a validation or test, or None if the trainer has no loader for it."""
+        trainer, loader = self._trainer, f"{kind}_loader"
+        if getattr(trainer, loader) is None:
+            return None
+        return lambda run: evaluate(run, kind, getattr(trainer, loader), trainer.eval_metrics, trainer.device)
+
+    def _acquire_work_dir(self, mode: Mode, resume: str | Path) -> WorkDir | None:
+        """Return the work directory of a run, or None.
+
+        The first training determines the directory of all later runs.
+        """
+        trainer = self._trainer
+        if self._directory is not None:
+            return acquire_work_dir(self._directory, "auto", False, trainer.ranks)
+        if mode != "train":
+            return acquire_work_dir(trainer.work_dir, "auto", False, trainer.ranks)
+        work_dir = acquire_work_dir(trainer.work_dir, resume, trainer.overwrite, trainer.ranks)
+        self._directory = work_dir.path if work_dir is not None else None
+        return work_dir

@@ -1,0 +1,222 @@
+"""Construction of a Trainer: its arguments, its parts, hooks and services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hookbus._events.table import Order
+from hookbus._run.session import resume_from
+from hookbus._training.eval_metrics import build_metrics
+from hookbus._training.lr_scheduler import LRSchedulerStepper
+from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
+from hookbus._training.steps import Precision
+from hookbus._utils.arguments import check_count
+from hookbus.bus import HookBus
+from hookbus.distributed.process_collectives import get_collectives
+from hookbus.distributed.unwrap import unwrap_ddp
+from hookbus.trainer.arguments import (
+    check_arguments,
+    check_model,
+    resolve_device,
+    resolve_hooks,
+    resolve_optimizer,
+    validate_limit,
+)
+from hookbus.trainer.checking import check_ready, check_trainer
+from hookbus.trainer.runs import TrainerRuns
+
+if TYPE_CHECKING:
+    from hookbus._config.models import RunConfig
+
+__all__ = ["TrainerSetup"]
+
+
+class TrainerSetup:
+    """Base class of `Trainer` with everything except the loop."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+        loss_fn: Callable[[Any, Any], Tensor] | None = None,
+        train_loader: Iterable[Any] | None = None,
+        val_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+        test_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+        *,
+        scheduler: Any = None,
+        scheduler_interval: Literal["epoch", "step"] = "epoch",
+        scheduler_monitor: str | None = None,
+        epochs: int | None = None,
+        iterations: int | None = None,
+        work_dir: str | Path | None = "runs/train",
+        hooks: Iterable[object] = (),
+        default_hooks: bool = True,
+        order: Order = "nested",
+        metrics: Iterable[Any] | Mapping[str, Any] = (),
+        step_fn: Callable[[nn.Module, Any], Any] | None = None,
+        accumulate: int = 1,
+        precision: Precision = "fp32",
+        clip_grad_norm: float | None = None,
+        distributed: Distributed = "ddp",
+        ddp: Mapping[str, Any] | None = None,
+        fsdp2: Mapping[str, Any] | None = None,
+        agree_every: int = 1,
+        validate_first: bool = False,
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+        resume: Literal["auto", "never"] | str | Path = "never",
+        load_from: str | Path | None = None,
+        load_weights: Literal["raw", "averaged"] = "raw",
+        load_strict: bool = True,
+        overwrite: bool = False,
+        config: RunConfig | Mapping[str, Any] | None = None,
+    ) -> None:
+        """Create a trainer.
+
+        Args:
+            model: Model to train.
+            optimizer: Optimizer, or a function that takes the parameters and returns an optimizer. Default: None, for
+                `validate` and `test` only.
+            loss_fn: Loss function `loss_fn(output, target)`. Default: None, if the model or `step_fn` returns the loss.
+            train_loader: Training batches; an iterable that can be iterated in every epoch.
+            val_loader: Validation batches, or a mapping of names to loaders.
+            test_loader: Test batches, or a mapping of names to loaders.
+            scheduler: Learning-rate scheduler.
+            scheduler_interval: Unit after which the scheduler is stepped, "epoch" or "step". A scheduler that requires
+                a metric is stepped after each validation. Default: "epoch".
+            scheduler_monitor: Metric that the scheduler requires. Default: the validation loss.
+            epochs: Limit in epochs. Exactly one of `epochs` and `iterations` is required by `fit`.
+            iterations: Limit in iterations.
+            work_dir: Output directory, or None to write no files. Default: "runs/train".
+            hooks: Hooks to register. A hook of the type of a default hook replaces the default hook.
+            default_hooks: Add the installed hooks among logger, progress, iter_timer, checkpoint and preemption.
+                Default: True.
+            order: Order of hooks by priority, "nested" or "ascending", see `HookBus`. Default: "nested".
+            metrics: Metrics that validations compute: names, functions or torchmetrics objects. A mapping assigns
+                names.
+            step_fn: Function `step_fn(model, batch)` that returns the loss or a mapping with it. Replaces the call of
+                the model and the loss function.
+            accumulate: Number of micro-batches per optimizer step. Groups continue across epoch boundaries. Default: 1.
+            precision: "fp32", "bf16" or "fp16". Default: "fp32".
+            clip_grad_norm: Maximum norm of all gradients together, or None for no clipping. Default: None.
+            distributed: Strategy of a distributed run that torchrun started: "ddp"; "fsdp2" to shard the parameters; or
+                "none" for a model and loaders that are already distributed. Default: "ddp".
+            ddp: Options of `torch.nn.parallel.DistributedDataParallel`.
+            fsdp2: Options of FSDP2: `wrap`, class names of modules to shard separately, and `mesh`, the shape of the
+                device mesh, [shards] or [replicas, shards].
+            agree_every: Number of iterations between two synchronizations of requests across ranks. Default: 1.
+            validate_first: Run a sanity-check validation before training. Default: False.
+            device: Device, or "auto" for the available accelerator, else the CPU. Default: "auto".
+            seed: Seed of all random number generators at the start of training. Default: None, for no seeding.
+            resume: "never", "auto" for the newest checkpoint of the work directory if there is one, or the path of a
+                checkpoint. Default: "never".
+            load_from: File with initial weights.
+            load_weights: Weights to load from the file, "raw" or "averaged". Default: "raw".
+            load_strict: Require all keys to match. If False, mismatches are skipped with a warning. Default: True.
+            overwrite: Remove an existing run in the work directory. Default: False.
+            config: Configuration to store with the run.
+
+        Raises:
+            ConfigError: If an argument is invalid.
+            RegistrationError: If a hook is rejected.
+        """
+        check_model(model)
+        check_arguments(locals())  # all arguments by name; `locals()` must be evaluated before the first assignment
+        check_distributed(distributed)
+        check_count(agree_every, "agree_every")
+        self.device = resolve_device(device)
+        self.ranks = get_collectives(self.device)
+        # An optimizer factory is called after the model was sharded, because FSDP2 replaces the parameters.
+        self.model = unwrap_ddp(model.to(self.device))
+        maybe_apply_fsdp(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
+        self.optimizer = resolve_optimizer(optimizer, model)
+        self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
+        self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
+        self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
+        self.work_dir, self.resume, self.overwrite = work_dir, resume_from(resume), overwrite
+        self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
+        self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
+        self.eval_metrics, self.train_shard = build_metrics(metrics), train_shard_for(distributed, self.ranks)
+        self.steps = build_steps(
+            distributed,
+            self.ranks,
+            model,
+            ddp,
+            optimizer=self.optimizer,
+            loss_fn=loss_fn,
+            step_fn=step_fn,
+            accumulate=accumulate,
+            precision=precision,
+            clip_grad_norm=clip_grad_norm,
+            device=self.device,
+            on_optimizer_step=self.scheduler.after_optimizer_step,
+        )
+        self.bus = HookBus(order=order)
+        # The default actions; a hook with a `train_step` replaces the step of the loop.
+        self.bus.table.steps.update(
+            train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
+        )
+        self.runs = TrainerRuns(self, resume)
+        for hook in resolve_hooks(hooks, default_hooks, work_dir):
+            self.bus.register(hook)
+
+    @classmethod
+    def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
+        """Create a trainer from a run file.
+
+        Args:
+            path: Path of the run file.
+            overrides: Overrides `a.b=value` and `~a.b`, as on the command line. Default: none.
+
+        Returns:
+            The trainer.
+
+        Raises:
+            ConfigError: If the file is invalid. All errors are listed.
+        """
+        from hookbus.trainer.from_file import trainer_from_file
+
+        return trainer_from_file(cls, path, overrides)
+
+    def check(self) -> list[str]:
+        """Validate the setup without training. One batch of each loader is passed through the model.
+
+        Returns:
+            Lines that describe the training.
+
+        Raises:
+            HookbusError: If the training would fail. The message lists all errors.
+        """
+        check_ready(self)
+        return check_trainer(self)
+
+    def register_hook(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
+        """Register a hook, see `HookBus.register`.
+
+        Args:
+            hook: Hook to register.
+            name: Unique name. Default: the name of the hook.
+            priority: Priority of the hook. Default: the priority that the hook defines.
+
+        Returns:
+            The registered hook.
+
+        Raises:
+            RegistrationError: If the hook is rejected.
+        """
+        return self.bus.register(hook, name, priority=priority)
+
+    def register_service(self, name: str, service: Any) -> None:
+        """Provide a service to hooks, which access it by `run.get(name)`.
+
+        Args:
+            name: Name of the service.
+            service: The object.
+        """
+        self.runs.provide(name, service)

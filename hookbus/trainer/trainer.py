@@ -1,0 +1,132 @@
+"""The Trainer: a training loop that emits events and contains no policy.
+
+    before_run
+      before_train
+        for each epoch:
+          before_epoch
+            before_train_epoch
+              for each batch: before_train_iter, train_step, after_train_iter
+            after_train_epoch            -> validation, if requested
+          after_epoch                    -> checkpoints, stop
+      after_train
+    after_run, cleanup
+
+Hooks decide when to validate, save, stop and log. The loop only processes their requests.
+"""
+
+from __future__ import annotations
+
+from hookbus._run.interrupts import handle_interrupts
+from hookbus._run.run import Run
+from hookbus.data.batches import move_to_device
+from hookbus.hook import Hook
+from hookbus.metrics.results import Metrics
+from hookbus.trainer.arguments import validate_limit
+from hookbus.trainer.checking import check_ready
+from hookbus.trainer.initial_weights import load_initial_weights
+from hookbus.trainer.setup import TrainerSetup
+
+__all__ = ["Trainer"]
+
+
+class Trainer(TrainerSetup):
+    """Train a model and emit the events of the run."""
+
+    def fit(self, *, epochs: int | None = None, iterations: int | None = None) -> Run:
+        """Train up to the limit. A second call continues from the current state.
+
+        Args:
+            epochs: New limit in epochs, counted from the start of the first training.
+            iterations: New limit in iterations, counted from the start of the first training.
+
+        Returns:
+            The run. `run.outcome` is the reason for its end.
+
+        Raises:
+            LoopError: If the optimizer, the data or the limit is missing.
+            KeyboardInterrupt: On Ctrl-C, after a last checkpoint if a checkpoint hook is registered.
+        """
+        if epochs is not None or iterations is not None:
+            self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
+        check_ready(self)
+        with self.runs.run_scope("train") as run, handle_interrupts(run):
+            load_initial_weights(self, run)
+            self._train(run)
+        # `handle_interrupts` has converted the first Ctrl-C to a stop request, so the exception is raised again here.
+        if run.outcome == "interrupted":
+            raise KeyboardInterrupt
+        return run
+
+    train = fit
+
+    def _train(self, run: Run) -> None:
+        fire = self.bus.fire
+        if self.validate_first:
+            run.request_validation("before training")
+        self.scheduler.warn_if_never_stepped(run)
+        fire("before_train")
+        for _ in run.epochs():
+            fire("before_epoch")
+            fire("before_train_epoch")
+            self._train_epoch(run)
+            if self._validates_by_default():
+                run.request_validation("end of the epoch")
+            fire("after_train_epoch")
+            self.scheduler.after_epoch(run)
+            fire("after_epoch")
+        self._warn_pending_gradients(run)
+        fire("after_train")
+
+    def _train_epoch(self, run: Run) -> None:
+        assert self.train_loader is not None
+        # Looked up once per epoch: this loop is the hot path.
+        calls, moves = self.bus.calls, self.device.type != "cpu"
+        for batch_idx, batch in run.batches(self.train_loader):
+            if moves:
+                batch = move_to_device(batch, self.device)
+            calls.before_train_iter(batch_idx=batch_idx, batch=batch)
+            outputs = None if run.should_skip_iter else calls.train_step(run, batch)
+            calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
+            del batch, outputs  # release the batch and the graph before the next forward pass allocates its memory
+
+    def _validates_by_default(self) -> bool:
+        """Return whether to validate at the end of each epoch: the default unless a hook schedules validations."""
+        return self.val_loader is not None and not any(
+            isinstance(hook, Hook) and hook.schedules_validation for hook in self.bus.hooks.values()
+        )
+
+    def _warn_pending_gradients(self, run: Run) -> None:
+        """Warn if the last micro-batches did not trigger an optimizer step."""
+        if run.accumulated and not run.stops:
+            run.logger.warning(
+                "The last %s of %s accumulated micro-batches did not trigger an optimizer step. Resuming the run uses "
+                "them; to avoid it, set the number of iterations to a multiple of `accumulate`.",
+                run.accumulated,
+                self.steps.accumulate,
+            )
+
+    def validate(self) -> Metrics:
+        """Run a validation.
+
+        Returns:
+            Results by name, `val/...`.
+
+        Raises:
+            RequestError: If there is no `val_loader`.
+        """
+        with self.runs.run_scope("val") as run:
+            load_initial_weights(self, run)
+            return run.validate()
+
+    def test(self) -> Metrics:
+        """Run a test, with averaged weights if a hook maintains an average.
+
+        Returns:
+            Results by name, `test/...`.
+
+        Raises:
+            RequestError: If there is no `test_loader`.
+        """
+        with self.runs.run_scope("test") as run:
+            load_initial_weights(self, run)
+            return run.validations.execute("test", sanity=False)

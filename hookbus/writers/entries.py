@@ -1,0 +1,181 @@
+"""Entries of the queue of a `WriterHook`: created on the training thread, prepared on the writer's thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hookbus.writers.host_copies import to_number
+from hookbus.writers.tags import escape_surrogates
+from hookbus.writers.thread import NUMBERS, Entry, Report, Write
+from hookbus.writers.writer import RecordKey, Writer
+
+__all__ = ["EntryFactory", "WrittenSteps", "RecentRecords"]
+
+RECORD_TYPES = {
+    "image": ("images", Writer.write_image.__name__),
+    "histogram": ("histograms", Writer.write_histogram.__name__),
+    "text": ("texts", Writer.write_text.__name__),
+}
+"""Plural in messages and method of `Writer`, by type of record."""
+
+
+MAX_RECENT_NUMBERS = 500
+"""Maximum number of recent numbers in a checkpoint, which a kill may lose before they are written."""
+
+Numbers = Mapping[str, Callable[[], Any]]
+"""Functions that return a number, by full name; to be called on the writer's thread."""
+
+
+class RecentRecords:
+    """The most recent numbers and their steps, for writing them again after a kill."""
+
+    def __init__(self) -> None:
+        self._records: deque[tuple[int, Numbers]] = deque()
+        self._count = 0
+
+    def __iter__(self) -> Iterator[tuple[int, Numbers]]:
+        return iter(self._records)
+
+    def add(self, step: int, values: Numbers) -> None:
+        """Add the numbers of one step, and drop the oldest above the limit."""
+        self._records.append((step, values))
+        self._count += len(values)
+        # The last record is kept even if it exceeds the limit alone.
+        while len(self._records) > 1 and self._count > MAX_RECENT_NUMBERS:
+            self._count -= len(self._records.popleft()[1])
+
+    def to_builtin(self) -> list[Any]:
+        """Return steps and numbers as built-in Python types; values that are not numbers become strings."""
+        return [[step, {name: _to_builtin(read()) for name, read in values.items()}] for step, values in self]
+
+
+class WrittenSteps:
+    """Steps of the records that are already written, so that no record is written twice or out of order."""
+
+    def __init__(self) -> None:
+        self._last_steps: dict[tuple[str, str], int] = {}
+        self._existing: frozenset[RecordKey] = frozenset()
+        self._step = -1
+
+    def initialize(self, existing: Iterable[RecordKey], step: int) -> None:
+        """Initialize with the existing records of a backend.
+
+        Args:
+            existing: Keys of the records.
+            step: Step that the run resumes from.
+        """
+        self._existing, self._step = frozenset(existing), step
+        for kind, name, at in self._existing:
+            # Backends that cannot delete may contain records of steps after the checkpoint.
+            if at <= step:
+                self._last_steps[kind, name] = max(at, self._last_steps.get((kind, name), at))
+
+    def try_add(self, kind: str, name: str, step: int) -> bool:
+        """Return whether a record is to be written; if so, it counts as written.
+
+        Raises:
+            ValueError: If a record of a later step was written under this name.
+        """
+        newest = self._last_steps.get((kind, name))
+        if newest is not None and step < newest:
+            # A number of the checkpoint that was written again in case that a kill had lost it.
+            if step < self._step:
+                return False
+            raise ValueError(f"{name!r}: steps must increase, got step {step} after step {newest}")
+        self._last_steps[kind, name] = step
+        return step != newest and (kind, name, step) not in self._existing
+
+
+class EntryFactory:
+    """Factory of entries under the names of a backend, one entry per name and step.
+
+    Args:
+        stored_name: Maps a name to its name in the backend.
+        ledger: Steps that are already written.
+    """
+
+    def __init__(self, stored_name: Callable[[str], str], ledger: WrittenSteps) -> None:
+        self._backend_name, self._ledger = stored_name, ledger
+
+    def make_numbers(self, values: Numbers, step: int) -> Entry:
+        """Create an entry for the numbers of one step. Values that are not numbers are reported and skipped."""
+        return Entry(NUMBERS, partial(self._prepare_numbers, values, step), 100 * len(values))
+
+    def make_record(self, kind: str, name: str, step: int, read: Callable[[], Any], size: int, *more: Any) -> Entry:
+        """Create an entry for an image, histogram or text.
+
+        Args:
+            kind: "image", "histogram" or "text".
+            name: Full name.
+            step: Number of optimizer steps.
+            read: Returns the value; called on the writer's thread.
+            size: Approximate size in bytes.
+            more: Further arguments of the method of `Writer`.
+        """
+        plural, method = RECORD_TYPES[kind]
+
+        def prepare(_: Report) -> Write:
+            value, stored = _call_with_name(read, name), self._get_backend_name(name)
+            if not self._ledger.try_add(kind, stored, step):
+                return _no_op
+            return lambda writer: getattr(writer, method)(stored, value, step, *more)
+
+        return Entry(plural, prepare, size)
+
+    def make_file(self, path: Path, name: str | None) -> Entry:
+        """Create an entry for a file. A file that does not exist when it is written is reported."""
+        return Entry("files", lambda _: partial(_write_file, path=path, name=name))
+
+    def make_call(self, kind: str, write: Write) -> Entry:
+        """Create an entry from a function that is called with the writer."""
+        return Entry(kind, lambda _: write)
+
+    def _get_backend_name(self, name: str) -> str:
+        return self._backend_name(escape_surrogates(name))
+
+    def _prepare_numbers(self, values: Numbers, step: int, report: Report) -> Write:
+        numbers: dict[str, float] = {}
+        for name, read in values.items():
+            try:
+                number, stored = _call_with_name(partial(_read_number, read), name), self._get_backend_name(name)
+                if self._ledger.try_add("scalar", stored, step):
+                    numbers[stored] = number
+            except Exception as error:
+                report(error)
+        return (lambda writer: writer.write_scalars(numbers, step)) if numbers else _no_op
+
+
+def _to_builtin(value: Any) -> float | str:
+    # An invalid value must not prevent a checkpoint; it is reported when the entry is prepared.
+    try:
+        return to_number(value)
+    except Exception:
+        return str(value)
+
+
+def _read_number(read: Callable[[], Any]) -> float:
+    return to_number(read())
+
+
+def _call_with_name(read: Callable[[], Any], name: str) -> Any:
+    """Call a function, and prefix the message of an exception with a name."""
+    try:
+        return read()
+    except Exception as error:
+        error.args = (f"{name!r}: {error}",)
+        raise
+
+
+def _no_op(writer: Writer) -> None:
+    """Write nothing, for a record that is already written."""
+
+
+def _write_file(writer: Writer, path: Path, name: str | None) -> None:
+    # A ValueError, since an OSError would cause a retry.
+    if not path.is_file():
+        raise ValueError(f"{path}: file does not exist")
+    writer.write_artifact(path, name)

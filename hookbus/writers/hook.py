@@ -1,0 +1,308 @@
+"""Base class of hooks that write to a backend: TensorBoard, an experiment tracker, or a custom file.
+
+To support a backend, implement a `Writer`, a subclass of `WriterHook` that creates it, and a configuration:
+
+    class CsvHook(WriterHook):
+        def writer_factory(self, run):
+            path = self.directory(run, None) / "numbers.csv"
+            return lambda: CsvWriter(path)
+
+This module handles the schedule of records, the writer's thread, retries, resume and the redaction of secrets.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from hookbus._events.markers import hookimpl
+from hookbus._events.schedules import every
+from hookbus._utils.imports import require_library
+from hookbus.distributed.process_group import is_main
+from hookbus.errors import HookError, HookWarning
+from hookbus.hook import HookConfig, Priority
+from hookbus.metrics.results import Metrics
+from hookbus.metrics.store import Window
+from hookbus.writers.entries import EntryFactory, RecentRecords, WrittenSteps
+from hookbus.writers.host_copies import snapshot_value
+from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
+from hookbus.writers.log_points import LogPointsMixin
+from hookbus.writers.thread import Entry, WriterThread
+from hookbus.writers.writer import Writer
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["WriterConfig", "WriterHook"]
+
+
+class WriterConfig(HookConfig):
+    """Schedule of the training metrics."""
+
+    interval: int = Field(default=50, gt=0, description="Log the means of training metrics every N iterations.")
+
+
+class WriterHook(LogPointsMixin):
+    """Logs training means, validation results and the data of the `log_*` points through a `Writer`.
+
+    The means of training are logged every `interval` iterations and at the end of training; their step is the number of
+    optimizer steps. The writer runs on its own thread and never blocks training. Its first error is logged as a
+    warning, and dropped records are counted and reported at the end of the run. Each number, image, histogram or text
+    is written once per name and step, including after a resume. A record with a lower step than an earlier one of the
+    same name is dropped and counted.
+
+    Attributes:
+        library: Module that the backend requires; "" for none.
+        install: Package to install for `library`.
+        queue_bytes: Maximum size of the queue in bytes; above it, other entries are dropped before numbers.
+        period: Seconds between two rounds of writing.
+        pause: Seconds before the first retry after an error.
+        patience: Timeout in seconds for the last records at the end of a run.
+    """
+
+    Config = WriterConfig
+    priority = Priority.NORMAL
+    observer = True
+    ranks = "main"
+    requires_work_dir = True
+    config: WriterConfig
+
+    library: ClassVar[str] = ""
+    install: ClassVar[str] = ""
+    queue_bytes: ClassVar[int] = 64 << 20
+    period: ClassVar[float] = 0.2
+    pause: ClassVar[float] = 1.0
+    patience: ClassVar[float] = 30.0
+
+    _rates: list[Any]
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        # Only rank 0 writes, so the other ranks do not need the library.
+        if self.library and is_main():
+            require_library(type(self).__name__, self.library, self.install)
+        self._writer_thread: WriterThread | None = None
+        self._warned = self._resumed = self._opened = False
+        self._reset()
+
+    # -- defined by subclasses -----------------------------------------------------------------
+
+    def writer_factory(self, run: Run) -> Callable[[], Writer]:
+        """Check that a writer can be created for a run, and return a function that creates it.
+
+        Called at the start of a run. The returned function is called on the writer's thread, and again after an error.
+
+        Raises:
+            ConfigError: If no writer can be created; the message contains the setting to change.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: `writer_factory` is not implemented.")
+
+    def backend_name(self, name: str) -> str:
+        """Return the name of a record in the backend. Default: `name`."""
+        return name
+
+    def may_truncate(self) -> bool:
+        """Return whether records of later steps may be removed even if the run was not resumed from a checkpoint."""
+        return True
+
+    def undelivered_note(self) -> str:
+        """Return a note about records that the backend has buffered but not written when a run ends. Default: ""."""
+        return ""
+
+    def directory(self, run: Run, directory: Path | None) -> Path:
+        """Return the directory for files: `directory`, or a directory named after this hook in the run's log directory.
+
+        Raises:
+            HookError: If `directory` is None and the run has no work directory.
+        """
+        logs = run.get("logs_dir")
+        if directory is not None:
+            return directory
+        if logs is None:
+            raise HookError(
+                "No directory to write to: the run has no work directory. Set `work_dir`, or the directory of the hook."
+            )
+        directory = Path(logs) / self.name
+        run.register_output(directory)
+        return directory
+
+    # -- events of the run ---------------------------------------------------------------------
+
+    def before_run(self, run: Run, mode: str) -> None:
+        """Create the queue; training starts the thread once the step to resume from is known."""
+        # A second `train` of the same run continues its records.
+        if not run.iters_done:
+            self._reset()
+        self._warned = self._resumed = self._opened = False
+        self._make_writer = self.writer_factory(run)
+        self._writer_thread = WriterThread(limit=self.queue_bytes, period=self.period, pause=self.pause)
+        if mode == "train":
+            # Requested before the first value is logged, so that the metric store collects values from the start.
+            self._get_window(run)
+        else:
+            self._start_thread(run)
+
+    def before_train(self, run: Run) -> None:
+        """Start the thread; after a resume, first write the numbers that a kill may have lost."""
+        for step, values in self._recent:
+            self._enqueue_entry(self._entries.make_numbers(values, step))
+        self._start_thread(run)
+        if self._record_pending:
+            self._request_record(run)
+
+    def after_run(self, run: Run) -> None:
+        """Write the outcome. A run that did not train starts the thread here."""
+        # A run that failed before training must not modify the records of the run that it would have resumed.
+        if run.exception is None:
+            self._start_thread(run)
+        outcome = run.outcome
+        self.enqueue("outcomes", lambda writer: writer.write_outcome(outcome))
+
+    def cleanup(self) -> None:
+        """Write the queued entries, close the backend, and report dropped records."""
+        feed, self._writer_thread = self._writer_thread, None
+        if feed is None:
+            return
+        feed.close(self.patience, self.undelivered_note())
+        if feed.dropped:
+            self._warn_of_error(feed)
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(feed.dropped.items()))
+            _warn(
+                f"hook {self.name!r}: {feed.dropped.total()} records are missing: {counts}. First: {feed.first_error}."
+            )
+        elif feed.first_error and not self._warned:
+            _warn(f"hook {self.name!r}: {feed.first_error}.")
+
+    # -- training metrics ----------------------------------------------------------------------
+
+    def before_train_iter(self, run: Run) -> None:
+        """Store the learning rates of this iteration."""
+        # In every iteration: whether it is the last one is known only after the scheduler has stepped.
+        self._rates = get_learning_rates(run.optimizer)
+
+    @hookimpl(when=every("interval"))
+    def after_train_iter(self, run: Run) -> None:
+        """Request a record."""
+        self._request_record(run)
+
+    def after_train(self, run: Run) -> None:
+        """Log the remaining values, unless a checkpoint contains them for the resumed run."""
+        if self._get_window(run) and not run.resumable:
+            self._request_record(run)
+
+    def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
+        """Log the results of a validation loader."""
+        self.log_scalars(run, metrics, run.steps_done)
+
+    def after_test_epoch(self, run: Run, metrics: Metrics) -> None:
+        """Log the results of a test loader."""
+        self.log_scalars(run, metrics, run.steps_done)
+
+    # -- for subclasses ------------------------------------------------------------------------
+
+    def enqueue(self, kind: str, write: Callable[[Any], None]) -> None:
+        """Enqueue a record of another type.
+
+        Args:
+            kind: Type of the record in the plural, for the message about dropped records.
+            write: Called with the writer, on its thread.
+        """
+        self._enqueue_entry(self._entries.make_call(kind, write))
+
+    def enqueue_config(self, config: Mapping[str, Any]) -> None:
+        """Enqueue the configuration, whose secrets are already redacted."""
+        self.enqueue("configurations", lambda writer: writer.write_config(config))
+
+    def warn_once(self, message: str) -> None:
+        """Log a warning about data that cannot be written, if it is the first warning of the run."""
+        if self._writer_thread is not None:
+            self._writer_thread.record_error(message)
+            self._warn_of_error(self._writer_thread)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the recent numbers, which a kill may lose, and whether a requested record is pending."""
+        return {
+            "recent": self._recent.to_builtin(),
+            "waiting": self._record_pending,
+            "rates": [float(rate) for rate in self._rates],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self._recent = RecentRecords()
+        for step, values in state["recent"]:
+            self._recent.add(step, {name: snapshot_value(value) for name, value in values.items()})
+        self._record_pending, self._rates, self._resumed = state["waiting"], list(state["rates"]), True
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        self._ledger = WrittenSteps()
+        self._entries = EntryFactory(self.backend_name, self._ledger)
+        self._recent = RecentRecords()
+        self._record_pending = False
+        self._rates = []
+
+    def _get_window(self, run: Run) -> Window:
+        return run.metrics.window(self.name)
+
+    def _request_record(self, run: Run) -> None:
+        # The record may be delivered several iterations later, at the next optimizer step.
+        self._record_pending = True
+        run.request_record(self._get_window(run), self._deliver)
+
+    def _deliver(self, metrics: Metrics, step: int) -> None:
+        self._record_pending = False
+        self.log_scalars(self.run, {**metrics, **name_learning_rates(self._rates)}, step)
+
+    def _enqueue_entry(self, entry: Entry) -> None:
+        if self._writer_thread is not None:
+            self._warn_of_error(self._writer_thread)
+            self._writer_thread.enqueue(entry)
+
+    def _start_thread(self, run: Run) -> None:
+        """Start the thread, with the step that the run resumes from."""
+        if self._writer_thread is None:
+            return
+        step = run.steps_done
+        # The recent numbers are written again, so the ledger needs the existing records from the first of them on.
+        since = min([step, *(at for at, _ in self._recent)])
+        # Tests and validations write at the step of their checkpoint and must not remove later records.
+        resumes = run.mode == "train" and (self._resumed or self.may_truncate())
+        open_writer = partial(self._open_writer, self._make_writer, (since, step) if resumes else None)
+        self._writer_thread.start(open_writer, f"hookbus {self.name}")
+
+    def _open_writer(self, make: Callable[[], Writer], steps: tuple[int, int] | None) -> Writer:
+        """Create a writer, and call `Writer.resume` on the first writer of a run."""
+        writer = make()
+        if steps is None or self._opened:
+            return writer
+        try:
+            self._ledger.initialize(writer.resume(*steps), steps[1])
+        except BaseException:
+            # The caller does not receive the writer and could not release it.
+            writer.abandon()
+            raise
+        self._opened = True
+        return writer
+
+    def _warn_of_error(self, feed: WriterThread) -> None:
+        """Log a warning for the first error of the writer's thread."""
+        # Called on the training thread: the warnings filters are not thread-safe.
+        if feed.first_error and not self._warned:
+            self._warned = True
+            _warn(
+                f"hook {self.name!r}: {feed.first_error}; training continues, and dropped records are counted and reported "
+                "at the end."
+            )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, HookWarning, stacklevel=3)

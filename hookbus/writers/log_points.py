@@ -1,0 +1,100 @@
+"""Implementation of the `log_*` points: values become entries of a queue."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookbus.hook import Hook
+from hookbus.writers.entries import EntryFactory, RecentRecords
+from hookbus.writers.host_copies import nbytes, snapshot_value
+from hookbus.writers.images import figure_to_image, to_uint8_image, unbind_images
+from hookbus.writers.redaction import redact_config
+from hookbus.writers.tags import escape_surrogates
+from hookbus.writers.thread import Entry
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["LogPointsMixin"]
+
+
+class LogPointsMixin(Hook):
+    """Hook that implements the `log_*` points and enqueues an entry for each value."""
+
+    _entries: EntryFactory
+    _recent: RecentRecords
+
+    def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
+        """Log numbers."""
+        # The sanity-check validation measures an untrained model on a few batches.
+        if run.sanity_checking:
+            return
+        copies = {str(name): snapshot_value(value) for name, value in values.items()}
+        self._recent.add(int(step), copies)
+        self._enqueue_entry(self._entries.make_numbers(copies, int(step)))
+
+    def log_images(self, run: Run, tag: str, images: Any, step: int, caption: str | None) -> None:
+        """Log images; multiple images are named `tag/0`, `tag/1`, ..."""
+        image_list, safe_caption = unbind_images(images), caption and escape_surrogates(caption)
+        names = [f"{tag}/{i}" for i in range(len(image_list))] if len(image_list) > 1 else [tag]
+        for name, image in zip(names, image_list, strict=False):
+            # The image is copied now; its conversion to uint8 takes longer and is done on the writer's thread.
+            self._enqueue_record(
+                run, "image", name, step, partial(_read_image, snapshot_value(image)), nbytes(image), safe_caption
+            )
+
+    def log_figure(self, run: Run, tag: str, figure: Any, step: int) -> None:
+        """Log a figure as an image."""
+        # Rendered immediately: the hook that created the figure may close or reuse it after the event.
+        pixels = figure_to_image(figure)
+        self._enqueue_record(run, "image", tag, step, lambda: pixels, nbytes(pixels), None)
+
+    def log_histograms(self, run: Run, tag: str, values: Any, step: int) -> None:
+        """Log histograms; the histograms of a mapping are named `tag/key`."""
+        by_name = (
+            {f"{tag}/{key}": item for key, item in values.items()} if isinstance(values, Mapping) else {tag: values}
+        )
+        for name, item in by_name.items():
+            self._enqueue_record(run, "histogram", name, step, snapshot_value(item), nbytes(item))
+
+    def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
+        """Log a text."""
+        self._enqueue_record(run, "text", tag, step, lambda: escape_surrogates(text), len(text))
+
+    def log_config(self, config: Any) -> None:
+        """Log the configuration, with its secrets redacted."""
+        self.enqueue_config(redact_config(config))
+
+    def log_artifact(self, path: Path, name: str | None) -> None:
+        """Log a file."""
+        self._enqueue_entry(self._entries.make_file(Path(path), name))
+
+    def after_save_checkpoint(self, path: Path) -> None:
+        """Log a checkpoint file if `uploads_checkpoints()` is true."""
+        if self.uploads_checkpoints():
+            self.log_artifact(path, None)
+
+    def uploads_checkpoints(self) -> bool:
+        """Return whether checkpoint files are uploaded to the backend. Default: False."""
+        return False
+
+    @abstractmethod
+    def enqueue_config(self, config: Mapping[str, Any]) -> None:
+        """Enqueue the configuration, whose secrets are already redacted."""
+
+    @abstractmethod
+    def _enqueue_entry(self, entry: Entry) -> None: ...
+
+    def _enqueue_record(
+        self, run: Run, kind: str, name: str, step: int, read: Callable[[], Any], size: int, *more: Any
+    ) -> None:
+        if not run.sanity_checking:
+            self._enqueue_entry(self._entries.make_record(kind, name, int(step), read, size, *more))
+
+
+def _read_image(read: Callable[[], Any]) -> Any:
+    return to_uint8_image(read())

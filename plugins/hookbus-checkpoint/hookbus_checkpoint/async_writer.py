@@ -1,0 +1,172 @@
+"""Asynchronous saves: checkpoints are copied and written on another thread, one at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any
+
+from hookbus import Priority
+from hookbus._run.run import Run
+from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.sharding import sharding_of
+from hookbus.errors import CheckpointError
+from hookbus.writers.host_copies import current_stream
+from hookbus_checkpoint.saving import Save
+from hookbus_checkpoint.snapshot import Snapshot
+from hookbus_checkpoint.stable_tensors import StableTensors
+
+__all__ = ["AsyncWriter", "WeightsChanged"]
+
+
+class WeightsChanged(CheckpointError):
+    """Raised if weights changed during their copy, outside of an optimizer step, so that the copy is invalid."""
+
+
+class AsyncWriter:
+    """Copy checkpoints and write the copies on another thread.
+
+    With `overlap`, weights and optimizer state are copied on that thread as well, during the next forward and backward:
+    they do not change before the next optimizer step, which waits for the copy. The first copy is synchronous, and at
+    the next optimizer step it is compared with the weights. If they differ, the model changes its weights in its
+    forward, and all copies are synchronous.
+
+    Args:
+        name: the name of the checkpoint hook.
+        catch_up: called with the run after an iteration in which a save was completed.
+        overlap: whether to copy during the next forward and backward.
+    """
+
+    def __init__(self, name: str, catch_up: Callable[[Run], None], *, overlap: bool) -> None:
+        self._name, self._catch_up, self._overlap = f"{name}.background", catch_up, overlap
+        self._snapshot, self._stable = Snapshot(), StableTensors()
+        # One worker: saves are written in order, and never two at a time.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+        self._writing: Future[None] | None = None
+        self._copied = threading.Event()
+        self._copied.set()
+        # Whether overlapped copies are valid for this model; None until the first optimizer step after a save.
+        self._overlap_is_valid: bool | None = None
+        self._is_comparing = False
+        self._ranks: Collectives | None = None
+        self._unregister_reader: Callable[[], object] = lambda: None
+
+    # -- the run -----------------------------------------------------------------------------
+
+    def attach(self, run: Run) -> None:
+        """Register listeners that poll for completed saves and make optimizer steps wait for copies.
+
+        With multiple processes a completed save is reported at the next save or at the end of the run, because a single
+        rank must not emit events on its own.
+
+        Args:
+            run: the run.
+        """
+        if sharding_of(run.model) is not None:
+            # Collectives of the writer threads must not interleave with those of the training.
+            self._ranks = run.ranks.new_group()
+        if run.ranks.world_size == 1:
+            run.bus.on("after_train_iter", name=self._name)(self._poll)
+        if self._overlap:
+            # HIGHEST, so that no other listener of this event changes the weights before the copy is complete.
+            guard = run.bus.on("before_optimizer_step", name=f"{self._name}.guard", priority=Priority.HIGHEST)
+            guard(self._before_optimizer_step)
+            self._unregister_reader = run.weights.add_reader(self._before_exchange)
+
+    def detach(self, run: Run) -> None:
+        """Remove the listeners, and shut down the thread after the save in progress."""
+        for name in (self._name, f"{self._name}.guard"):
+            if name in run.bus.hooks:
+                run.bus.unregister(name)
+        self._unregister_reader()
+        self._executor.shutdown()
+        if self._ranks is not None:
+            self._ranks.close()
+
+    # -- saving ------------------------------------------------------------------------------
+
+    def begin(self, save: Save, checkpoint: dict[str, Any], run: Run) -> None:
+        """Copy a checkpoint, and write the copy on the thread. `wait` must have been called for the previous save.
+
+        Sharded weights are written by all ranks, each on its own thread.
+
+        Args:
+            save: the save.
+            checkpoint: the content.
+            run: the run.
+        """
+        stable = self._stable.find(checkpoint, run) if self._overlap and self._overlap_is_valid is not False else []
+        copy = self._snapshot.take(checkpoint, stable)
+        overlaps = bool(stable and self._overlap_is_valid)
+        if overlaps:
+            # From here on the thread reads the weights, so a change in place invalidates the copy.
+            self._stable.watch_weights()
+            self._copied.clear()
+        else:
+            self._snapshot.finish()
+            self._is_comparing = bool(stable)
+        # On the stream of the training the copy is ordered before the next optimizer step on the device.
+        stream = current_stream() if overlaps else None
+        self._writing = self._executor.submit(self._write, save, copy, stream)
+
+    def wait(self) -> None:
+        """Block until the save in progress is complete.
+
+        Raises:
+            CheckpointError: If it could not be written. Raised once.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    # -- helpers -----------------------------------------------------------------------------
+
+    def _write(self, save: Save, copy: dict[str, Any], stream: AbstractContextManager[Any] | None) -> None:
+        """Write a copy; with a stream, complete the copy on this stream first."""
+        if stream is not None:
+            with stream:
+                self._copy(save)
+        if self._ranks is None:
+            save.write(copy)
+        else:
+            save.write_collective(copy, self._ranks)
+
+    def _copy(self, save: Save) -> None:
+        try:
+            # Not earlier: listing the optimizer state takes time, which the training would wait for.
+            self._stable.watch_states()
+            self._snapshot.finish()
+            self._snapshot.release_originals()
+            is_unchanged = self._stable.is_unchanged()
+        finally:
+            # After the check: the optimizer step that waits for this event is going to change the weights.
+            self._copied.set()
+        if not is_unchanged:
+            self._overlap_is_valid = False
+            raise WeightsChanged(
+                f"{save.plan.path} was not written: the weights changed during the copy, outside of an optimizer step. "
+                "Later copies are synchronous. Set `async_save: true`."
+            )
+
+    def _poll(self, run: Run) -> None:
+        if self._writing is not None and self._writing.done():
+            self._catch_up(run)
+
+    def _before_optimizer_step(self, run: Run) -> None:
+        self._copied.wait()
+        if not self._is_comparing:
+            return
+        self._is_comparing = False
+        self._overlap_is_valid = self._snapshot.is_unchanged()
+        if not self._overlap_is_valid:
+            run.logger.warning(
+                "async_save: overlap: the model changes its weights outside of optimizer steps. Copies are synchronous."
+            )
+
+    def _before_exchange(self) -> None:
+        """Wait for the copy before other weights are loaded into the model."""
+        self._copied.wait()
+        # An exchange is no change by the forward: postpone the comparison to the next save.
+        self._is_comparing = False

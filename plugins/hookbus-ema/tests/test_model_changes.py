@@ -1,0 +1,207 @@
+"""Averages of a model whose tensors change during training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from hookbus import Hook
+from hookbus._run.run import Run
+from hookbus.checkpoint.state import read_checkpoint
+from hookbus.trainer.trainer import Trainer
+from hookbus_checkpoint import CheckpointHook
+from hookbus_ema import AsyncMovingAverage, EMAConfig, EMAHook, ExponentialMovingAverage
+from hookbus_ema.model_changes import is_initialized, sync_with_model
+
+LOGGER = logging.getLogger("test")
+
+
+def two_layers() -> nn.Sequential:
+    return fill(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)), 0)
+
+
+def fill(model: Any, value: float) -> Any:
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, value)
+    return model
+
+
+def get_values(average: ExponentialMovingAverage) -> dict[str, float]:
+    return {name: float(value) for name, value in average.averaged().items()}
+
+
+def update_once(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
+    """Return an average halfway between the initial weights and 1."""
+    kind = AsyncMovingAverage if config.overlap else ExponentialMovingAverage
+    average = kind(model, config.momentum, warm_up=config.warm_up)
+    fill(model, 1)
+    average.update()
+    return average
+
+
+def append_layer(model: nn.Sequential) -> None:
+    model.append(fill(nn.Linear(1, 1, bias=False), 4))
+
+
+def replace_head(model: nn.Sequential) -> None:
+    model[1] = fill(nn.Linear(1, 1, bias=False), 4)
+
+
+def remove_layer(model: nn.Sequential) -> None:
+    del model[0]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize(
+    ("change", "averages", "message"),
+    [
+        (
+            append_layer,
+            {"0.weight": 0.5, "1.weight": 0.5, "2.weight": 4.0},
+            "Now averaged: ['2.weight']; no longer averaged: [].",
+        ),
+        (replace_head, {"0.weight": 0.5, "1.weight": 4.0}, "Now averaged: ['1.weight']; no longer averaged: []."),
+        (remove_layer, {"0.weight": 0.5}, "Now averaged: []; no longer averaged: ['1.weight']."),
+    ],
+)
+def test_old_tensors_keep_their_averages_and_new_ones_start_at_their_values(
+    change: Callable[[nn.Sequential], None],
+    averages: dict[str, float],
+    message: str,
+    overlap: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0, overlap=overlap)
+    average = update_once(model, config)
+    change(model)
+    current = sync_with_model(average, model, config, LOGGER)
+
+    assert get_values(current) == averages
+    assert current.steps == 1
+    assert isinstance(current, AsyncMovingAverage) == overlap
+    assert [text.partition("changed. ")[2] for text in caplog.messages] == [message]
+    current.close()
+
+
+def test_unchanged_model_keeps_its_average_object(caplog: pytest.LogCaptureFixture) -> None:
+    model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0)
+    average = update_once(model, config)
+
+    assert sync_with_model(average, model, config, LOGGER) is average
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("update_buffers", "warnings"), [(False, 0), (True, 1)])
+def test_replaced_buffer_is_logged_only_if_it_is_averaged(
+    update_buffers: bool, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, config = nn.BatchNorm1d(1), EMAConfig(momentum=0.5, warm_up=0, update_buffers=update_buffers)
+    average = ExponentialMovingAverage(model, 0.5, warm_up=0, update_buffers=update_buffers)
+    model.running_mean = torch.full((1,), 3.0)
+    current = sync_with_model(average, model, config, LOGGER)
+
+    assert current.averaged()["running_mean"].item() == 3
+    assert len(caplog.messages) == warnings
+
+
+def test_average_is_unchanged_while_it_is_in_the_model() -> None:
+    model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0)
+    average = update_once(model, config)
+    with average.applied():
+        append_layer(model)
+        assert sync_with_model(average, model, config, LOGGER) is average
+
+
+class GrowingModel(nn.Module):
+    """Model whose loss has the gradient -1 for each weight. A hook appends a second weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(1))])
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return -sum((weight * batch.mean() for weight in self.weights), torch.zeros(1)).sum()
+
+
+def test_growing_model_is_averaged_validated_and_saved_completely(tmp_path: Any) -> None:
+    """Each step adds 1 to each weight. The second weight is added in epoch 2 and starts at 0."""
+
+    class Grower(Hook):
+        def before_epoch(self, run: Run, epoch: int) -> None:
+            if epoch == 1:
+                assert isinstance(run.model, GrowingModel)
+                run.model.weights.append(nn.Parameter(torch.zeros(1)))
+                assert run.optimizer is not None
+                run.optimizer.add_param_group({"params": [run.model.weights[1]]})
+
+    validated: list[list[float]] = []
+
+    class WeightRecorder(Hook):
+        def after_val(self, run: Run) -> None:
+            assert isinstance(run.model, GrowingModel)
+            validated.append([weight.item() for weight in run.model.weights])
+
+    model = GrowingModel()
+    trainer = Trainer(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        train_loader=[torch.ones(1)] * 2,
+        val_loader=[torch.ones(1)],
+        epochs=2,
+        hooks=[EMAHook(momentum=0.5, warm_up=0), Grower(), WeightRecorder(), CheckpointHook(save_best=False)],
+        default_hooks=False,
+        work_dir=tmp_path,
+        device="cpu",
+    )
+    trainer.fit()
+
+    # epoch 1: 0.5 * 0 + 0.5 * 1 = 0.5, 0.5 * 0.5 + 0.5 * 2 = 1.25; in epoch 2 the weights are 3 and 4, and 1 and 2
+    assert validated == [[1.25], [3.0625, 1.25]]
+    saved = read_checkpoint(tmp_path / "checkpoints/last.pth")
+    assert {name: float(value) for name, value in saved["ema_state_dict"].items()} == {
+        "weights.0": 3.0625,
+        "weights.1": 1.25,
+    }
+
+
+class TestLazyModules:
+    def build_model(self) -> nn.Sequential:
+        return nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())
+
+    def test_lazy_modules_have_shapes_after_the_first_forward(self) -> None:
+        model = self.build_model()
+        assert not is_initialized(model)
+        model(torch.ones(4, 3))
+        assert is_initialized(model)
+
+    def test_average_of_lazy_modules_starts_at_their_first_weights(self) -> None:
+        model, hook = self.build_model(), EMAHook(momentum=0.5, warm_up=0)
+        first: list[torch.Tensor] = []
+
+        class FirstWeightRecorder(Hook):
+            def before_optimizer_step(self) -> None:
+                first.append(model[0].weight.detach().clone())
+
+        trainer = Trainer(
+            model,
+            torch.optim.SGD(model.parameters(), lr=1.0),
+            functional.cross_entropy,
+            train_loader=[(torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0]))],
+            epochs=1,
+            hooks=[hook, FirstWeightRecorder()],
+            default_hooks=False,
+            work_dir=None,
+            device="cpu",
+        )
+        trainer.fit()
+
+        averages = hook.averaged()
+        assert averages is not None
+        assert torch.equal(averages["0.weight"], torch.lerp(first[0], model[0].weight.detach(), 0.5))
+        assert not torch.equal(first[0], model[0].weight)

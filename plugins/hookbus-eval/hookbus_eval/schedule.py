@@ -1,0 +1,41 @@
+"""Validation schedule with an interval that changes at milestones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hookbus._events.points import Unit
+from hookbus._events.schedules import Schedule, between, every
+
+__all__ = ["build_validation_schedule"]
+
+
+def build_validation_schedule(interval: int, start: int, changes: Sequence[tuple[int, int]], unit: Unit) -> Schedule:
+    """Build the schedule of the validations.
+
+    A number of completed units `n` is due if `n >= start` and `n - start` is a multiple of the interval in effect.
+
+    Args:
+        interval: the interval before the first milestone.
+        start: the first number that is due; 0 for the first multiple of the interval.
+        changes: (milestone, interval) pairs in ascending order; an interval is in effect from its milestone on.
+        unit: the unit that is counted.
+
+    Returns:
+        A schedule in this unit.
+    """
+    stages = [(1, interval), *changes]
+    ends = [milestone - 1 for milestone, _ in changes]
+    due = _build_stage(*stages[-1], start, unit)
+    # `ends` is one shorter: the last stage is unbounded and was handled above.
+    for (first, stage_interval), end in zip(stages, ends, strict=False):
+        # A milestone of 1 leaves the initial stage empty, and `between` requires a non-empty range.
+        if first <= end:
+            due = due | (_build_stage(first, stage_interval, start, unit) & between(first, end, unit=unit))
+    return due
+
+
+def _build_stage(first: int, interval: int, start: int, unit: Unit) -> Schedule:
+    earliest = max(first, start)
+    # `every` counts from its start, but all stages count from the common `start`: align to the next multiple.
+    return every(interval, start=earliest + (start - earliest) % interval, unit=unit)

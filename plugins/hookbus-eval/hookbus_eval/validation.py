@@ -1,0 +1,97 @@
+"""Validation that replaces the one of the run: other data, additional metrics, or a custom function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hookbus import Run
+from hookbus._training.eval_metrics import build_metrics
+from hookbus._training.evaluation import evaluate, named_loaders
+from hookbus.errors import HookError
+from hookbus_eval.config import EvalConfig
+
+__all__ = ["CustomValidation"]
+
+
+class CustomValidation:
+    """Validation with the data, metrics and function of a configuration.
+
+    Args:
+        config: the configuration.
+        owner: the name of the hook, for messages.
+    """
+
+    def __init__(self, config: EvalConfig, owner: str) -> None:
+        self._config, self._owner = config, owner
+        self._metrics = build_metrics(config.metrics, streaming=config.efficient_test)
+
+    def __call__(self, run: Run) -> None:
+        """Validate the model and emit the validation events.
+
+        Batches are sharded across ranks. `test_fn` is called on every rank with the complete loader.
+
+        Args:
+            run: the run.
+
+        Raises:
+            ServiceError: If the run has no service of the configured name.
+            HookError: If no `val_step` is registered, or `test_fn` does not return a mapping.
+            LoopError: If a loader yields no batch, or a metric cannot be computed.
+        """
+        loaders = self.get_loaders(run)
+        if self._config.test_fn is not None:
+            self._run_test_fn(run, loaders)
+        else:
+            self._run_val_steps(run, loaders)
+
+    def get_loaders(self, run: Run) -> Any:
+        """Return the validation data.
+
+        Args:
+            run: the run that provides the services.
+
+        Returns:
+            A loader, or a mapping of name to loader. Names of services are resolved.
+
+        Raises:
+            ServiceError: If the run has no service of the configured name.
+        """
+        return self._resolve_loaders(run, self._config.dataloader)
+
+    def _resolve_loaders(self, run: Run, dataloader: Any) -> Any:
+        if isinstance(dataloader, Mapping):
+            return {name: self._resolve_loaders(run, loader) for name, loader in dataloader.items()}
+        return run.require(dataloader) if isinstance(dataloader, str) else dataloader
+
+    def _run_val_steps(self, run: Run, loaders: Any) -> None:
+        if "val_step" not in run.bus.table.steps:
+            raise HookError(
+                f"hook {self._owner!r}: no `val_step` is registered to evaluate a batch of the configured data. Call "
+                '`bus.action("val_step", step)`, or set `test_fn`.'
+            )
+        # Metrics of this configuration are added to those of the Trainer, and replace metrics of the same name.
+        own = {} if run.trainer is None else run.trainer.eval_metrics
+        evaluate(run, "val", loaders, {**own, **self._metrics}, _get_device(run))
+
+    def _run_test_fn(self, run: Run, loaders: Any) -> None:
+        assert self._config.test_fn is not None
+        for name, loader in named_loaders(loaders):
+            run.bus.fire("before_val_epoch", dataloader_name=name)
+            results = self._config.test_fn(run.model, loader)
+            if not isinstance(results, Mapping):
+                raise HookError(
+                    f"hook {self._owner!r}: test_fn must return a mapping of name to number, got "
+                    f"{type(results).__name__}."
+                )
+            run.bus.fire("after_val_epoch", metrics=results, dataloader_name=name)
+
+
+def _get_device(run: Run) -> torch.device:
+    """Return the device of the run, or of the model if the run has none."""
+    if run.device is not None:
+        return torch.device(run.device)
+    parameter = None if run.model is None else next(run.model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device

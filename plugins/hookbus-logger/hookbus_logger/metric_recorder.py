@@ -1,0 +1,138 @@
+"""Base class of the hooks that log training metrics: determines when a record is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hookbus import Hook, Priority, Run, every, hookimpl
+from hookbus._events.schedules import Schedule
+from hookbus.metrics.results import Metrics
+from hookbus.metrics.store import Window
+from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
+from hookbus_logger.config import RecordConfig
+
+__all__ = ["MetricRecorder", "get_epoch"]
+
+
+def _interval(config: Any) -> Schedule:
+    return every(config.interval, unit="batch" if config.by_epoch else "iter")
+
+
+class MetricRecorder(Hook):
+    """Request the mean metrics over an interval when a record is due, and pass them to `write_record`.
+
+    A record is due every `interval` iterations, counted within each epoch if `by_epoch` is true and over the whole run
+    otherwise. An incomplete interval at the end of an epoch is dropped if `by_epoch` and `ignore_last` are true, unless
+    the epoch has no record yet. An incomplete interval at the end of the run is recorded, unless a checkpoint stores it
+    for a resumed run.
+    """
+
+    Config = RecordConfig
+    priority = Priority.NORMAL
+    observer = True
+    ranks = "main"
+    config: RecordConfig
+    _rates: list[Any]
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._reset()
+
+    def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
+        """Write one training record.
+
+        Args:
+            run: Run whose clock is at the iteration of the record.
+            metrics: Mean metrics over the interval, by full name.
+            step: Number of completed optimizer steps.
+            rates: Learning rates of the last iteration: `lr`, or `lr/0`, `lr/1`, ... by parameter group.
+
+        Raises:
+            NotImplementedError: If the subclass does not override this method.
+        """
+        raise NotImplementedError(f"{type(self).__name__}: `write_record` is not implemented.")
+
+    # -- events --------------------------------------------------------------------------------
+
+    def before_run(self, run: Run, mode: str) -> None:
+        """Create the metric window, so that it includes the first iteration."""
+        if not run.iters_done:
+            self._reset()
+        if mode == "train":
+            self._get_window(run)
+
+    def before_train(self, run: Run) -> None:
+        """Request again a record that was pending when the checkpoint was saved."""
+        if self._is_pending:
+            self._request_metrics(run)
+
+    def before_train_epoch(self, run: Run) -> None:
+        """Drop the incomplete interval of the previous epoch, unless its record is pending."""
+        # The event is also emitted when a run resumes within an epoch, whose restored window must be preserved.
+        begins = run.iters_done == run.clock.epoch_first_iter
+        if begins and self.config.by_epoch and not self._is_pending:
+            self._get_window(run).reset()
+
+    def before_train_iter(self, run: Run) -> None:
+        """Store the learning rates of this iteration."""
+        # In every iteration: whether it was the last of a record is known only after the scheduler step.
+        self._rates = get_learning_rates(run.optimizer)
+
+    @hookimpl(when=_interval)
+    def after_train_iter(self, run: Run) -> None:
+        """Request a record at the end of an interval."""
+        self._request_record(run)
+
+    def after_train_epoch(self, run: Run) -> None:
+        """Request a record of the incomplete interval, unless it is to be dropped."""
+        only = self._recorded_epoch != run.epoch
+        of_epoch = self.config.by_epoch and run.epoch_complete and (only or not self.config.ignore_last)
+        if (of_epoch or run.clock.is_at_limit) and self._get_window(run):
+            self._request_record(run)
+
+    def after_train(self, run: Run) -> None:
+        """Request a record of the incomplete interval, unless a checkpoint stores it for a resumed run."""
+        if self._get_window(run) and not run.resumable:
+            self._request_record(run)
+
+    # -- state ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last epoch with a record, whether a record is pending, and the last learning rates."""
+        return {
+            "recorded_epoch": self._recorded_epoch,
+            "waiting": self._is_pending,
+            "rates": [float(rate) for rate in self._rates],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self._recorded_epoch, self._is_pending = state["recorded_epoch"], state["waiting"]
+        self._rates = list(state["rates"])
+
+    # -- internal ------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        self._recorded_epoch, self._is_pending, self._rates = -1, False, []
+
+    def _get_window(self, run: Run) -> Window:
+        return run.metrics.window(self.name)
+
+    def _request_record(self, run: Run) -> None:
+        self._recorded_epoch = run.epoch
+        self._request_metrics(run)
+
+    def _request_metrics(self, run: Run) -> None:
+        self._is_pending = True
+        run.request_record(self._get_window(run), self._deliver)
+
+    def _deliver(self, metrics: Metrics, step: int) -> None:
+        self._is_pending = False
+        self.write_record(self.run, metrics, step, name_learning_rates(self._rates))
+
+
+def get_epoch(run: Run) -> int:
+    """Return the epoch of the last iteration, counted from 1; 0 before the first iteration."""
+    clock = run.clock
+    return run.epochs_done + (clock.epoch_open and run.iters_done > clock.epoch_first_iter)

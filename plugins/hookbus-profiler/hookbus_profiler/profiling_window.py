@@ -1,0 +1,200 @@
+"""Internal hook that measures the profiled iterations.
+
+It is registered only while profiling, so other iterations have no overhead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from hookbus import Hook, Run
+from hookbus._events.instrumentation import time_hooks
+from hookbus.errors import HookError
+from hookbus_profiler.clocks import get_clock
+from hookbus_profiler.cycle import Cycle, is_profiling
+from hookbus_profiler.flops import FlopCounter
+from hookbus_profiler.plan import Plan
+from hookbus_profiler.time_breakdown import RESUMED, TimeBreakdown, Times
+
+__all__ = ["ProfilingWindow"]
+
+
+class ProfilingWindow(Hook):
+    """Time every iteration, count the FLOPs of one, and trace the iterations of a plan.
+
+    FLOPs are counted in the second iteration, or in the first one if the second one is traced.
+
+    Args:
+        name: Name of the hook.
+        plan: Plan of the traced iterations.
+        length: Number of profiled iterations; None for no limit.
+        device: Device of the model.
+        counts_flops: Whether FLOPs are counted.
+        options: Keyword arguments of `torch.profiler.profile`.
+        deliver: Function called with each stopped cycle and its number.
+
+    Attributes:
+        iterations: Number of completed iterations.
+        split: Time breakdown of the iterations.
+        flops: Floating-point operations of one iteration; None if not counted.
+    """
+
+    observer = True
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        length: int | None,
+        device: Any,
+        *,
+        counts_flops: bool,
+        options: dict[str, Any],
+        deliver: Callable[[Cycle, int], None],
+    ) -> None:
+        super().__init__(name=name)
+        self.iterations = 0
+        self.flops: int | None = None
+        self.split = TimeBreakdown(get_clock(device))
+        self._plan, self._length, self._options, self._deliver = plan, length, options, deliver
+        # Not the first iteration if possible: compiled functions run eagerly while counting, so compilation would move
+        # to the next iteration, which is measured.
+        self._flops_iteration = (0 if plan.is_traced(1) else 1) if counts_flops else None
+        self._flop_counter: FlopCounter | None = None
+        self._cycle: Cycle | None = None
+        self._is_atypical = True  # the first iteration, the one whose FLOPs are counted, or the one after a trace
+        self._exit = ExitStack()
+
+    def open(self, run: Run) -> None:
+        """Register the hook and start measuring.
+
+        Args:
+            run: Run whose hooks are timed.
+
+        Raises:
+            HookError: If another profiler is active in the process.
+        """
+        _ensure_no_active_profiler()
+        self._spent = self._exit.enter_context(time_hooks(run.bus, without=(self.name,)))
+        self._before_val = dict(self._spent)
+        run.bus.register(self)
+        self._exit.callback(run.bus.unregister, self)
+        self._begin_cycle()
+        self.split.set_target(self._current_times)
+
+    def close(self) -> None:
+        """Stop measuring, unregister the hook and deliver the recorded iterations; a no-op if closed."""
+        self._exit.close()
+        try:
+            self._stop_counting()
+        finally:
+            self._end_cycle()
+
+    # -- events --------------------------------------------------------------------------------
+
+    def before_train_epoch(self) -> None:
+        """Mark the start of data loading."""
+        self.split.mark("before_train_epoch", self._spent.total)
+
+    def before_train_iter(self) -> None:
+        """Mark the end of data loading; start counting FLOPs if due."""
+        self.split.mark("before_train_iter", self._spent.total)
+        if self.iterations == self._flops_iteration and self._flop_counter is None:
+            self._flop_counter = FlopCounter()
+
+    def after_forward(self) -> None:
+        """Mark the end of the forward pass."""
+        self.split.mark("after_forward", self._spent.total)
+
+    def after_backward(self) -> None:
+        """Mark the end of the backward pass."""
+        self.split.mark("after_backward", self._spent.total)
+
+    def before_optimizer_step(self) -> None:
+        """Mark the start of the optimizer step."""
+        self.split.mark("before_optimizer_step", self._spent.total)
+
+    def after_optimizer_step(self) -> None:
+        """Mark the end of the optimizer step."""
+        self.split.mark("after_optimizer_step", self._spent.total)
+
+    def after_train_iter(self) -> None:
+        """Mark the end of the iteration; start or stop a cycle if due."""
+        self.split.mark("after_train_iter", self._spent.total)
+        self.split.end_iteration(self._spent)
+        self.iterations += 1
+        if self.iterations == self._length:
+            self.close()
+        elif self._is_atypical or self._cycle is not None or self._plan.is_start(self.iterations):
+            self._switch_cycle()
+
+    def before_val(self) -> None:
+        """Exclude the validation from the measurement."""
+        self.split.mark("before_val", self._spent.total)
+        self._before_val = dict(self._spent)
+
+    def after_val(self) -> None:
+        """Resume the measurement; discard the time that hooks spent in the validation."""
+        self._spent.clear()
+        self._spent.update(self._before_val)
+        self.split.mark("after_val", self._spent.total)
+
+    def after_run(self) -> None:
+        """Stop measuring."""
+        self.close()
+
+    # -- FLOPs and traces ----------------------------------------------------------------------
+
+    @property
+    def _current_times(self) -> Times:
+        """Times to which the current iteration is added."""
+        if self._cycle is not None:
+            return self.split.traced
+        return self.split.atypical if self._is_atypical else self.split.plain
+
+    def _switch_cycle(self) -> None:
+        """Start or stop a cycle; the time this takes is excluded from the measurement."""
+        was_traced = self._cycle is not None
+        try:
+            self._stop_counting()
+            self._step_cycle()
+        finally:
+            # Also after an error, on a full disk for example: later iterations are measured correctly.
+            self._begin_cycle()
+            self._is_atypical = was_traced or self.iterations == self._flops_iteration
+            self.split.set_target(self._current_times)
+            self.split.mark(RESUMED, self._spent.total)
+
+    def _stop_counting(self) -> None:
+        counting, self._flop_counter = self._flop_counter, None
+        if counting is not None:
+            self.flops = counting.stop()
+
+    def _begin_cycle(self) -> None:
+        if self._cycle is None and self._plan.is_start(self.iterations):
+            _ensure_no_active_profiler()
+            self._cycle = Cycle(self._plan.warmup, self._plan.active, **self._options)
+
+    def _step_cycle(self) -> None:
+        if self._cycle is not None:
+            self._cycle.step()
+            if self._cycle.is_complete:
+                self._end_cycle()
+
+    def _end_cycle(self) -> None:
+        cycle, self._cycle = self._cycle, None
+        if cycle is None:
+            return
+        cycle.stop()
+        if cycle.recorded_iterations:
+            self._deliver(cycle, self._plan.get_cycle(self.iterations - 1))
+
+
+def _ensure_no_active_profiler() -> None:
+    if is_profiling():
+        raise HookError(
+            "Another profiler is active in this process, and only one can be. Profiling is disabled for this run. Stop "
+            "the other profiler or remove this hook."
+        )

@@ -1,0 +1,85 @@
+"""Synchronization of buffers and normalization statistics across ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hookbus.metrics.windows import to_widest_float
+
+if TYPE_CHECKING:
+    from hookbus.distributed.process_collectives import Collectives
+
+__all__ = ["sync_tensors", "variance_across_ranks"]
+
+MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
+
+
+def sync_tensors(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:
+    """Synchronize tensors across ranks, in place.
+
+    A `running_var` with a `running_mean` of the same layer becomes the variance over the samples of all ranks, see
+    `spread`. `num_batches_tracked` becomes the maximum, any other floating-point tensor the unweighted mean over the
+    ranks. Other integer tensors and sharded tensors are not modified.
+
+    Args:
+        tensors: Tensors by name; names and shapes must be the same on all ranks.
+        ranks: Collectives of the run.
+    """
+    # Ranks store different shards of a DTensor, so there is nothing to average.
+    replicated = {name: tensor.detach() for name, tensor in tensors.items() if not hasattr(tensor, "device_mesh")}
+    _sync_means({name: tensor for name, tensor in replicated.items() if tensor.is_floating_point()}, ranks)
+    _sync_counters([tensor for name, tensor in replicated.items() if name.endswith(COUNTER)], ranks)
+
+
+def variance_across_ranks(variance: Tensor, own: Tensor, mean: Tensor) -> Tensor:
+    """Return the contribution of one rank to the variance over all ranks; the mean of the contributions is the result.
+
+    Law of total variance, Var[X] = E[Var[X|R]] + Var[E[X|R]], over ranks R with the same number of samples each.
+
+    Args:
+        variance: Variance on this rank.
+        own: Mean on this rank.
+        mean: Mean over all ranks.
+    """
+    return variance + (own - mean).square()
+
+
+def _sync_means(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:
+    # Two all-reduces: the contribution to a variance requires the mean over all ranks.
+    centers = {name: center for name in tensors if (center := _get_mean_name(name)) in tensors}
+    local = {name: to_widest_float(tensor) for name, tensor in tensors.items() if name not in centers}
+    means = _all_reduce_means(local, ranks)
+    spreads = {
+        name: variance_across_ranks(to_widest_float(tensors[name]), local[center], means[center])
+        for name, center in centers.items()
+    }
+    for name, value in (means | _all_reduce_means(spreads, ranks)).items():
+        tensors[name].copy_(value)
+
+
+def _sync_counters(counters: Sequence[Tensor], ranks: Collectives) -> None:
+    if counters:
+        # Only affects layers with momentum=None, whose cumulative average divides by the counter.
+        largest = ranks.all_reduce("sync: maximum of the batch counters", torch.stack(list(counters)), "max")
+        for counter, value in zip(counters, largest, strict=True):
+            counter.copy_(value)
+
+
+def _get_mean_name(name: str) -> str:
+    """Return the name of the mean that belongs to a variance; "" if `name` is not a variance."""
+    return name.removesuffix(VARIANCE) + MEAN if name.endswith(VARIANCE) else ""
+
+
+def _all_reduce_means(tensors: Mapping[str, Tensor], ranks: Collectives) -> dict[str, Tensor]:
+    """Return the means over the ranks."""
+    if not tensors:
+        return {}
+    # One flat tensor, because the latency of an all-reduce per tensor dominates for small statistics.
+    flat = torch.cat([tensor.flatten() for tensor in tensors.values()])
+    total = ranks.all_reduce("sync: sums of the averaged tensors", flat)
+    parts = (total / ranks.world_size).split([tensor.numel() for tensor in tensors.values()])
+    return {name: part.view_as(tensors[name]) for name, part in zip(tensors, parts, strict=True)}

@@ -1,0 +1,76 @@
+"""Timer of iterations, over a window of the last iterations.
+
+Usable without hookbus. Times are in seconds of any monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hookbus_timer.rates import Rates, TimedIteration, compute_rates
+
+__all__ = ["IterationTimer"]
+
+
+class IterationTimer:
+    """Timer of the last iterations, from the end of the previous iteration to the end of each.
+
+    Args:
+        size: Number of iterations in the window.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._iterations: deque[TimedIteration] = deque(maxlen=size)
+        self._last_end = 0.0  # end of the last iteration, plus the pauses since then
+        self._fetch_started_at: float | None = None
+        self._data_seconds: float | None = None
+        self._paused_at = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether the window contains an iteration."""
+        return bool(self._iterations)
+
+    @property
+    def rates(self) -> Rates:
+        """Means over the window."""
+        return compute_rates(self._iterations)
+
+    def clear(self) -> None:
+        """Remove all iterations from the window."""
+        self._iterations.clear()
+
+    def start(self, now: float) -> None:
+        """Start timing: the first iteration starts with fetching its data."""
+        self._last_end = self._fetch_started_at = now
+
+    def end_fetch(self, now: float) -> None:
+        """End fetching data for the current iteration."""
+        since = self._fetch_started_at
+        self._data_seconds = None if since is None else now - since
+
+    def end_iteration(self, now: float, samples: int, *, fetches_next: bool) -> None:
+        """End the current iteration.
+
+        Args:
+            now: Current time, in seconds.
+            samples: Number of samples of the iteration.
+            fetches_next: Whether the data of the next iteration is fetched from now on, without other work in between.
+        """
+        self._iterations.append((now - self._last_end, self._data_seconds, samples))
+        self._last_end, self._data_seconds = now, None
+        self._fetch_started_at = now if fetches_next else None
+
+    def start_fetch(self, now: float) -> None:
+        """Start fetching the data of the next iteration; the time since the last `end` is not data time."""
+        self._fetch_started_at = now
+
+    def pause(self, now: float) -> None:
+        """Exclude the time until `resume`."""
+        self._paused_at = now
+
+    def resume(self, now: float) -> float:
+        """End the pause, start fetching data, and return the duration of the pause in seconds."""
+        # An iteration that ended during the pause (`end` after `pause`) contains the first part of the pause already.
+        self._last_end += now - max(self._paused_at, self._last_end)
+        self._fetch_started_at = now
+        return now - self._paused_at

@@ -1,0 +1,76 @@
+"""Panels of the objects and of the regions of a sample. Independent of hookbus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hookbus_visualization.grid import hstack_images, resize_to_fit
+from hookbus_visualization.images import to_array
+from hookbus_visualization.instances import BOX_KEYS, DrawStyle, draw_instances, read_instances
+from hookbus_visualization.nested_values import get_first
+from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.regions import draw_regions, read_regions
+
+__all__ = ["is_segmentation", "has_boxes", "build_objects_panel", "build_regions_panel"]
+
+
+def has_boxes(value: Any) -> bool:
+    """Return whether a target or a prediction contains boxes under a usual key."""
+    return get_first(value, BOX_KEYS) is not None
+
+
+def is_segmentation(target: Any, prediction: Any) -> bool:
+    """Return whether a target is a label map, and the prediction a label map or class scores (C, H, W)."""
+    target, prediction = (None if value is None else to_array(value) for value in (target, prediction))
+    # Floats are images: a regression of pixels, such as denoising, has targets of the same shape.
+    if target is None or target.ndim != 2 or target.dtype.kind not in "iu":
+        return False
+    if prediction is None:
+        return True
+    is_label_map = prediction.ndim == 2 and prediction.dtype.kind in "iu"
+    return is_label_map or (prediction.ndim == 3 and prediction.shape[0] > 1)
+
+
+def build_objects_panel(
+    image: RGBImage, target: Any, prediction: Any, names: Sequence[str] = (), threshold: float = 0.0
+) -> Panel:
+    """Return the panel of the objects of an image: dashed boxes for the ground truth, solid boxes for predictions.
+
+    Args:
+        image: Pixels, (H, W, 3), uint8.
+        target: Ground truth, as in `instances.read_instances`, with boxes as corners in pixels; None if unknown.
+        prediction: Prediction, in the same form; None if unknown.
+        names: Names of the classes, by class index.
+        threshold: Minimum score of a prediction.
+
+    Raises:
+        ValueError: If the boxes have no supported form.
+    """
+    resized = resize_to_fit(image)
+    truth, detections = (
+        None if value is None else read_instances(value, image.shape[:2], shown=resized.shape[:2])
+        for value in (target, prediction)
+    )
+    return Panel(draw_instances(resized, truth, detections and detections.filter_by_score(threshold), DrawStyle(names)))
+
+
+def build_regions_panel(image: RGBImage, target: Any, prediction: Any) -> Panel:
+    """Return the panel of an image, its true regions and its predicted regions, side by side.
+
+    Args:
+        image: Pixels, (H, W, 3), uint8.
+        target: Ground truth, as in `regions.read_regions`; None if unknown.
+        prediction: Prediction, in the same form; None if unknown.
+
+    Raises:
+        ValueError: If the regions have no supported form.
+    """
+    values = {"truth": target, "prediction": prediction}
+    resized, size = resize_to_fit(image), image.shape[:2]
+    overlays = {
+        name: draw_regions(resized, read_regions(value, size, shown=resized.shape[:2]))
+        for name, value in values.items()
+        if value is not None
+    }
+    return Panel(hstack_images([resized, *overlays.values()]), " | ".join(["input", *overlays]))

@@ -1,0 +1,142 @@
+"""Panels of single samples: input, target and prediction. Independent of hookbus."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hookbus_visualization.annotations import build_objects_panel, build_regions_panel, has_boxes, is_segmentation
+from hookbus_visualization.classification import ClassificationResult, compare_classes
+from hookbus_visualization.grid import hstack_images
+from hookbus_visualization.images import is_image, to_array, to_pixels
+from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.tokens import render_tokens
+
+__all__ = ["render_input", "build_sample_panel"]
+
+PixelConverter = Callable[[Any], RGBImage]
+
+
+def build_sample_panel(
+    image: Any,
+    target: Any,
+    prediction: Any,
+    names: Sequence[str] = (),
+    pixels: PixelConverter = to_pixels,
+    threshold: float = 0.0,
+) -> Panel:
+    """Return the panel of one sample.
+
+    Args:
+        image: The input: an image, tokens (integers or words), or a vector of numbers.
+        target: The ground truth: a class, numbers, an image, a label map, a mapping with boxes, or a class per token;
+            None if unknown.
+        prediction: The prediction, in the same form as `target`; class predictions may be scores of all classes. None
+            if unknown.
+        names: Names of the classes, by class index.
+        pixels: Function that converts input and output images to pixels.
+        threshold: Minimum score of a detection.
+
+    Returns:
+        The panel. Classes and numbers are in the caption, tokens are below the input, boxes are on the input; images
+        and label maps are next to the input, in the order input, target, prediction.
+
+    Raises:
+        ValueError: If the values have no supported form.
+    """
+    input_image = render_input(image, pixels)
+    values = [value for value in (target, prediction) if value is not None]
+    # From the most to the least specific form: a label map is also an image, and a row of token classes also numbers.
+    if any(map(has_boxes, values)):
+        return build_objects_panel(input_image, target, prediction, names, threshold)
+    if is_segmentation(target, prediction):
+        return build_regions_panel(input_image, target, prediction)
+    classes = _get_token_classes(target), _get_token_classes(prediction)
+    if _is_tokens(image) and any(row is not None for row in classes):
+        return _build_token_panel(input_image, *classes, names)
+    if any(is_image(to_array(value)) for value in values):
+        return _build_image_panel(input_image, target, prediction, pixels)
+    if not all(map(_is_numeric, values)):
+        raise ValueError("target and prediction must be classes, numbers, tokens, boxes or images")
+    verdict = compare_classes(target, prediction, names)
+    return Panel(input_image, verdict.text, verdict.frame)
+
+
+def render_input(value: Any, pixels: PixelConverter = to_pixels) -> RGBImage:
+    """Render a model input.
+
+    Args:
+        value: An image, tokens (a text, words or integers), or a vector of numbers.
+        pixels: Function that converts images to pixels.
+
+    Returns:
+        The pixels, (H, W, 3), uint8.
+
+    Raises:
+        ValueError: If the value is neither an image, nor tokens, nor a vector of numbers.
+    """
+    if _is_tokens(value):
+        return render_tokens(value.split() if isinstance(value, str) else list(to_array(value)))
+    array = to_array(value)
+    if array.ndim == 1 and array.size and array.dtype.kind in "bf":
+        return pixels(array[None])
+    if not is_image(array):
+        raise ValueError("inputs must be images, tokens or vectors of numbers")
+    return pixels(value)
+
+
+def _is_tokens(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    array = to_array(value)
+    return array.ndim == 1 and array.size > 0 and array.dtype.kind in "iuU"
+
+
+def _is_numeric(value: Any) -> bool:
+    return to_array(value).ndim < 2 and to_array(value).dtype.kind in "biuf"
+
+
+def _get_token_classes(value: Any) -> NDArray[Any] | None:
+    """Return the class of each token, (L,), from classes (L,) or scores (L, C); None for any other value."""
+    array = None if value is None else to_array(value)
+    if array is None or array.ndim not in (1, 2) or not array.size:
+        return None
+    if array.ndim == 2:
+        return np.asarray(array.argmax(1)) if array.dtype.kind == "f" else None
+    # A single integer is the class of the whole sequence.
+    return array if array.dtype.kind in "iu" and array.size > 1 else None
+
+
+def _build_token_panel(
+    image: RGBImage, targets: NDArray[Any] | None, predictions: NDArray[Any] | None, names: Sequence[str]
+) -> Panel:
+    """Return the input tokens, the targets and the predictions below each other, with marked predictions."""
+    if targets is None or predictions is None or len(targets) != len(predictions):
+        rows = [_render_token_row(classes, names) for classes in (targets, predictions) if classes is not None]
+        return Panel(np.concatenate([image, *rows]))
+    # Negative targets are padding: the usual `ignore_index` of a loss is -100.
+    counted = targets >= 0
+    correct = (targets == predictions) & counted
+    marks = [bool(is_correct) if is_counted else None for is_correct, is_counted in zip(correct, counted, strict=True)]
+    rows = [_render_token_row(targets, names), _render_token_row(predictions, names, marks)]
+    text = f"{correct.sum()} of {counted.sum()} tokens are right"
+    return Panel(
+        np.concatenate([image, *rows]), text, ClassificationResult(text, bool((correct == counted).all())).frame
+    )
+
+
+def _render_token_row(
+    classes: NDArray[Any], names: Sequence[str], correct: Sequence[bool | None] | None = None
+) -> RGBImage:
+    tokens = [names[index] if 0 <= index < len(names) else index for index in classes.tolist()]
+    return render_tokens(tokens, correct)
+
+
+def _build_image_panel(image: RGBImage, target: Any, prediction: Any, pixels: PixelConverter) -> Panel:
+    """Return input, target and prediction side by side."""
+    values = {"truth": target, "prediction": prediction}
+    images = {name: pixels(value) for name, value in values.items() if value is not None}
+    return Panel(hstack_images([image, *images.values()]), " | ".join(["input", *images]))

@@ -1,0 +1,183 @@
+"""Tests of hook states in checkpoints."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hookbus._run.run import Run
+from hookbus.checkpoint.state import build_checkpoint, read_checkpoint, restore_checkpoint, write_checkpoint
+from hookbus.errors import CheckpointError
+from hookbus.hook import Hook
+from hookbus.testing import fingerprint
+from tests.toys import Saver, idle_run, trainer
+
+
+@pytest.fixture
+def get_warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    caplog.set_level(logging.WARNING, logger="hookbus")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+class StatefulHook(Hook):
+    """Hook with a state."""
+
+    value: Any = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value = state["value"]
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+Point = namedtuple("Point", "x y")
+
+
+class TestHookStates:
+    def test_state_is_stored_by_name_with_version_package_and_config(self) -> None:
+        hook = StatefulHook(name="mine", priority=3)
+        hook.value = 5
+
+        assert build_checkpoint(idle_run(hooks=(hook,)))["hooks"] == {
+            "mine": {
+                "state": {"value": 5},
+                "version": 1,
+                "type": "StatefulHook",
+                "package": "module tests.checkpoint.test_hook_states",
+                "config": {"name": "mine", "priority": 3},
+            }
+        }
+
+    def test_each_hook_loads_its_own_state(self) -> None:
+        hooks = [StatefulHook(name="a"), StatefulHook(name="b")]
+        hooks[0].value, hooks[1].value = 1, 2
+        checkpoint = build_checkpoint(idle_run(hooks=tuple(hooks)))
+        fresh = [StatefulHook(name="b"), StatefulHook(name="a")]
+        restore_checkpoint(idle_run(hooks=tuple(fresh)), checkpoint)
+
+        assert [hook.value for hook in fresh] == [2, 1]
+
+    def test_hook_without_a_state_in_the_checkpoint_is_logged(self, get_warnings: Callable[[], list[str]]) -> None:
+        hook = StatefulHook(name="mine")
+        hook.value = 3
+        restore_checkpoint(idle_run(hooks=(hook, Hook(name="without a state"))), build_checkpoint(idle_run()))
+
+        assert get_warnings() == ["No state of hook 'mine' in the checkpoint; it is re-initialized."]
+        assert hook.value == 3
+
+    def test_state_of_an_unregistered_hook_is_logged_and_kept(self, get_warnings: Callable[[], list[str]]) -> None:
+        checkpoint = build_checkpoint(idle_run(hooks=(StatefulHook(name="gone"), Hook(name="without a state"))))
+        run = idle_run(hooks=(StatefulHook(name="here"),))
+        restore_checkpoint(run, {**checkpoint, "hooks": {**checkpoint["hooks"], **build_checkpoint(run)["hooks"]}})
+        again = build_checkpoint(run)["hooks"]
+
+        assert get_warnings() == [
+            "The checkpoint contains state of hook 'gone' (module tests.checkpoint.test_hook_states), "
+            "which is not registered."
+        ]
+        assert again["gone"] == checkpoint["hooks"]["gone"]
+        assert set(again) == {"gone", "here", "without a state"}
+
+    def test_another_state_version_is_an_error(self) -> None:
+        checkpoint = build_checkpoint(idle_run(hooks=(StatefulHook(name="mine"),)))
+        checkpoint["hooks"]["mine"]["version"] = 4
+
+        with pytest.raises(CheckpointError) as caught:
+            restore_checkpoint(idle_run(hooks=(StatefulHook(name="mine"),)), checkpoint)
+        assert str(caught.value) == (
+            "hook 'mine': the checkpoint contains state version 4 (module tests.checkpoint.test_hook_states), but the "
+            "installed module tests.checkpoint.test_hook_states loads version 1. Install the version that wrote the "
+            "checkpoint."
+        )
+
+    @pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.bool_(True)])
+    def test_numpy_scalars_are_stored_as_python_numbers(self, value: Any) -> None:
+        hook = StatefulHook(name="mine")
+        hook.value = {"scores": [value]}
+        checkpoint = build_checkpoint(idle_run(hooks=(hook,)))
+
+        (number,) = checkpoint["hooks"]["mine"]["state"]["value"]["scores"]
+        assert number == value
+        assert type(number) in (float, int, bool)
+
+    @pytest.mark.parametrize(
+        ("value", "path"),
+        [
+            (np.datetime64("2020-01-01"), "['value']: invalid type date"),
+            (np.ones(2), "['value']: invalid type ndarray"),
+            ({"a": [0, {"b": Path("x")}]}, "['value']['a'][1]['b']: invalid type PosixPath"),
+            (Color.RED, "['value']: invalid type Color"),
+            (Point(1, 2), "['value']: invalid type Point"),
+            (defaultdict(int), "['value']: invalid type defaultdict"),
+            (frozenset([1]), "['value']: invalid type frozenset"),
+            ({Path("x"): 1}, "['value']: the key PosixPath('x'): invalid type PosixPath"),
+            ({(1, np.int64(2)): 1}, "['value']: the key (1, np.int64(2))[1]: invalid type int64"),
+            (lambda: 1, "['value']: invalid type function"),
+        ],
+    )
+    def test_object_of_another_type_is_rejected_with_hook_and_key(self, value: Any, path: str) -> None:
+        hook = StatefulHook(name="mine")
+        hook.value = value
+
+        with pytest.raises(CheckpointError) as caught:
+            build_checkpoint(idle_run(hooks=(hook,)))
+        assert str(caught.value) == (
+            f"hook 'mine': state_dict(){path}. A checkpoint contains only built-in Python types and tensors, so that "
+            "loading it executes no code. Convert the value, for example with float(), str(), dict() or "
+            "torch.as_tensor()."
+        )
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            *(
+                None,
+                True,
+                3,
+                0.5,
+                1 + 2j,
+                "text",
+                b"bytes",
+                bytearray(b"x"),
+                torch.ones(2),
+                nn.Parameter(torch.ones(1)),
+            ),
+            *([1, (2, {3: {4}})], OrderedDict(a=1), Counter("aab"), {(1, "a"): 1, None: 2, 0.5: 3, b"k": 4}),
+            *(torch.Size([1, 2]), torch.float16, torch.device("cpu")),
+        ],
+    )
+    def test_every_accepted_value_can_be_loaded(self, tmp_path: Path, value: Any) -> None:
+        hook = StatefulHook(name="mine")
+        hook.value = value
+        write_checkpoint(tmp_path / "a.pth", build_checkpoint(idle_run(hooks=(hook,))), 1)
+        read = read_checkpoint(tmp_path / "a.pth")["hooks"]["mine"]["state"]["value"]
+
+        assert type(read) is type(value)
+        assert fingerprint(read) == fingerprint(value)
+
+    def test_value_added_to_the_checkpoint_is_validated_before_writing(self, tmp_path: Path) -> None:
+        class AddsToCheckpoint(Hook):
+            def before_save_checkpoint(self, checkpoint: dict[str, Any], run: Run) -> None:
+                checkpoint["mine"] = {"good": 1, "bad": np.ones(2)} if run.iters_done == 2 else {"good": 1}
+
+        saver = Saver()
+        with pytest.raises(
+            CheckpointError, match=r"^checkpoint\['mine'\]\['bad'\]: invalid type ndarray. A checkpoint contains only"
+        ):
+            trainer(saver, AddsToCheckpoint(), iterations=3, work_dir=tmp_path).fit()
+        assert [path.name for path in (tmp_path / "checkpoints").glob("*.pth")] == ["iter_1.pth"]
+        assert read_checkpoint(saver.files[0])["mine"] == {"good": 1}

@@ -1,0 +1,105 @@
+"""Tests of loading checkpoint files as data, and with tensors on the meta device."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus.checkpoint.load import check_compatible, load_file, load_on_meta, resolve_path
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
+from hookbus.testing import fingerprint
+
+
+def save(path: Path, value: Any, **options: Any) -> Path:
+    torch.save(value, path, **options)
+    return path
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_outline_contains_meta_tensors_and_values(tmp_path: Path, zipped: bool) -> None:
+    path = save(tmp_path / "a.pth", {"w": torch.ones(2, 3), "n": {"epoch": 4}}, _use_new_zipfile_serialization=zipped)
+    outline = load_on_meta(path)
+    assert (outline["w"].shape, outline["w"].device.type, outline["n"]) == ((2, 3), "meta", {"epoch": 4})
+    assert torch.equal(load_file(path)["w"], torch.ones(2, 3))
+
+
+class TestInvalidFile:
+    def test_error_for_a_pickled_module_recommends_the_state_dict(self, tmp_path: Path) -> None:
+        path = save(tmp_path / "model.pth", nn.Linear(2, 2))
+        for read in (load_on_meta, load_file):
+            with pytest.raises(CheckpointCorruptedError) as caught:
+                read(path)
+            assert str(caught.value) == (
+                f"{path}: file cannot be loaded as data: it contains torch.nn.modules.linear.Linear, and loading that "
+                "would execute code. Save only the weights in the program that wrote the file: "
+                "torch.save(model.state_dict(), path)."
+            )
+
+    @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04", pickle.dumps({"a": 1}), b"\x00" * 100])
+    def test_file_of_another_format_is_rejected(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "a.pth"
+        path.write_bytes(content)
+        with pytest.raises(CheckpointCorruptedError) as caught:
+            load_on_meta(path)
+        assert str(caught.value) == (
+            f"{path}: file cannot be loaded as data: not a file written by torch.save, or truncated."
+        )
+
+    def test_truncated_file_is_rejected(self, tmp_path: Path) -> None:
+        path = save(tmp_path / "a.pth", {"w": torch.ones(1000)})
+        path.write_bytes(path.read_bytes()[:2000])
+        with pytest.raises(CheckpointCorruptedError, match="or truncated"):
+            load_on_meta(path)
+
+    def test_file_without_a_dict_is_rejected(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match="not a checkpoint: expected a dict, got list"):
+            load_on_meta(save(tmp_path / "a.pth", [1]))
+
+    def test_invalid_path_is_rejected(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match="File name too long"):
+            resolve_path(tmp_path / ("x" * 300))
+        with pytest.raises(CheckpointError, match="file does not exist"):
+            resolve_path("a\0b")
+
+    def test_directory_is_rejected_with_a_list_of_its_files(self, tmp_path: Path) -> None:
+        save(tmp_path / "a.pth", {})
+        with pytest.raises(CheckpointError, match=r"is a directory. Pass the path of a file. Available in .*: a.pth."):
+            load_on_meta(tmp_path)
+
+
+class TestCheckFit:
+    def make_model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+    def test_check_does_not_modify_the_model(self, tmp_path: Path) -> None:
+        model = self.make_model()
+        before = fingerprint(model.state_dict())
+        path = save(tmp_path / "a.pth", {name: value + 1 for name, value in model.state_dict().items()})
+        check_compatible(model, load_on_meta(path))
+        assert fingerprint(model.state_dict()) == before
+        assert all(not parameter.is_meta for parameter in model.parameters())
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"0.weight": torch.ones(9, 9)}, "size mismatch for 0.weight"),
+            ({"more": torch.ones(1)}, 'Unexpected key.*"more"'),
+        ],
+    )
+    def test_mismatch_is_reported(self, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+        model = self.make_model()
+        outline = load_on_meta(save(tmp_path / "a.pth", {**model.state_dict(), **change}))
+        with pytest.raises(CheckpointError, match=f"^The weights do not match the model: .*{reason}"):
+            check_compatible(model, outline)
+
+    def test_model_that_cannot_be_copied_is_not_checked(self) -> None:
+        class Stubborn(nn.Linear):
+            def __deepcopy__(self, memo: Any) -> Any:
+                raise TypeError("no")
+
+        check_compatible(Stubborn(2, 2), {"other": torch.ones(1)})

@@ -1,0 +1,52 @@
+"""Every backend of this repository meets the same requirements, with its real library and real files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookbus import WriterHook
+from hookbus.testing import WriterTestCase
+from hookbus.testing.threads import THREAD_REQUIREMENTS
+from hookbus.testing.writers import REQUIREMENTS
+from hookbus_mlflow import MLflowHook
+from tests.conformance.backends import BACK_ENDS
+
+Requirement = Callable[[WriterTestCase, Path], None]
+
+
+FULL_DISK = "writing recovers from a full disk"
+IN_A_SEPARATE_PROCESS = [
+    "a killed run resumes at its checkpoint",
+    "a killed run resumes if everything was written before the kill",
+    "a killed run restarts if there was no checkpoint",
+    FULL_DISK,
+]
+SLOW = [REQUIREMENTS[description] for description in IN_A_SEPARATE_PROCESS]
+
+
+def get_requirements(back_end: WriterTestCase) -> dict[str, Requirement]:
+    """Return the requirements of a backend by description. A full disk only concerns backends with their own files."""
+    threaded = THREAD_REQUIREMENTS if issubclass(back_end.cls, WriterHook) else {}
+    named = {**REQUIREMENTS, **threaded}
+    return {
+        description: requirement
+        for description, requirement in named.items()
+        if back_end.writes_own_files or description != FULL_DISK
+    }
+
+
+def iter_cases() -> Iterator[Any]:
+    for back_end in BACK_ENDS:
+        for description, requirement in get_requirements(back_end).items():
+            slow = requirement in SLOW or back_end.cls is MLflowHook  # creating its database takes seconds
+            marks = [pytest.mark.slow, pytest.mark.timeout(600)] if slow else []
+            yield pytest.param(back_end, requirement, id=f"{back_end.cls.__name__}: {description}", marks=marks)
+
+
+@pytest.mark.parametrize(("back_end", "requirement"), list(iter_cases()))
+def test_backend_meets_the_requirement(back_end: WriterTestCase, requirement: Requirement, tmp_path: Path) -> None:
+    requirement(back_end, tmp_path)

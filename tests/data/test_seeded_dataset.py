@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+    default_collate,
+)
+
+from hookbus.data.rng import get_rng_state
+from hookbus.data.seeded_dataset import SeededCollate, SeededDataset, SeededSampler, WorkerInit
+from hookbus.testing import fingerprint
+
+
+class NoiseDataset:
+    """Dataset whose samples are drawn from every global RNG."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: Any) -> tuple[float, ...]:
+        return (random.random(), float(np.random.rand()), float(torch.rand(())))
+
+
+class RandomDataset:
+    def __getitem__(self, index: Any) -> float:
+        return random.random()
+
+
+class TestPlan:
+    @staticmethod
+    def steps(source: Any, *, batched: bool = True, epoch: int = 0, skip: int = 0, seed: int = 5) -> list[Any]:
+        plan = SeededSampler(source, batched=batched, keyed=False)
+        plan.sample_order(epoch, skip, seed)
+        return list(plan)
+
+    SOURCES: ClassVar[dict[str, Any]] = {
+        "shuffled": lambda: BatchSampler(RandomSampler(range(10)), 3, drop_last=False),
+        "torch generator": lambda: BatchSampler(RandomSampler(range(10), generator=torch.Generator()), 3, False),
+        "weighted": lambda: BatchSampler(WeightedRandomSampler([1.0] * 10, 20, generator=torch.Generator()), 4, True),
+        "Python generator": lambda: GeneratorSampler(random.Random(3)),
+        "NumPy generator": lambda: GeneratorSampler(np.random.default_rng(3)),
+        "legacy NumPy generator": lambda: GeneratorSampler(np.random.RandomState(3)),
+    }
+
+    @pytest.mark.parametrize("kind", SOURCES)
+    def test_order_depends_on_the_seed_only(self, kind: str) -> None:
+        source = self.SOURCES[kind]()
+        first = self.steps(source)
+        list(source), list(source)
+
+        assert self.steps(source) == first
+        assert self.steps(self.SOURCES[kind]()) == first
+        assert self.steps(source, seed=6) != first
+
+    @pytest.mark.parametrize("kind", SOURCES)
+    def test_sampling_preserves_all_rng_states_and_generators(self, kind: str) -> None:
+        source, twin = self.SOURCES[kind](), self.SOURCES[kind]()
+        before = fingerprint(get_rng_state())
+        self.steps(source)
+
+        assert fingerprint(get_rng_state()) == before
+        torch.manual_seed(1)
+        order = list(source)
+        torch.manual_seed(1)
+        assert order == list(twin)
+
+    @pytest.mark.parametrize("skip", [0, 1, 3, 4])
+    def test_skipped_steps_are_counted_in_the_length_of_the_epoch(self, skip: int) -> None:
+        source = self.SOURCES["shuffled"]()
+        plan = SeededSampler(source, batched=True, keyed=False)
+
+        assert plan.sample_order(0, skip, 5) == 4
+        assert len(plan) == 4 - skip
+        assert list(plan) == self.steps(source)[skip:]
+
+    def test_keys_contain_the_epoch(self) -> None:
+        plan = SeededSampler(BatchSampler(SequentialSampler(range(3)), 2, False), batched=True, keyed=True)
+        plan.sample_order(7, 0, 5)
+        assert list(plan) == [[(7, 0), (7, 1)], [(7, 2)]]
+
+        plan = SeededSampler(SequentialSampler(range(2)), batched=False, keyed=True)
+        plan.sample_order(7, 0, 5)
+        assert list(plan) == [(7, 0), (7, 1)]
+
+    def test_list_of_indices_is_one_key_if_the_loader_does_not_batch(self) -> None:
+        plan = SeededSampler(BatchSampler(SequentialSampler(range(3)), 2, False), batched=False, keyed=True)
+        plan.sample_order(0, 0, 5)
+
+        assert list(plan) == [(0, [0, 1]), (0, [2])]
+
+    def test_sampler_may_reuse_one_list_for_all_batches(self) -> None:
+        class ReusingSampler:
+            def __len__(self) -> int:
+                return 3
+
+            def __iter__(self) -> Iterator[list[int]]:
+                batch: list[int] = []
+                for i in range(3):
+                    batch[:] = [i, i + 10]
+                    yield batch
+
+        assert self.steps(ReusingSampler()) == [[0, 10], [1, 11], [2, 12]]
+
+    @pytest.mark.parametrize("batch", [np.array([1, 2]), torch.tensor([1, 2]), (1, 2)])
+    def test_batch_of_indices_may_be_any_sequence(self, batch: Any) -> None:
+        steps = self.steps(OneBatchSampler(batch))
+
+        assert [list(map(int, step)) for step in steps] == [[1, 2]]
+
+    def test_infinite_sampler_is_truncated_to_its_length(self) -> None:
+        class InfiniteSampler:
+            def __len__(self) -> int:
+                return 3
+
+            def __iter__(self) -> Iterator[int]:
+                while True:
+                    yield int(torch.randint(10, ()))
+
+        assert len(self.steps(InfiniteSampler(), batched=False)) == 3
+
+
+class GeneratorSampler(torch.utils.data.Sampler[list[int]]):
+    """Batch sampler with a generator in a nested sampler."""
+
+    class Inner(torch.utils.data.Sampler[int]):
+        def __init__(self, generator: Any) -> None:
+            self.rng = generator
+
+        def __iter__(self) -> Iterator[int]:
+            order = list(range(10))
+            self.rng.shuffle(order)
+            yield from order
+
+    def __init__(self, generator: Any) -> None:
+        self.inner = self.Inner(generator)
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = list(self.inner)
+        yield order[:5]
+        yield order[5:]
+
+
+class OneBatchSampler:
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.batch
+
+
+class TestSeededDataset:
+    def test_sample_depends_on_seed_epoch_and_index(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
+        first = {(epoch, index): data[epoch, index] for epoch in range(3) for index in range(4)}
+
+        assert len(set(first.values())) == 12
+        assert all(data[key] == first[key] for key in reversed(first))
+        assert SeededDataset(NoiseDataset(), 4, for_collate=False)[0, 0] != first[0, 0]
+
+    def test_batch_equals_its_single_samples(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
+        keys = [(1, 4), (1, 2), (1, 9)]
+
+        assert data.__getitems__(keys) == [data[key] for key in keys]
+
+    def test_reading_preserves_the_rng_states(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
+        before = fingerprint(get_rng_state())
+        data[0, 1], data.__getitems__([(0, 1), (0, 2)])
+
+        assert fingerprint(get_rng_state()) == before
+
+    @pytest.mark.parametrize("index", [np.int64(3), torch.tensor(3), np.uint8(3)])
+    def test_equal_indices_of_any_type_yield_equal_samples(self, index: Any) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=False)
+
+        assert data[0, index] == data[0, 3]
+
+    def test_any_index_yields_the_same_sample_in_every_process(self) -> None:
+        data = SeededDataset(RandomDataset(), 3, for_collate=False)
+        indices = ["a", ("a", 3), (1, 2), [4, 5], None]
+        samples = [data[0, index] for index in indices]
+
+        assert len(set(samples)) == len(indices)
+        script = f"""
+from hookbus.training.seeding import SeededDataset
+import random
+
+class RandomDataset:
+    def __getitem__(self, index):
+        return random.random()
+
+print([SeededDataset(RandomDataset(), 3, for_collate=False)[0, index] for index in {indices!r}])
+"""
+        environment = {**os.environ, "PYTHONHASHSEED": "1"}
+        result = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        assert result.stdout.strip() == repr(samples)
+
+    def test_dataset_that_loads_batches_is_read_by_batch(self) -> None:
+        class BatchDataset(NoiseDataset):
+            def __getitems__(self, indices: list[int]) -> list[Any]:
+                return [("batch", index, random.random()) for index in indices]
+
+        data = SeededDataset(BatchDataset(), 3, for_collate=False)
+        samples = data.__getitems__([(0, 1), (0, 2)])
+
+        assert [sample[:2] for sample in samples] == [("batch", 1), ("batch", 2)]
+        assert samples == data.__getitems__([(0, 1), (0, 2)])
+        assert samples != data.__getitems__([(1, 1), (1, 2)])
+
+    def test_subset_is_read_sample_by_sample(self) -> None:
+        subset = SeededDataset(Subset(NoiseDataset(), [5, 6, 7]), 3, for_collate=False)
+
+        assert subset.__getitems__([(0, 0), (0, 2)]) == [subset[0, 0], subset[0, 2]]
+        assert len(subset) == 3
+
+
+class TestSeededCollate:
+    @staticmethod
+    def mix_samples(samples: list[Any]) -> Any:
+        """Scale a sample by a random factor, similar to mixup."""
+        factor = random.random() + float(np.random.rand()) + float(torch.rand(()))
+        return factor * default_collate(samples)[0]
+
+    def test_collate_is_seeded_by_the_first_sample_of_the_batch(self) -> None:
+        data, collate = SeededDataset(NoiseDataset(), 3, for_collate=True), SeededCollate(self.mix_samples)
+        before = fingerprint(get_rng_state())
+        batches = [fingerprint(collate(data.__getitems__([(epoch, 1), (epoch, 2)]))) for epoch in (0, 1, 0)]
+
+        assert batches[0] == batches[2] != batches[1]
+        assert fingerprint(get_rng_state()) == before
+
+    def test_collate_draws_other_numbers_than_the_samples(self) -> None:
+        data = SeededDataset(NoiseDataset(), 3, for_collate=True)
+        batch = data[0, 1]
+        collate = SeededCollate(lambda sample: random.random())
+
+        assert collate(batch) != batch.samples[0]
+
+    def test_collate_function_receives_the_samples_of_the_dataset(self) -> None:
+        data = SeededDataset(["a", "b"], 3, for_collate=True)
+
+        assert SeededCollate(lambda samples: samples)(data.__getitems__([(0, 1), (0, 0)])) == ["b", "a"]
+        assert SeededCollate(lambda sample: sample)(data[0, 1]) == "b"
+
+
+def test_worker_init_calls_the_function_of_the_user() -> None:
+    called: list[int] = []
+    WorkerInit(called.append)(3)
+
+    assert called == [3]

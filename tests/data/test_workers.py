@@ -1,0 +1,152 @@
+"""Signals sent to DataLoader workers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from hookbus.data.workers import SignalIgnoringInit, iter_loader
+
+SCRIPT = """
+import os, signal, sys, time
+import torch
+from hookbus.training.workers import iter_loader
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 100
+    def __getitem__(self, index):
+        if index >= 8 and "stuck" in sys.argv: time.sleep(1); time.sleep(1000)
+        return index
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    method, end, persistent = sys.argv[1:4]
+    loader = torch.utils.data.DataLoader(
+        Slow(), batch_size=4, num_workers=2, multiprocessing_context=method, persistent_workers=persistent == "True"
+    )
+    batches = iter_loader(loader)
+    next(batches), next(batches)  # both workers are initialized
+    workers = batches._workers
+    print(*(worker.pid for worker in workers), flush=True)
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGTERM)
+    time.sleep(0.3)
+    assert all(worker.is_alive() for worker in workers)
+    if end == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if end == "close":
+        del batches, loader
+        assert not any(worker.is_alive() for worker in workers)
+    if end == "raise":
+        raise ValueError
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "end", "persistent", "stuck"),
+    [
+        ("fork", "exit", False, "stuck"),
+        ("fork", "raise", True, ""),
+        ("fork", "kill", False, ""),
+        ("spawn", "exit", False, ""),
+        ("forkserver", "kill", True, ""),
+        pytest.param("fork", "close", False, "stuck", marks=pytest.mark.slow),
+        pytest.param("spawn", "kill", True, "", marks=pytest.mark.slow),
+        pytest.param("forkserver", "exit", True, "", marks=pytest.mark.slow),
+    ],
+)
+def test_workers_ignore_sigterm_and_end_with_the_main_process(
+    tmp_path: Path, method: str, end: str, persistent: bool, stuck: str
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py", method, end, str(persistent), stuck]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            workers = [int(number) for number in process.stdout.readline().split()]
+            code = process.wait(timeout=60)
+            assert len(workers) == 2
+            deadline = time.monotonic() + 20
+            while any(map(_is_running, workers)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert not any(map(_is_running, workers))
+            assert code == {"kill": -signal.SIGKILL, "raise": 1}.get(end, 0)
+        finally:
+            process.kill()
+
+
+def _is_running(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def sigusr1_handler() -> Iterator[None]:
+    previous = signal.signal(signal.SIGUSR1, lambda *_: None)
+    yield
+    signal.signal(signal.SIGUSR1, previous)
+
+
+class SignalDataset:
+    """Dataset that sends a signal to the process that reads a sample."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        os.kill(os.getpid(), self.number)
+        return index
+
+
+@pytest.mark.usefixtures("sigusr1_handler")
+def test_handled_signal_does_not_end_a_worker() -> None:
+    loader = DataLoader(SignalDataset(signal.SIGUSR1), num_workers=1)  # type: ignore[arg-type]
+
+    assert [batch.tolist() for batch in iter_loader(loader)] == [[0], [1]]
+    assert loader.worker_init_fn is None
+    assert loader.multiprocessing_context is None
+
+
+def test_signal_without_a_handler_ends_a_worker() -> None:
+    loader = DataLoader(SignalDataset(signal.SIGUSR2), num_workers=1)  # type: ignore[arg-type]
+
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        list(iter_loader(loader))
+
+
+def test_custom_context_is_not_replaced() -> None:
+    class Context(multiprocessing.context.SpawnContext):
+        pass
+
+    loader = DataLoader([1], num_workers=1, multiprocessing_context=Context())  # type: ignore[arg-type]
+    context = loader.multiprocessing_context
+    iter_loader(loader)
+
+    assert loader.multiprocessing_context is context
+
+
+def test_other_iterables_are_iterated_unchanged() -> None:
+    assert list(iter_loader([1, 2])) == [1, 2]
+
+
+def test_worker_init_fn_of_the_user_is_called() -> None:
+    called: list[int] = []
+    SignalIgnoringInit(frozenset(), called.append)(3)
+
+    assert called == [3]

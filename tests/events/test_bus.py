@@ -1,0 +1,119 @@
+"""Tests of the event bus without a run, hooks and the points of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hookbus import every, hookimpl
+from hookbus._events.actions import actionspec
+from hookbus._events.bus import EventBus
+from hookbus._events.points import Point, Unit, counted, parse_points
+from hookbus.errors import PointError
+
+
+class Rendering:
+    """Points of a renderer."""
+
+    def before_render(self, image: object = None) -> None:
+        """Start of an image."""
+
+    @counted("iter")
+    def after_render(self, image: object = None) -> None:
+        """End of an image."""
+
+
+class Actions:
+    """Actions of a renderer."""
+
+    @actionspec
+    def render(self, run, scene, runner):  # type: ignore[no-untyped-def]
+        """Render a scene."""
+
+
+class Count:
+    """Counters of a run, and their view from every point."""
+
+    unit: Unit = "iter"
+
+    def __init__(self) -> None:
+        self.images = 0
+        self.clock = self
+
+    def number(self, unit: Unit | None) -> int:
+        return self.images
+
+    def count_seconds(self) -> None: ...
+
+    def counter(self, unit: Unit) -> tuple[str, int, int]:
+        return "images", 0, 0
+
+    def counts(self, unit: Unit | None) -> bool:
+        return True
+
+    def span(self, unit: Unit | None) -> tuple[int, int]:
+        return self.images, self.images
+
+    def limit(self, unit: Unit | None) -> None: ...
+
+    def next_limit(self, unit: Unit, number: int) -> None: ...
+
+
+class Renderer:
+    """Run of a renderer."""
+
+    alive = pending = False
+
+    def __init__(self) -> None:
+        self.clock = Count()
+
+    def serves(self, plugin: object) -> bool:
+        return True
+
+    def members_changed(self) -> None: ...
+
+
+class RenderBus(EventBus):
+    """Bus of a renderer, which counts images at `after_render`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            order="nested",
+            points=parse_points(Rendering),
+            actions=Actions,
+            prologue=lambda point, run: ["_clock.images += 1"] if point == "after_render" else [],
+            epilogue=lambda point, run: [],
+            default_arguments=lambda point: {"image": "blank"},
+            namespace=lambda run: {"blank": "a blank image"},
+            counter_view=lambda clock, point: clock,
+            reach_all=(),
+            emitter_wrapper=lambda point, emitter, run: emitter,
+            find_alias=lambda name: None,
+        )
+        self.current = Renderer()
+
+
+class Frame:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    @hookimpl(when=every(2))
+    def after_render(self, run: Renderer, image: object) -> None:
+        self.seen.append((run.clock.images, image))
+
+
+def test_event_bus_calls_listeners_of_its_points() -> None:
+    bus, frame = RenderBus(), Frame()
+    bus.register(frame)
+    for image in ("one", "two", None, None):
+        bus.emit("before_render", image=image)
+        bus.emit("after_render", image=image)
+    assert frame.seen == [(2, "two"), (4, "a blank image")]
+    assert bus.points["after_render"] == Point("after_render", ("image",), "iter", "End of an image.", ("object",))
+    assert bus.actions == {"render": ("scene",)}
+
+
+def test_event_bus_knows_no_point_of_training() -> None:
+    with pytest.raises(PointError, match="Unknown point 'before_train'"):
+        RenderBus().emit("before_train")

@@ -1,0 +1,396 @@
+"""Tests of the metric store and of evaluation means."""
+
+from __future__ import annotations
+
+import gc
+import math
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from hookbus.bus import HookBus
+from hookbus.distributed.process_collectives import Collectives
+from hookbus.errors import MetricError
+from hookbus.hook import Hook
+from hookbus.metrics.results import Metrics, resolve_metric_name
+from hookbus.metrics.store import EvaluationMeans, MetricStore, is_scalar
+from hookbus.trainer.trainer import Trainer
+
+NAMES = ["train/loss", "train/lr", "val/accuracy", "val/loss", "val/top_1"]
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["val/accuracy", "val_accuracy", "accuracy"])
+    def test_full_name_and_two_short_forms_are_the_same_metric(self, name: str) -> None:
+        assert resolve_metric_name(name, NAMES) == "val/accuracy"
+        assert Metrics({"val/accuracy": 0.5, "train/loss": 1.0})[name] == 0.5
+
+    @pytest.mark.parametrize(
+        ("name", "full_name"), [("val_top_1", "val/top_1"), ("top_1", "val/top_1"), ("lr", "train/lr")]
+    )
+    def test_name_with_an_underscore_is_resolved(self, name: str, full_name: str) -> None:
+        assert resolve_metric_name(name, NAMES) == full_name
+
+    @pytest.mark.parametrize("name", ["val/a/accuracy", "val_a_accuracy", "a/accuracy"])
+    def test_name_contains_the_loader_if_there_are_multiple_loaders(self, name: str) -> None:
+        assert resolve_metric_name(name, ["val/a/accuracy", "val/b/accuracy"]) == "val/a/accuracy"
+
+    def test_short_name_is_sufficient_if_only_one_loader_has_it(self) -> None:
+        assert resolve_metric_name("accuracy", ["val/a/accuracy", "val/b/loss"]) == "val/a/accuracy"
+
+    def test_exact_name_takes_precedence(self) -> None:
+        assert resolve_metric_name("val_loss", ["val_loss", "val/loss"]) == "val_loss"
+        assert resolve_metric_name("val_loss", ["train/val_loss", "val/loss"]) == "val/loss"
+
+    def test_ambiguous_name_raises_with_the_candidates(self) -> None:
+        with pytest.raises(MetricError, match="Ambiguous metric 'loss': train/loss or val/loss. Use the full name"):
+            resolve_metric_name("loss", NAMES)
+
+    def test_unknown_name_raises_with_the_available_metrics(self) -> None:
+        with pytest.raises(MetricError) as caught:
+            resolve_metric_name("mIoU", NAMES)
+
+        assert str(caught.value) == f"Unknown metric 'mIoU'. Available: {', '.join(NAMES)}."
+
+    def test_unknown_name_raises_with_a_similar_name_if_there_is_one(self) -> None:
+        with pytest.raises(MetricError, match="Unknown metric 'los'. Did you mean 'loss'. Available: train/loss."):
+            resolve_metric_name("los", ["train/loss"])
+        with pytest.raises(MetricError, match="Unknown metric 'val/los'. Did you mean 'val/loss'. Available: val/"):
+            resolve_metric_name("val/los", ["val/loss"])
+        with pytest.raises(MetricError, match="Unknown metric 'loss'. No metrics have been logged yet."):
+            resolve_metric_name("loss", [])
+
+    @given(
+        st.lists(st.sampled_from(["a", "b/c", "val/x", "val/l/x", "train/x"]), unique=True),
+        st.text("abcxl/_", max_size=8),
+    )
+    def test_full_names_resolve_to_themselves_and_others_to_a_known_name(self, names: list[str], name: str) -> None:
+        for full_name in names:
+            assert resolve_metric_name(full_name, names) == full_name
+        try:
+            assert resolve_metric_name(name, names) in names
+        except MetricError:
+            assert name not in names
+
+
+class TestMetrics:
+    def test_metrics_are_a_read_only_mapping_of_full_names(self) -> None:
+        metrics = Metrics({"val/accuracy": 0.5, "val/loss": 1.0})
+
+        assert dict(metrics) == {"val/accuracy": 0.5, "val/loss": 1.0}
+        assert metrics == {"val/accuracy": 0.5, "val/loss": 1.0}
+        assert len(metrics) == 2
+        assert repr(metrics) == "Metrics({'val/accuracy': 0.5, 'val/loss': 1.0})"
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            metrics["val/accuracy"] = 1.0  # type: ignore[index]
+
+    def test_metrics_are_a_copy_of_the_mapping(self) -> None:
+        values = {"val/loss": 1.0}
+        metrics = Metrics(values)
+        values["val/loss"] = 2.0
+
+        assert metrics["val/loss"] == 1.0
+
+    def test_unambiguous_short_names_are_contained(self) -> None:
+        metrics = Metrics({"val/loss": 1.0, "train/loss": 2.0, "val/accuracy": 3.0})
+
+        assert "accuracy" in metrics
+        assert "loss" not in metrics
+        assert "mIoU" not in metrics
+        assert 3 not in metrics
+        assert metrics.get("mIoU", 7.0) == 7.0
+
+    def test_zero_counts_are_omitted(self) -> None:
+        assert Metrics({}, {"a": 0, "b": 2}).nonfinite == {"b": 2}
+
+    def test_union_merges_counts_and_prefers_the_second_value(self) -> None:
+        both = Metrics({"a": 1.0, "b": 1.0}, {"a": 1}) | Metrics({"b": 2.0}, {"b": 3})
+
+        assert dict(both) == {"a": 1.0, "b": 2.0}
+        assert both.nonfinite == {"a": 1, "b": 3}
+
+
+class TestEvaluation:
+    def test_means_are_weighted_by_the_number_of_samples(self) -> None:
+        evaluation = EvaluationMeans()
+        for size, loss in [(4, 1.0), (4, torch.tensor(3.0)), (1, np.float32(11.0))]:
+            evaluation.weight = size
+            evaluation.add("loss", loss)
+
+        assert evaluation.results(Collectives()) == {"loss": (4 * 1 + 4 * 3 + 1 * 11) / 9}
+
+    def test_explicit_weight_takes_precedence(self) -> None:
+        evaluation = EvaluationMeans()
+        evaluation.add("loss", 1.0, weight=3)
+        evaluation.add("loss", 5.0, weight=1)
+
+        assert evaluation.results(Collectives()) == {"loss": 2.0}
+
+    def test_weight_of_a_name_is_that_of_the_batches_that_logged_it(self) -> None:
+        evaluation = EvaluationMeans()
+        evaluation.weight = 2
+        evaluation.add("a", 1.0)
+        evaluation.weight = 6
+        evaluation.add("a", 5.0)
+        evaluation.add("b", 7.0)
+
+        assert evaluation.results(Collectives()) == {"a": 4.0, "b": 7.0}
+
+    def test_mean_without_samples_is_nan(self) -> None:
+        evaluation = EvaluationMeans()
+        evaluation.add("a", 1.0, weight=0)
+
+        assert math.isnan(evaluation.results(Collectives())["a"])
+
+    def test_single_numbers_of_any_shape_and_type_are_averaged(self) -> None:
+        evaluation = EvaluationMeans()
+        for value in (
+            torch.tensor([1.0]),
+            torch.tensor(2.0, dtype=torch.bfloat16),
+            torch.tensor([[3]]),
+            np.array([2.0]),
+        ):
+            evaluation.add("a", value)
+        evaluation.add("b", True)
+
+        assert evaluation.results(Collectives()) == {"a": 2.0, "b": 1.0}
+
+    def test_later_changes_of_a_tensor_have_no_effect(self) -> None:
+        evaluation = EvaluationMeans()
+        value = torch.tensor(1.0, dtype=torch.float64)
+        evaluation.add("a", value)
+        value.fill_(3.0)
+        evaluation.add("a", value)
+
+        assert evaluation.results(Collectives()) == {"a": 2.0}
+
+    def test_graph_is_released(self) -> None:
+        evaluation = EvaluationMeans()
+        activation = torch.ones(3, requires_grad=True) * 2
+        reference = weakref.ref(activation)
+        evaluation.add("a", (activation * activation).sum())
+        del activation
+        gc.collect()
+
+        assert reference() is None
+        assert evaluation.results(Collectives()) == {"a": 12.0}
+
+
+class TestLog:
+    @pytest.mark.parametrize(
+        ("value", "description"),
+        [
+            (torch.ones(2), "a value of shape (2,)"),
+            (np.ones((2, 2)), "a value of shape (2, 2)"),
+            (torch.ones(0), "a value of shape (0,)"),
+            ("high", "a str"),
+            (None, "a NoneType"),
+            ([1.0], "a list"),
+        ],
+    )
+    def test_value_that_is_not_a_single_number_raises(self, value: Any, description: str) -> None:
+        with pytest.raises(MetricError) as caught:
+            MetricStore().log({"score": value})
+
+        assert str(caught.value) == (
+            f"Metric 'score': expected a single number, got {description}. Log other data with log_images, "
+            "log_histograms or log_text."
+        )
+
+    def test_name_with_a_slash_is_unchanged(self) -> None:
+        store = MetricStore()
+        store.log({"loss": 1.0, "system/cpu": 2.0})
+
+        assert dict(store.latest()) == {"train/loss": 1.0, "system/cpu": 2.0}
+
+    def test_latest_contains_last_values_and_validation_results(self) -> None:
+        store = MetricStore()
+        for value in (1.0, torch.tensor(2.0)):
+            store.log({"loss": value})
+            store.row += 1
+        store.results = Metrics({"val/accuracy": 0.5})
+
+        assert dict(store.latest()) == {"train/loss": 2.0, "val/accuracy": 0.5}
+
+    def test_values_of_a_validation_are_separate_from_training(self) -> None:
+        store, evaluation = MetricStore(), EvaluationMeans()
+        store.log({"loss": 1.0})
+        store.set_evaluation(evaluation)
+        store.log({"loss": 5.0})
+        store.set_evaluation(None)
+
+        assert dict(store.latest()) == {"train/loss": 1.0}
+        assert evaluation.results(Collectives()) == {"loss": 5.0}
+
+
+class TestLogOutputs:
+    @staticmethod
+    def make_watched_store() -> MetricStore:
+        store = MetricStore()
+        store.window("w")
+        return store
+
+    @pytest.mark.parametrize(
+        ("outputs", "loss", "expected"),
+        [
+            ({"loss": torch.tensor(1.0), "accuracy": 0.5}, None, {"train/loss": 1.0, "train/accuracy": 0.5}),
+            ({"accuracy": 0.5}, torch.tensor(1.0), {"train/loss": 1.0, "train/accuracy": 0.5}),
+            ({"loss": 2.0}, 1.0, {"train/loss": 1.0}),
+            (torch.tensor(1.0), None, {"train/loss": 1.0}),
+            (1.5, None, {"train/loss": 1.5}),
+            (torch.ones(4, 2), torch.tensor(1.0), {"train/loss": 1.0}),
+            (None, 1.0, {"train/loss": 1.0}),
+            (None, None, {}),
+            ({"loss": torch.tensor([3.0])}, None, {"train/loss": 3.0}),
+            ({"loss": torch.ones(3), "output": torch.ones(4, 2), "text": "a", 3: 1.0}, None, {}),
+        ],
+    )
+    def test_loss_and_every_number_of_the_outputs_are_logged(self, outputs: Any, loss: Any, expected: Any) -> None:
+        store = self.make_watched_store()
+        store.log_outputs(outputs, loss)
+
+        assert dict(store.latest()) == expected
+
+    def test_outputs_can_be_a_dict_subclass(self) -> None:
+        class ModelOutput(dict[str, Any]):
+            pass
+
+        store = self.make_watched_store()
+        store.log_outputs(ModelOutput(loss=torch.tensor(1.0)), None)
+
+        assert dict(store.latest()) == {"train/loss": 1.0}
+
+    def test_output_of_a_single_sample_batch_is_not_a_metric(self) -> None:
+        store = self.make_watched_store()
+        store.log_outputs({"loss": torch.tensor(1.0), "output": torch.ones(1, 1)}, None)
+
+        assert list(store.latest()) == ["train/loss"]
+
+    def test_separate_loss_that_is_not_a_number_is_an_error(self) -> None:
+        with pytest.raises(MetricError, match="Metric 'loss': expected a single number, got a value of shape"):
+            self.make_watched_store().log_outputs(None, torch.ones(2))
+
+    @pytest.mark.parametrize("loss", [torch.tensor(3.0), 3.0, torch.tensor([3.0])])
+    def test_last_loss_is_available_without_a_window(self, loss: Any) -> None:
+        store = MetricStore()
+        for value in (1.0, loss):
+            store.log_outputs({"loss": value, "accuracy": 0.5}, None)
+            store.row += 1
+
+        assert dict(store.latest()) == {"train/loss": 3.0}
+
+    def test_invalid_loss_is_ignored_without_a_window(self) -> None:
+        store = MetricStore()
+        store.log_outputs({"loss": torch.ones(3)}, None)
+
+        assert dict(store.latest()) == {}
+        assert store.state_dict()["columns"] == {}
+
+    @pytest.mark.parametrize("watched", [False, True])
+    def test_graph_is_released_after_the_iteration(self, watched: bool) -> None:
+        store = self.make_watched_store() if watched else MetricStore()
+        activation = torch.ones(3, requires_grad=True) * 2
+        reference = weakref.ref(activation)
+        store.log_outputs({"loss": (activation * activation).sum()}, None)
+        del activation
+        gc.collect()
+
+        assert reference() is None
+        assert store.latest()["train/loss"] == 12.0
+
+    def test_outputs_of_a_validation_belong_to_the_evaluation(self) -> None:
+        store, evaluation = self.make_watched_store(), EvaluationMeans()
+        store.set_evaluation(evaluation)
+        store.log_outputs({"loss": torch.tensor(2.0), "hits": 3}, None)
+        store.log_outputs(None, torch.tensor(4.0))
+        store.set_evaluation(None)
+
+        assert evaluation.results(Collectives()) == {"loss": 3.0, "hits": 3.0}
+        assert dict(store.latest()) == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1, True), (1.5, True), (False, True), ("1", False), (None, False), (torch.ones(1), True), (torch.ones(2), False)],
+)
+def test_is_scalar_accepts_single_numbers(value: Any, expected: bool) -> None:
+    assert is_scalar(value) is expected
+
+
+class TestDeviceSynchronization:
+    """No value is copied from the device during an iteration."""
+
+    FETCHES = ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__")
+
+    @pytest.fixture
+    def fetched(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Return the list of calls that copy a value from the device, by method name."""
+        calls: list[str] = []
+        for name in self.FETCHES:
+            original = getattr(torch.Tensor, name)
+
+            def count(tensor: torch.Tensor, *args: Any, _name: str = name, _call: Any = original, **kwargs: Any) -> Any:
+                calls.append(_name)
+                return _call(tensor, *args, **kwargs)
+
+            monkeypatch.setattr(torch.Tensor, name, count)
+        return calls
+
+    class LoggingHook(Hook):
+        """Logs in every iteration, and reads the means at the end of the run."""
+
+        means: dict[str, float]
+
+        def before_run(self, run: Any) -> None:
+            self.window = run.metrics.window("watching")
+
+        def after_train_iter(self, run: Any, loss: torch.Tensor) -> None:
+            run.log(loss_again=loss, twice=2 * loss)
+
+        def after_run(self, run: Any) -> None:
+            self.means = dict(run.metrics.means(self.window))
+
+    def test_trainer_and_logging_do_not_synchronize_with_the_device(self, fetched: list[str]) -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        batches = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])) for _ in range(3)]
+        hook = self.LoggingHook()
+        trainer = Trainer(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            nn.functional.cross_entropy,
+            batches,
+            iterations=2 * 64 + 2,
+            work_dir=None,
+            hooks=[hook],
+            default_hooks=False,
+            device="cpu",
+            clip_grad_norm=1.0,
+        )
+        counts: list[int] = []
+        trainer.bus.on("after_train_iter", priority=-1)(lambda: counts.append(len(fetched)))
+        trainer.fit()
+
+        assert counts == [0] * 130
+        assert "tolist" in fetched, "the means at the end are read with this method"
+        assert hook.means["train/loss"] == hook.means["train/loss_again"]
+        assert hook.means["train/twice"] == pytest.approx(2 * hook.means["train/loss"], rel=1e-15)
+
+    def test_custom_loop_does_not_synchronize_with_the_device(self, fetched: list[str]) -> None:
+        bus = HookBus([self.LoggingHook()])
+        weight = torch.zeros((), requires_grad=True)
+        with bus.run(iterations=130) as run:
+            bus.emit("before_train_epoch")
+            for i in range(130):
+                loss = (weight - i) ** 2
+                bus.emit("before_train_iter", batch_idx=i)
+                bus.emit("after_train_iter", batch_idx=i, outputs={"loss": loss}, loss=loss)
+            assert fetched == []
+
+        assert run.metrics.latest()["train/loss"] == 129.0**2

@@ -1,0 +1,45 @@
+"""Tests of the generated type of `bus.emit`."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import hookbus._run.emit_overloads
+from hookbus._events.points import POINT_ALIASES
+from hookbus.lifecycle import POINTS
+
+TEXT = Path(hookbus._run.emit_overloads.__file__).read_text()
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[1] / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_overloads_file_is_up_to_date() -> None:
+    assert generator().emit_text() == TEXT
+
+
+def test_overloads_contain_every_point_with_aliases_and_arguments() -> None:
+    overloads = {}
+    for node in ast.walk(ast.parse(TEXT)):
+        if isinstance(node, ast.FunctionDef):
+            _, point = node.args.posonlyargs
+            assert point.annotation is not None
+            names = re.findall(r"'(\w+)'", ast.unparse(point.annotation))
+            overloads[tuple(names)] = tuple(argument.arg for argument in node.args.kwonlyargs)
+    aliases = {point: tuple(alias for alias, name in POINT_ALIASES.items() if name == point) for point in POINTS}
+    assert overloads == {(name, *aliases[name]): point.args for name, point in POINTS.items()}
+
+
+def test_metrics_argument_accepts_any_mapping() -> None:
+    assert "metrics: Mapping[str, Any] | None = ..." in TEXT
+    assert "Metrics" not in TEXT

@@ -1,0 +1,209 @@
+"""Resume of a run from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookbus import HookBus
+from hookbus._run.run import Run
+from hookbus._run.work_dir import STATUS, acquire, read_status
+from hookbus.errors import CheckpointError, ConfigError
+from tests import toys
+
+
+class SaverWithDirectory(toys.Saver):
+    """Saver with its own directory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("after_train_iter")
+        self.path = path
+
+    def directory(self, run: Run) -> Path:
+        return self.path
+
+    def plan(self, run: Run, requests: list[Any]) -> Path:
+        return self.path / f"iter_{run.iters_done}.pth"
+
+
+class TestResume:
+    def test_auto_resume_starts_at_zero_without_a_checkpoint(self, tmp_path: Path) -> None:
+        run = toys.trainer(iterations=2, work_dir=tmp_path, resume="auto").fit()
+        assert run.iters_done == 2
+
+    def test_auto_resume_continues_from_the_newest_checkpoint_and_logs_it(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        toys.trainer(toys.Saver(), iterations=4, work_dir=tmp_path).fit()
+        bus_events: list[Path] = []
+        training = toys.trainer(toys.Saver(), iterations=5, work_dir=tmp_path, resume="auto")
+        training.bus.on("after_load_checkpoint")(lambda path: bus_events.append(path))
+        caplog.set_level("INFO", "hookbus")
+        run = training.fit()
+        newest = tmp_path / "checkpoints" / "iter_4.pth"
+        assert (bus_events, run.iters_done) == ([newest], 5)
+        assert f"Resumed from {newest}: epoch 1, iteration 4, step 4." in caplog.messages
+
+    def test_auto_resume_searches_the_directory_of_the_saver(self, tmp_path: Path) -> None:
+        (out_dir := tmp_path / "out").mkdir()
+        toys.trainer(SaverWithDirectory(out_dir), iterations=2, work_dir=tmp_path / "x").fit()
+        started_at: list[int] = []
+        training = toys.trainer(SaverWithDirectory(out_dir), iterations=3, work_dir=tmp_path / "x", resume="auto")
+        training.bus.on("before_train")(lambda run: started_at.append(run.iters_done))
+        training.fit()
+        assert started_at == [2]
+
+    def test_auto_resume_requires_no_work_dir_if_the_saver_has_a_directory(self, tmp_path: Path) -> None:
+        toys.trainer(SaverWithDirectory(tmp_path), iterations=2).fit()
+        started_at: list[int] = []
+        training = toys.trainer(SaverWithDirectory(tmp_path), iterations=3, resume="auto")
+        training.bus.on("before_train")(lambda run: started_at.append(run.iters_done))
+        training.fit()
+        assert started_at == [2]
+
+    def test_auto_resume_without_a_directory_raises_an_error(self) -> None:
+        with pytest.raises(CheckpointError, match="requires a work directory, got none. Set `work_dir`"):
+            toys.trainer(toys.Saver(), epochs=1, resume="auto").fit()
+
+    def test_auto_resume_skips_a_corrupted_checkpoint_with_a_warning(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        saver = toys.Saver()
+        toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
+        with saver.files[1].open("r+b") as file:
+            file.truncate(10)
+        training = toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path, resume="auto")
+        started_at: list[int] = []
+        training.bus.on("before_train")(lambda run: started_at.append(run.iters_done))
+        training.fit()
+        assert started_at == [1]
+        assert [message for message in caplog.messages if message.startswith(f"resume: {saver.files[1]}: ")] != []
+
+    def test_missing_checkpoint_ends_a_custom_loop_before_it_trains(self, tmp_path: Path) -> None:
+        with (
+            pytest.raises(CheckpointError, match="file does not exist"),
+            HookBus().run(epochs=1, work_dir=tmp_path, resume=tmp_path / "nothing.pth"),
+        ):
+            pass
+        assert (read_status(tmp_path)["outcome"], read_status(tmp_path)["iters_done"]) == ("failed", 0)
+
+    def test_hooks_may_modify_the_checkpoint_before_it_is_restored(self, tmp_path: Path) -> None:
+        saver = toys.Saver("after_train_iter", 2)
+        toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
+        model = toys.net()
+        training = toys.trainer(iterations=2, model=model, resume=saver.files[0])
+
+        def change(run: Run, checkpoint: dict[str, Any]) -> None:
+            assert run.iters_done == 0
+            checkpoint["state_dict"]["0.weight"] = torch.full((8, 4), 3.0)
+
+        training.bus.on("after_load_checkpoint")(change)
+        training.fit()
+        assert torch.equal(model.state_dict()["0.weight"], torch.full((8, 4), 3.0))
+
+    def test_custom_loop_resumes_at_its_iteration(self, tmp_path: Path) -> None:
+        def train(iterations: int) -> list[tuple[int, int]]:
+            bus, seen, model = HookBus([toys.Saver()]), [], toys.net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            options: dict[str, Any] = {"model": model, "optimizer": optimizer, "work_dir": tmp_path, "resume": "auto"}
+            bus.on("after_train_iter")(lambda run, batch_idx: seen.append((run.iter, batch_idx)))
+            with bus.run(iterations=iterations, **options) as run:
+                for _ in toys.run_custom_loop(bus, run, toys.pairs(), model, optimizer):
+                    pass
+            return seen
+
+        assert train(2) == [(0, 0), (1, 1)]
+        assert train(5) == [(2, 2), (3, 0), (4, 1)]
+
+
+class TestRecordedRun:
+    """An automatic resume in a work directory whose run has committed checkpoints that are not found."""
+
+    @staticmethod
+    def content(directory: Path) -> dict[str, bytes]:
+        files = (path for path in directory.rglob("*") if path.is_file() and path.name != ".lock")
+        return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+    @pytest.mark.parametrize("problem", ["moved", "empty", "of another run"])
+    def test_recorded_run_without_its_checkpoints_raises_and_modifies_nothing(
+        self, tmp_path: Path, problem: str
+    ) -> None:
+        work_dir, out_dir = tmp_path / "x", tmp_path / "out"
+        out_dir.mkdir()
+        toys.trainer(SaverWithDirectory(out_dir), iterations=2, work_dir=work_dir, config={"a": 1}).fit()
+        out_dir.rename(tmp_path / "moved")
+        if problem == "empty":
+            out_dir.mkdir()
+        if problem == "of another run":
+            out_dir.mkdir()
+            toys.trainer(SaverWithDirectory(out_dir), iterations=1).fit()
+        before, events = self.content(work_dir), []
+        training = toys.trainer(SaverWithDirectory(out_dir), iterations=3, work_dir=work_dir, resume="auto")
+        for point in ("before_run", "on_exception", "after_run", "cleanup"):
+            training.bus.on(point, name=point)(lambda: events.append("called"))
+        for _ in range(2):
+            with pytest.raises(
+                ConfigError,
+                match=rf"run with 0 epochs and 2 iterations .* found in {out_dir}\. .*correct `out_dir`.*`--ov",
+            ):
+                training.fit()
+
+        assert self.content(work_dir) == before
+        assert events == []
+        acquire(work_dir, resume=True).release()
+
+    def test_recorded_run_without_its_checkpoints_raises_in_a_custom_loop(self, tmp_path: Path) -> None:
+        saver = toys.Saver()
+        toys.trainer(saver, iterations=2, work_dir=tmp_path).fit()
+        for path in saver.files:
+            path.unlink()
+        before = self.content(tmp_path)
+        with (
+            pytest.raises(ConfigError, match="no checkpoint of that run was found in"),
+            HookBus([toys.Saver()]).run(epochs=1, work_dir=tmp_path, resume="auto"),
+        ):
+            pass
+
+        assert self.content(tmp_path) == before
+
+    def test_recorded_run_raises_after_a_kill_and_after_a_failed_resume(self, tmp_path: Path) -> None:
+        # The first commit is recorded at once, and a status of a later attempt does not erase the record.
+        killed: list[bytes] = []
+        training = toys.trainer(toys.Saver("after_train_iter", 1), iterations=2, work_dir=tmp_path)
+        training.bus.on("before_train_iter")(lambda: killed.append((tmp_path / STATUS).read_bytes()))
+        training.fit()
+        assert b'"checkpoint": null' in killed[0]
+        (tmp_path / STATUS).write_bytes(killed[1])
+        training = toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto")
+
+        def fail() -> None:
+            raise RuntimeError("broken hook")
+
+        training.bus.on("before_run")(fail)
+        with pytest.raises(RuntimeError, match="broken hook"):
+            training.fit()
+        assert read_status(tmp_path)["checkpoint"] == str(tmp_path / "checkpoints" / "iter_1.pth")
+        (tmp_path / "checkpoints").rename(tmp_path / "moved")
+        with pytest.raises(ConfigError, match="no checkpoint of that run was found in"):
+            toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()
+
+    def test_recorded_run_without_a_saved_checkpoint_restarts_with_a_warning(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        first = toys.trainer(iterations=2, work_dir=tmp_path).fit()
+        second = toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()
+
+        assert (second.iters_done, second.id, read_status(tmp_path)["run"]) == (3, first.id, first.id)
+        assert caplog.messages == [
+            f"resume: the run in {tmp_path} stopped before it saved a checkpoint (2 iterations are recorded). Training "
+            "restarts from iteration 0, and the log of that run is replaced."
+        ]
+
+    def test_recorded_run_without_its_checkpoints_can_be_overwritten(self, tmp_path: Path) -> None:
+        toys.trainer(SaverWithDirectory(tmp_path), iterations=2, work_dir=tmp_path / "x").fit()
+        run = toys.trainer(iterations=1, work_dir=tmp_path / "x", overwrite=True).fit()
+
+        assert (run.iters_done, read_status(tmp_path / "x")["checkpoint"]) == (1, None)

@@ -1,0 +1,113 @@
+"""Services of a run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import Hook, HookBus
+from hookbus.errors import ServiceError
+from hookbus.writers.writer import BusWriter, Visualizer
+
+
+def test_provided_service_is_returned_and_may_be_replaced() -> None:
+    run = HookBus().current
+    assert run.get("tracker") is None
+    assert run.get("tracker", 3) == 3
+    run.provide("tracker", "first")
+    run.provide("tracker", "second")
+    assert run.get("tracker") == run.require("tracker") == "second"
+    run.provide("model", "mine")
+    assert run.get("model") == "mine"
+
+
+def test_parts_of_the_run_are_services_from_the_start() -> None:
+    model, optimizer, loader = nn.Linear(1, 1), torch.optim.SGD(nn.Linear(1, 1).parameters()), [1, 2]
+    with HookBus().run(
+        model=model,
+        optimizer=optimizer,
+        scheduler="s",
+        train_loader=loader,
+        val_loader="v",
+        config={"a": 1},
+        device="cpu",
+    ) as run:
+        services = {name: run.get(name) for name in ("model", "optimizer", "scheduler", "train_loader", "val_loader")}
+        assert services == {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": "s",
+            "train_loader": loader,
+            "val_loader": "v",
+        }
+        assert (run.get("config"), run.get("device")) == ({"a": 1}, "cpu")
+        assert isinstance(run.get("logger"), logging.Logger)
+        assert isinstance(run.get("visualizer"), Visualizer)
+        assert isinstance(run.get("writer"), BusWriter)
+        assert run.get("trainer") is None
+        assert run.get("test_loader") is None
+
+
+def test_directories_are_created_on_first_use(tmp_path: Path) -> None:
+    names = ("checkpoints_dir", "logs_dir", "visualization_dir")
+    with HookBus().run() as run:
+        assert [run.get(name) for name in ("experiment_dir", *names)] == [None] * 4
+    with HookBus().run(work_dir=tmp_path / "run") as run:
+        directory = run.get("experiment_dir")
+        assert directory == tmp_path / "run"
+        assert [path for path in directory.iterdir() if path.is_dir()] == []
+        assert [run.get(name) for name in names] == [
+            directory / "checkpoints",
+            directory / "logs",
+            directory / "visualization",
+        ]
+        assert all(run.get(name).is_dir() for name in names)
+
+
+def test_missing_service_raises_an_error_with_available_services(tmp_path: Path) -> None:
+    with HookBus().run(model=nn.Linear(1, 1)) as run:
+        run.provide("mlflow", object())
+        with pytest.raises(ServiceError, match="This run has no service 'mlfow'. Did you mean 'mlflow'?"):
+            run.require("mlfow")
+        with pytest.raises(LookupError) as caught:
+            run.require("zzz")
+        listed = str(caught.value)
+        assert listed.endswith("Available: config, logger, mlflow, model, visualizer, writer.")
+
+
+def test_missing_service_creates_no_directories(tmp_path: Path) -> None:
+    with HookBus().run(work_dir=tmp_path / "run") as run:
+        with pytest.raises(ServiceError, match="checkpoints_dir, .*experiment_dir, .*logs_dir, .*visualization_dir"):
+            run.require("zzz")
+        assert [path for path in (tmp_path / "run").iterdir() if path.is_dir()] == []
+
+
+def test_logger_may_be_replaced_by_a_service() -> None:
+    run = HookBus().current
+    assert run.logger is logging.getLogger("hookbus")
+    run.provide("logger", mine := logging.getLogger("mine"))
+    assert run.logger is run.get("logger") is mine
+
+
+def test_hook_gets_services_of_its_run() -> None:
+    class GetServices(Hook):
+        def before_train(self) -> None:
+            self.found: Any = (self.get_service("tracker"), self.get_service("nothing"))
+
+    bus = HookBus([hook := GetServices()])
+    bus.current.provide("tracker", 5)
+    bus.fire("before_train")
+    assert hook.found == (5, None)
+
+
+def test_services_belong_to_one_run() -> None:
+    bus = HookBus()
+    with bus.run() as run:
+        run.provide("tracker", 5)
+    with bus.run() as second:
+        assert second.get("tracker") is None

@@ -1,0 +1,440 @@
+"""Tests of the validation of a trainer without training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from hookbus import Hook
+from hookbus._events.markers import hookimpl
+from hookbus._events.schedules import last
+from hookbus.checkpoint.state import read_checkpoint
+from hookbus.errors import (
+    CheckpointError,
+    ConfigError,
+    HookbusError,
+    HookWarning,
+    LoopError,
+    OrderError,
+    RequestError,
+)
+from hookbus.testing import fingerprint
+from hookbus.trainer.trainer import Trainer
+from tests import toys
+
+
+class AskingHook(Hook):
+    schedules_validation = True
+
+
+class NoisyData(TensorDataset):
+    """Dataset that draws from every RNG for each sample."""
+
+    def __getitem__(self, index: Any) -> Any:
+        noise = torch.rand(1).item() + random.random() + numpy.random.random()
+        inputs, target = super().__getitem__(index)
+        return inputs + noise, target
+
+
+def data(count: int = 8, features: int = 4) -> NoisyData:
+    return NoisyData(torch.ones(count, features), torch.zeros(count).long())
+
+
+def make_trainer(tmp_path: Path, **options: Any) -> Trainer:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    defaults: dict[str, Any] = {
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        "loss_fn": functional.cross_entropy,
+        "train_loader": DataLoader(data(), batch_size=4, shuffle=True),
+        "epochs": 2,
+        "metrics": ["accuracy"],
+        "work_dir": tmp_path / "runs",
+        "default_hooks": False,
+    }
+    return Trainer(options.pop("model", model), **{**defaults, **options})
+
+
+class TestReport:
+    def test_check_describes_the_training(self, tmp_path: Path) -> None:
+        loader = DataLoader(data(6), batch_size=4)
+        trainer = make_trainer(
+            tmp_path, hooks=[Hook(name="one"), Hook(name="two")], val_loader=loader, test_loader=loader
+        )
+        assert trainer.check() == [
+            "model: Sequential, 38 parameters to train on cpu",  # 4*4+4, 4+4, 4*2+2
+            "train: 2 batches",
+            "val: 2 batches",
+            "test: 2 batches",
+            "limit: 2 epochs",
+            "hooks: one, two",
+            f"work dir: {tmp_path / 'runs'}",
+        ]
+
+    def test_check_names_loaders_of_unknown_length(self, tmp_path: Path) -> None:
+        class Stream:
+            def __iter__(self) -> Iterator[Any]:
+                yield torch.ones(4, 4), torch.zeros(4).long()
+
+        trainer = make_trainer(
+            tmp_path, train_loader=Stream(), val_loader={"a": Stream(), "b": Stream()}, work_dir=None
+        )
+        assert trainer.check()[1:] == [
+            "train: unknown number of batches",
+            "val a: unknown number of batches",
+            "val b: unknown number of batches",
+            "limit: 2 epochs",
+            "hooks: none",
+            "work dir: none, nothing is written",
+        ]
+
+    def test_check_reports_the_next_free_work_dir(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path)
+        trainer.fit()
+        assert make_trainer(tmp_path).check()[-1] == f"work dir: {tmp_path / 'runs-2'}"
+        assert make_trainer(tmp_path, overwrite=True).check()[-1] == f"work dir: {tmp_path / 'runs'}"
+
+
+class TestSideEffects:
+    def test_check_restores_weights_buffers_modes_and_rngs(self, tmp_path: Path) -> None:
+        generator = torch.Generator().manual_seed(3)
+        loader = DataLoader(data(), batch_size=4, shuffle=True, generator=generator)
+        trainer = make_trainer(tmp_path, train_loader=loader, val_loader=loader)
+        trainer.model[0].eval()  # type: ignore[index]
+        modes = [module.training for module in trainer.model.modules()]
+        before = self.state(trainer, generator)
+        trainer.check()
+        assert self.state(trainer, generator) == before
+        assert [module.training for module in trainer.model.modules()] == modes
+        assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+    def test_check_restores_rngs_used_by_the_loader(self, tmp_path: Path) -> None:
+        class Stream:
+            def __iter__(self) -> Iterator[Any]:
+                yield torch.rand(4, 4), torch.zeros(4).long()
+
+        trainer = make_trainer(tmp_path, train_loader=Stream(), model=nn.Linear(4, 2))
+        before = torch.get_rng_state()
+        trainer.check()
+        assert torch.equal(torch.get_rng_state(), before)
+
+    @staticmethod
+    def state(trainer: Trainer, generator: torch.Generator) -> str:
+        generator_name, keys, *rest = numpy.random.get_state()
+        states = [
+            torch.get_rng_state(),
+            random.getstate(),
+            str(generator_name),
+            keys.tolist(),
+            rest,
+            generator.get_state(),
+        ]  # type: ignore[union-attr]
+        assert trainer.optimizer is not None
+        return fingerprint([trainer.model.state_dict(), trainer.optimizer.state_dict(), states])
+
+    def test_check_writes_no_file(self, tmp_path: Path) -> None:
+        make_trainer(tmp_path, val_loader=DataLoader(data(), batch_size=4)).check()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_check_resets_the_metrics(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path, val_loader=DataLoader(data(), batch_size=4))
+        trainer.check()
+        assert torch.isnan(trainer.eval_metrics["accuracy"].compute())
+
+    def test_check_does_not_change_the_training(self, tmp_path: Path) -> None:
+        ends = []
+        for checks in (False, True):
+            torch.manual_seed(0)
+            trainer = make_trainer(tmp_path, work_dir=None, seed=1)
+            if checks:
+                trainer.check()
+            trainer.fit()
+            ends.append(fingerprint(trainer.model.state_dict()))
+        assert ends[0] == ends[1]
+
+
+class Losing(nn.Module):
+    """Model that returns its loss in training mode only, as detection models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        output = self.layer(inputs)
+        return {"loss": functional.cross_entropy(output, targets)} if self.training else {"output": output}
+
+
+def test_loss_is_not_required_in_eval_mode(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, model=Losing(), loss_fn=None, val_loader=DataLoader(data(), batch_size=4))
+    assert trainer.check()[1:3] == ["train: 2 batches", "val: 2 batches"]
+
+
+class TestErrors:
+    def test_batch_of_the_wrong_shape_is_an_error(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path, train_loader=DataLoader(data(features=5), batch_size=4))
+        with pytest.raises(
+            LoopError, match="^A batch of the train_loader cannot be processed by the model: RuntimeError: mat1"
+        ):
+            trainer.check()
+
+    def test_failing_dataset_is_an_error(self, tmp_path: Path) -> None:
+        class Broken(TensorDataset):
+            def __getitem__(self, index: Any) -> Any:
+                raise KeyError("image 3")
+
+        loader = DataLoader(Broken(torch.ones(4, 4)), batch_size=4)
+        with pytest.raises(
+            LoopError, match=r"^The val_loader 'b' cannot be read: KeyError: 'image 3' \(.*\.py, line \d+\)"
+        ):
+            make_trainer(tmp_path, val_loader={"a": DataLoader(data(), batch_size=4), "b": loader}).check()
+
+    def test_empty_loader_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LoopError, match="^The train_loader yields no batch.$"):
+            make_trainer(tmp_path, train_loader=[]).check()
+
+    def test_missing_loss_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LoopError, match="loss: missing from the outputs of the model"):
+            make_trainer(tmp_path, loss_fn=None, model=nn.Linear(4, 2), train_loader=[torch.ones(4, 4)]).check()
+
+    def test_loss_that_is_not_a_scalar_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LoopError, match=r"loss: expected a single number, got shape \(4, 2\)"):
+            make_trainer(tmp_path, loss_fn=lambda output, target: output).check()
+
+    def test_metric_without_inputs_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LoopError, match="metrics accuracy: the targets are missing"):
+            make_trainer(
+                tmp_path, model=Losing(), loss_fn=None, val_loader=[{"inputs": torch.ones(4, 4), "targets": None}]
+            ).check()
+
+    def test_validation_request_requires_a_loader(self, tmp_path: Path) -> None:
+        with pytest.raises(RequestError, match="hook 'asking' .*val"):
+            make_trainer(tmp_path, hooks=[AskingHook()]).check()
+
+    def test_cyclic_ordering_constraints_are_an_error(self, tmp_path: Path) -> None:
+        class FirstHook(Hook):
+            @hookimpl(before="second", after="second")
+            def before_train(self) -> None: ...
+
+        class SecondHook(Hook):
+            def before_train(self) -> None: ...
+
+        with pytest.raises(OrderError):
+            make_trainer(tmp_path, hooks=[FirstHook(), SecondHook()]).check()
+
+    def test_unwritable_work_dir_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(HookbusError, match="The work directory .*file/runs cannot be written"):
+            make_trainer(tmp_path, work_dir=tmp_path / "file" / "runs").check()
+
+    def test_all_errors_are_listed(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        trainer = make_trainer(
+            tmp_path,
+            train_loader=[],
+            val_loader=[],
+            load_from="nowhere.pth",
+            work_dir=tmp_path / "file" / "runs",
+        )
+        with pytest.raises(HookbusError) as caught:
+            trainer.check()
+        lines = str(caught.value).splitlines()
+        assert [line.split()[1] for line in lines] == ["train_loader", "val_loader", "nowhere.pth:", "work"]
+
+
+class TestFiles:
+    """Files that a run starts from."""
+
+    def checkpoint(self, tmp_path: Path) -> Path:
+        """Return the path of a checkpoint of an earlier training."""
+        toys.trainer(hook := toys.Saver("after_train"), epochs=1, work_dir=tmp_path / "earlier").fit()
+        return hook.files[0]
+
+    @staticmethod
+    def get_error(trainer: Trainer) -> str:
+        """Return the error of a check and a training, which must be identical and leave no work directory."""
+        messages = []
+        for begin in (trainer.check, trainer.fit):
+            with pytest.raises(CheckpointError) as caught:
+                begin()
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+        assert trainer.work_dir is not None
+        assert not Path(trainer.work_dir).exists()
+        return messages[0]
+
+    def trainer(self, tmp_path: Path, **options: Any) -> Trainer:
+        return toys.trainer(**{"epochs": 2, "work_dir": tmp_path / "x", **options})
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_checkpoint_is_reported(self, tmp_path: Path, key: str) -> None:
+        path = self.checkpoint(tmp_path)
+        trainer = self.trainer(tmp_path, **{key: path})
+        assert f"{key}: {path}" in trainer.check()
+        trainer.fit()
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_missing_checkpoint_is_an_error(self, tmp_path: Path, key: str) -> None:
+        path = tmp_path / "start.pth"
+        assert self.get_error(self.trainer(tmp_path, **{key: path})) == f"{key}: {path}: file does not exist."
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_other_file_is_an_error(self, tmp_path: Path, key: str) -> None:
+        path = tmp_path / "notes.txt"
+        path.write_text("not a checkpoint")
+        assert self.get_error(self.trainer(tmp_path, **{key: str(path)})).startswith(
+            f"{key}: {path}: file cannot be loaded as data: "
+        )
+
+    @pytest.mark.parametrize("key", ["resume", "load_from"])
+    def test_checkpoint_of_another_model_is_an_error(self, tmp_path: Path, key: str) -> None:
+        path = self.checkpoint(tmp_path)
+        trainer = self.trainer(tmp_path, model=toys.net(width=9), **{key: path})
+        assert self.get_error(trainer).startswith(f"{key}: {path}: The weights do not match the model: ")
+
+    def test_hook_may_convert_a_checkpoint(self, tmp_path: Path) -> None:
+        class Renaming(Hook):
+            def after_load_checkpoint(self, checkpoint: Any) -> None:
+                checkpoint["state_dict"] = toys.net(width=9).state_dict()
+
+        trainer = toys.trainer(
+            Renaming(), model=toys.net(width=9), epochs=1, load_from=self.checkpoint(tmp_path), work_dir=None
+        )
+        trainer.check()
+        trainer.fit()
+
+    def test_non_strict_loading_skips_mismatches(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"epochs": 1, "load_from": self.checkpoint(tmp_path), "load_strict": False}
+        model = nn.Sequential(*toys.net()[:3], nn.Linear(8, 3))
+        trainer = toys.trainer(model=model, **options)
+        kept = model[3].weight.clone()
+        trainer.check()
+        trainer.epochs = 0
+        trainer.fit()
+
+        saved = read_checkpoint(options["load_from"])["state_dict"]
+        assert torch.equal(model[0].weight, saved["0.weight"])
+        assert torch.equal(model[3].weight, kept)
+        assert "No weight matches the model" in self.get_error(self.trainer(tmp_path, model=nn.Linear(4, 2), **options))
+
+    def test_bare_state_dict_cannot_be_resumed(self, tmp_path: Path) -> None:
+        path = tmp_path / "weights.pth"
+        torch.save(toys.net().state_dict(), path)
+        message = self.get_error(self.trainer(tmp_path, resume=path))
+        assert message.startswith(f"resume: {path}: Not a checkpoint to resume from: it has no meta, ")
+        assert message.endswith("Set `load_from` instead of `resume` to start from its weights alone.")
+        with pytest.warns(HookWarning, match="no valid sidecar"):
+            self.trainer(tmp_path, load_from=path).fit()
+
+    def test_missing_averaged_weights_are_an_error(self, tmp_path: Path) -> None:
+        trainer = self.trainer(tmp_path, load_from=self.checkpoint(tmp_path), load_weights="averaged")
+        assert self.get_error(trainer).endswith(
+            "weights: averaged is set, but the checkpoint contains no averaged weights."
+        )
+
+    def test_corrupted_checkpoint_is_an_error(self, tmp_path: Path) -> None:
+        path = self.checkpoint(tmp_path)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match="corrupted"):
+            self.trainer(tmp_path, load_from=path).check()
+
+    def test_resumed_run_does_not_require_initial_weights(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"work_dir": tmp_path / "earlier", "epochs": 2, "load_from": tmp_path / "gone.pth"}
+        with pytest.raises(CheckpointError, match="gone.pth: file does not exist"):
+            toys.trainer(resume="auto", **options).check()
+        path = self.checkpoint(tmp_path)
+        trainer = toys.trainer(resume="auto", **options)
+        assert f"resume: {path}" in trainer.check()
+        assert trainer.fit().iters_done == 6
+
+    def test_resume_without_a_valid_checkpoint_is_an_error(self, tmp_path: Path) -> None:
+        path = self.checkpoint(tmp_path)
+        path.write_bytes(b"short")
+        with pytest.raises(CheckpointError, match="^No checkpoint can be used:"):
+            toys.trainer(resume="auto", work_dir=tmp_path / "earlier", epochs=2).check()
+
+
+class Elsewhere(toys.Saver):
+    """Saver with a separate directory."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("after_train")
+        self.path = path
+
+    def directory(self, run: Any) -> Path:
+        return self.path
+
+
+class TestDirectoryOfCheckpoints:
+    def test_checkpoint_directory_outside_the_work_dir_is_reported(self, tmp_path: Path) -> None:
+        path = tmp_path / "elsewhere"
+        assert f"checkpoints: {path}" in toys.trainer(Elsewhere(path), epochs=1, work_dir=tmp_path / "x").check()
+        inside = tmp_path / "x" / "checkpoints"
+        assert "checkpoints" not in str(toys.trainer(Elsewhere(inside), epochs=1, work_dir=tmp_path / "x").check())
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        ("name", "reason"), [("x" * 300, "File name too long"), ("file/x", ".*file is not a directory")]
+    )
+    def test_unwritable_checkpoint_directory_is_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(CheckpointError, match=f"^The checkpoint directory .* cannot be written: {reason}"):
+            toys.trainer(Elsewhere(tmp_path / name), epochs=1).check()
+
+
+class TestOptimizers:
+    def make_trainer(self, *hooks: object) -> Trainer:
+        model = toys.net()
+        return toys.trainer(*hooks, model=model, optimizer=torch.optim.LBFGS(model.parameters()), epochs=1)
+
+    def test_optimizer_with_a_closure_is_an_error(self) -> None:
+        for begin in (self.make_trainer().check, self.make_trainer().fit):
+            with pytest.raises(ConfigError, match="^optimizer: LBFGS requires a closure"):
+                begin()
+
+    def test_hook_may_step_an_optimizer_with_a_closure(self) -> None:
+        class Stepping(Hook):
+            @hookimpl
+            def train_step(self, run: Any, batch: Any) -> Any:
+                return {"loss": run.optimizer.step(lambda: run.model(batch[0]).sum())}
+
+        self.make_trainer(Stepping()).check()
+
+
+class TestSchedules:
+    class Ending(Hook):
+        @hookimpl(when=last)
+        def after_epoch(self) -> None: ...
+
+    def test_schedule_with_an_unknown_limit_is_an_error(self, tmp_path: Path) -> None:
+        trainer = make_trainer(tmp_path, hooks=[self.Ending()], epochs=None, iterations=3)
+        for begin in (trainer.check, trainer.fit):
+            with pytest.raises(ConfigError) as caught:
+                begin()
+            assert str(caught.value) == (
+                "hook 'ending' at after_epoch: when=last: the run has no known limit in this unit, only in "
+                "iterations. Use last(unit='iter')."
+            )
+        assert list(tmp_path.iterdir()) == []
+
+    def test_schedule_with_a_known_limit_is_valid(self, tmp_path: Path) -> None:
+        make_trainer(tmp_path, hooks=[self.Ending()]).check()
+
+
+def test_hook_with_a_validation_requires_no_loader(tmp_path: Path) -> None:
+    class BringingHook(AskingHook):
+        @property
+        def validation_fn(self) -> Any:
+            return lambda run: {"loss": 1.0}
+
+    assert "hooks: bringing" in make_trainer(tmp_path, hooks=[BringingHook()]).check()

@@ -1,0 +1,94 @@
+"""Tests of the append-only file."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookbus.writers.append_only_file import AppendOnlyFile
+
+WRITE_TO_A_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from hookbus.records.appended_file import AppendOnlyFile
+
+path = Path(sys.argv[1])
+file = AppendOnlyFile(path)
+file.put(b"first\\n")
+file.flush()
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+file.put(b"second\\n")
+file.put(b"third\\n")
+try:
+    file.flush()
+except OSError:
+    print(path.read_bytes().decode(), end="")
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+file.put(b"again\\n")
+file.close()
+"""
+
+
+def test_data_is_written_by_the_next_flush(tmp_path: Path) -> None:
+    file = AppendOnlyFile(tmp_path / "new" / "file")
+    file.append(b"a")
+    assert file.path.read_bytes() == b""
+    file.flush()
+    file.append(b"b")
+    file.append(b"c")
+    file.close()
+    file.close()
+    assert file.path.read_bytes() == b"abc"
+
+
+def test_discarded_data_is_not_written(tmp_path: Path) -> None:
+    file = AppendOnlyFile(tmp_path / "file")
+    file.append(b"a")
+    file.discard_pending()
+    file.close()
+    assert file.path.read_bytes() == b""
+
+
+def test_incomplete_last_line_is_omitted(tmp_path: Path) -> None:
+    file = AppendOnlyFile(tmp_path / "file")
+    assert file.read_lines() == []
+    for data in (b"first", b", complete\n", "größe\r\n".encode(), b"\n", b"in"):
+        file.append(data)
+        file.flush()
+    assert file.read_lines() == ["first, complete\n", "größe\r\n", "\n"]
+    file.close()
+
+
+def test_replaced_content_is_followed_by_later_data(tmp_path: Path) -> None:
+    file = AppendOnlyFile(tmp_path / "file")
+    file.append(b"abc")
+    file.flush()
+    file.append(b"d")
+    file.replace(b"xy")
+    assert file.path.read_bytes() == b"xy"
+    file.close()
+    assert file.path.read_bytes() == b"xyd"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_flush_to_a_deleted_file_raises(tmp_path: Path) -> None:
+    file = AppendOnlyFile(tmp_path / "file")
+    file.append(b"a")
+    file.path.unlink()
+    with pytest.raises(FileNotFoundError, match="the file was deleted while it was open"):
+        file.flush()
+    file.close()
+
+
+def test_full_disk_leaves_the_file_unchanged(tmp_path: Path) -> None:
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE_TO_A_FULL_DISK, str(tmp_path / "file")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "first\n"  # the limit leaves space for 4 bytes of the second line
+    assert (tmp_path / "file").read_bytes() == b"first\nagain\n"
