@@ -20,7 +20,7 @@ from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry
 from hookbus._utils.published import explain_missing
 from hookbus.errors import PluginConflictError, PluginError, PluginImportError, PluginNotFoundError, PluginVersionError
 
-__all__ = ["check_version", "find_entry", "load_entry", "list_entries"]
+__all__ = ["check_version", "find_entry", "list_entries", "load_entry"]
 
 
 def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:

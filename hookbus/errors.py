@@ -53,10 +53,10 @@ __all__ = [
     "RequestError",
     "ServiceError",
     "WorkDirError",
-    "suggest_names",
-    "format_error_first_line",
-    "format_error",
     "add_failure_notes",
+    "format_error",
+    "format_error_first_line",
+    "suggest_names",
 ]
 
 

@@ -24,7 +24,7 @@ from hookbus.lifecycle import POINTS
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["BaseHook", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config", "Direction"]
+__all__ = ["BaseHook", "Direction", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config"]
 
 
 OnError = Literal["raise", "warn", "disable"]

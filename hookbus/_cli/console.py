@@ -20,7 +20,7 @@ from rich.markup import escape
 from hookbus.distributed.process_group import is_main, rank, reported_by_main
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 
-__all__ = ["print_error", "output_console", "error_console", "print_json", "handle_errors"]
+__all__ = ["error_console", "handle_errors", "output_console", "print_error", "print_json"]
 
 PIPED_WIDTH = 160
 """Width in columns of tables that are written to a file or a pipe, if COLUMNS does not set one."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hookbus._events.explain import Explanation
     from hookbus._events.points import Point
 
-__all__ = ["print_hooks", "print_metrics", "print_order", "print_points", "print_hook_health"]
+__all__ = ["print_hook_health", "print_hooks", "print_metrics", "print_order", "print_points"]
 
 
 def print_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) -> None:

@@ -21,12 +21,12 @@ from hookbus.errors import ConfigError, HookWarning
 
 __all__ = [
     "Entries",
-    "load_document",
+    "format_errors",
     "hook_entries",
+    "load_document",
+    "resolve_aliases",
     "sort_by_location",
     "to_yaml_terms",
-    "format_errors",
-    "resolve_aliases",
 ]
 
 Entries = list[tuple[Any, Path]]

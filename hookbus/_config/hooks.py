@@ -22,13 +22,13 @@ __all__ = [
     "HOOKS",
     "PROFILING_HOOKS",
     "Registry",
-    "register_defaults",
+    "add_instance_name",
     "build_hook",
     "build_hooks",
     "get_default_hooks",
     "get_hook_class",
-    "add_instance_name",
     "merge_defaults",
+    "register_defaults",
 ]
 
 

@@ -28,10 +28,10 @@ __all__ = [
     "DatasetConfig",
     "LoadFrom",
     "LoaderConfig",
+    "RunConfig",
     "SchedulerConfig",
     "Section",
     "TrainingConfig",
-    "RunConfig",
 ]
 
 

@@ -17,7 +17,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
-__all__ = ["Document", "Path", "Location", "dump", "parse_value", "parse", "invalid_character"]
+__all__ = ["Document", "Location", "Path", "dump", "invalid_character", "parse", "parse_value"]
 
 Path = tuple[str | int, ...]
 Location = tuple[int, int] | str

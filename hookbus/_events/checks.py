@@ -27,10 +27,10 @@ __all__ = [
     "ConfiguredPlugin",
     "Implementation",
     "PluginConfig",
+    "as_hook_list",
     "configured_base",
     "inspect_plugin",
     "is_configured",
-    "as_hook_list",
     "registration_error",
 ]
 

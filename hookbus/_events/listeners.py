@@ -13,7 +13,7 @@ from hookbus._events.points import Point
 from hookbus._events.schedules import Schedule, every
 from hookbus.errors import ConfigError
 
-__all__ = ["check_listeners", "check_priority", "build_listener", "resolve_priority", "resolve_schedule"]
+__all__ = ["build_listener", "check_listeners", "check_priority", "resolve_priority", "resolve_schedule"]
 
 
 def build_listener(implementation: Implementation, point: Point, override: int | None) -> Listener:

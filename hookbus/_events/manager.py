@@ -19,7 +19,7 @@ from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
 from hookbus.errors import HookError, RegistrationError
 
-__all__ = ["ManagedBus", "BusPluginManager", "generate_spec_class"]
+__all__ = ["BusPluginManager", "ManagedBus", "generate_spec_class"]
 
 
 class ManagedBus(Protocol):

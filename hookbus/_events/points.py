@@ -14,14 +14,14 @@ from typing import Any, Literal, TypeVar, get_args
 from hookbus.errors import PointError, suggest_names
 
 __all__ = [
-    "POINT_ALIASES",
     "ARGUMENT_ALIASES",
+    "POINT_ALIASES",
     "Point",
     "Unit",
     "check_point",
-    "parse_points",
     "counted",
     "parse_point",
+    "parse_points",
 ]
 
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]

@@ -14,7 +14,7 @@ from hookbus._events.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implemen
 from hookbus._events.markers import Options
 from hookbus.errors import HookError
 
-__all__ = ["FunctionPlugin", "RegisteredPlugin", "PluginRegistry", "ensure_single_bus"]
+__all__ = ["FunctionPlugin", "PluginRegistry", "RegisteredPlugin", "ensure_single_bus"]
 
 
 class PluggyAdapter:

@@ -32,7 +32,7 @@ class ScheduleCounter:
         seen: Value of the attribute at the last evaluated event. A value that is not greater indicates a new loader.
     """
 
-    __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "next", "last_value")
+    __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "last_value", "next")
 
     def __init__(self, moment: CounterView, unit: Unit | None, schedules: Sequence[Schedule]) -> None:
         self._moment, self._unit, self._schedules = moment, unit, schedules

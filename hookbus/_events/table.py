@@ -16,7 +16,7 @@ from hookbus._events.ordering import Listener, sort_listeners
 from hookbus._events.points import Point
 from hookbus._events.schedules import Counters, CounterView
 
-__all__ = ["DispatchTable", "EventRun", "Order", "Statements", "EventTable", "Wrap"]
+__all__ = ["DispatchTable", "EventRun", "EventTable", "Order", "Statements", "Wrap"]
 
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]

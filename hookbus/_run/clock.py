@@ -41,19 +41,17 @@ class Clock:
     """
 
     __slots__ = (
-        "_iter_open",
         "_iter_at_last_step",
+        "_iter_open",
         "_seconds",
-        "_steps_at_last_iter",
         "_started_at",
-        "synced_seconds",
+        "_steps_at_last_iter",
         "batch",
         "batch_samples",
         "counts_iterations",
         "counts_seconds",
         "epoch",
         "epoch_complete",
-        "epoch_truncated",
         "epoch_first_iter",
         "epoch_first_sample",
         "epoch_first_second",
@@ -61,6 +59,7 @@ class Clock:
         "epoch_length",
         "epoch_open",
         "epoch_seconds_before",
+        "epoch_truncated",
         "epochs_done",
         "iter",
         "iters_done",
@@ -73,6 +72,7 @@ class Clock:
         "stepped",
         "steps_before",
         "steps_done",
+        "synced_seconds",
         "timer",
     )
 

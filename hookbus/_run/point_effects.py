@@ -15,7 +15,7 @@ from hookbus._run.requests import VALIDATION_POINTS, process_requests
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["default_arguments", "epilogue", "prologue", "namespace"]
+__all__ = ["default_arguments", "epilogue", "namespace", "prologue"]
 
 PROLOGUE: dict[str, list[str]] = {
     "before_train": ["_clock.start()"],

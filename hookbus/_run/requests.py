@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 __all__ = [
     "BOUNDARIES",
     "VALIDATION_POINTS",
-    "RequestKind",
     "Outcome",
     "Queue",
     "Record",
     "Request",
+    "RequestKind",
     "deliver_records",
     "process_requests",
 ]

@@ -18,8 +18,7 @@ from hookbus._run.resume import resume_run, take_up_recorded_run
 from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, acquire, checked_resume
-from hookbus._utils import arguments
-from hookbus._utils.arguments import check_count
+from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
 from hookbus.distributed.process_collectives import Collectives, get_collectives
 from hookbus.distributed.unwrap import unwrap_ddp
 from hookbus.errors import ConfigError, RequestError
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["acquire_work_dir", "run_context", "run_scope", "ensure_no_active_run", "resume_from"]
+__all__ = ["acquire_work_dir", "ensure_no_active_run", "resume_from", "run_context", "run_scope"]
 
 
 @contextmanager
@@ -88,12 +87,12 @@ def run_context(
     """
     ensure_no_active_run(bus)
     flags = {"counts_steps": counts_steps, "overwrite": overwrite, "fresh": fresh}
-    arguments.raise_config_error(
+    raise_config_error(
         [
-            *(arguments.check_bool(*flag) for flag in flags.items()),
-            arguments.check_callable("validate", validate, "a function without arguments, or of the run"),
-            arguments.check_path("work_dir", work_dir),
-            arguments.check_seed("seed", seed),
+            *(check_bool(*flag) for flag in flags.items()),
+            check_callable("validate", validate, "a function without arguments, or of the run"),
+            check_path("work_dir", work_dir),
+            check_seed("seed", seed),
         ]
     )
     for name, limit in (("epochs", epochs), ("iterations", iterations)):

@@ -22,7 +22,7 @@ from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_tempora
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
-__all__ = ["STATUS", "WorkDir", "checked_resume", "acquire", "read_status", "preview", "write_error"]
+__all__ = ["STATUS", "WorkDir", "acquire", "checked_resume", "preview", "read_status", "write_error"]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"

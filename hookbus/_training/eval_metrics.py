@@ -23,7 +23,7 @@ from hookbus.metrics.windows import exact_sum, to_float
 if TYPE_CHECKING:
     from hookbus.distributed.process_collectives import Collectives
 
-__all__ = ["Accuracy", "MeanMetric", "EpochMetric", "EvalMetric", "duplicate_name_error", "build_metrics"]
+__all__ = ["Accuracy", "EpochMetric", "EvalMetric", "MeanMetric", "build_metrics", "duplicate_name_error"]
 
 
 class EvalMetric(Protocol):

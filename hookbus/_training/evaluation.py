@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
 
 __all__ = [
-    "reset_metrics",
+    "compute_metrics",
     "eval_mode",
     "evaluate",
     "named_loaders",
     "preserve_training_modes",
-    "compute_metrics",
+    "reset_metrics",
     "update_metrics",
 ]
 

@@ -17,7 +17,7 @@ from hookbus.data.batches import move_to_device
 if TYPE_CHECKING:
     from hookbus.distributed.process_collectives import Collectives
 
-__all__ = ["sync_torchmetrics", "is_torchmetric"]
+__all__ = ["is_torchmetric", "sync_torchmetrics"]
 
 
 def is_torchmetric(metric: object) -> bool:

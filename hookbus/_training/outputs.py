@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookbus.errors import LoopError
 
-__all__ = ["extract_loss", "outputs_to_dict", "extract_scalar_loss"]
+__all__ = ["extract_loss", "extract_scalar_loss", "outputs_to_dict"]
 
 
 def outputs_to_dict(output: Any) -> dict[str, Any]:

@@ -28,10 +28,10 @@ __all__ = [
     "DDPSteps",
     "Distributed",
     "FSDPSteps",
-    "check_distributed",
     "build_steps",
-    "train_shard_for",
+    "check_distributed",
     "maybe_apply_fsdp",
+    "train_shard_for",
 ]
 
 Distributed = Literal["ddp", "fsdp2", "none"]

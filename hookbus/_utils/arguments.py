@@ -14,17 +14,17 @@ from hookbus._utils.imports import suggest_if_close
 from hookbus.errors import ConfigError
 
 __all__ = [
-    "check_count",
-    "check_loader",
-    "check_callable",
-    "check_is_instance",
-    "check_choice",
-    "check_path",
-    "raise_config_error",
-    "check_seed",
-    "check_mapping",
     "check_bool",
+    "check_callable",
+    "check_choice",
+    "check_count",
     "check_has_method",
+    "check_is_instance",
+    "check_loader",
+    "check_mapping",
+    "check_path",
+    "check_seed",
+    "raise_config_error",
 ]
 
 

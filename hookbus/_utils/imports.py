@@ -12,7 +12,7 @@ from typing import Any
 
 from hookbus.errors import ConfigError, format_error, suggest_names
 
-__all__ = ["describe_error", "import_string", "resolve_import", "suggest_if_close", "require_library"]
+__all__ = ["describe_error", "import_string", "require_library", "resolve_import", "suggest_if_close"]
 
 
 def import_string(path: str) -> Any:

@@ -19,16 +19,16 @@ __all__ = [
     "HOOKS_GROUP",
     "MODELS_GROUP",
     "POINTS_GROUP",
-    "hook_names_of_entry",
+    "broken_distributions",
+    "entry_points",
     "get_distribution",
     "get_entry_point_name",
-    "entry_points",
     "get_module_name",
+    "hook_names_of_entry",
+    "load_point_specs",
     "normalize_name",
     "package_label",
     "split_entry_point",
-    "load_point_specs",
-    "broken_distributions",
 ]
 
 HOOKS_GROUP = "hookbus.hooks"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from hookbus.errors import suggest_names
 
-__all__ = ["ALL_SETTINGS", "missing_key_message", "validation_messages", "format_validation_error"]
+__all__ = ["ALL_SETTINGS", "format_validation_error", "missing_key_message", "validation_messages"]
 
 
 ALL_SETTINGS = "settings"

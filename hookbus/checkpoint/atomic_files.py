@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Sidecar",
-    "checksum",
+    "add_link",
     "atomic_write",
+    "checksum",
     "fsync",
     "hash_file",
-    "written_by",
-    "add_link",
+    "list_newest_first",
+    "make_temporary_name",
     "read_sidecar",
     "remove",
     "remove_temporary_files",
-    "make_temporary_name",
     "verify",
     "write_json",
+    "written_by",
 ]
 
 
@@ -246,6 +247,21 @@ def verify(path: Path) -> Sidecar:
         reason = "checksum mismatch" if size == sidecar.size else f"expected {sidecar.size} bytes, got {size}"
         raise CheckpointCorruptedError(f"{path}: corrupted: {reason}.")
     return entry
+
+
+def list_newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
+    """Return the files of a directory that have a sidecar, newest generation first; hidden files are ignored.
+
+    If the replacement of a file was interrupted, its hash determines which of the two generations the file contains.
+    """
+    entries = [
+        (_current_entry(path, sidecar), path)
+        for path in directory.glob(pattern)
+        if (sidecar := _read_visible_sidecar(path))
+    ]
+    # At equal generations, a completed file precedes one whose replacement was interrupted; the name breaks ties.
+    entries.sort(key=lambda item: (-item[0].generation, bool(item[0].previous), item[1].name))
+    return [path for _, path in entries]
 
 
 def hash_file(path: Path) -> str:

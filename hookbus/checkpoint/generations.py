@@ -28,15 +28,15 @@ from hookbus.errors import CheckpointCorruptedError, CheckpointError
 __all__ = [
     "COMMON_FILE",
     "POINTER_KEY",
-    "get_directory_name",
-    "resolve_pointer",
-    "iter_generations",
-    "is_generation",
     "commit_generation",
+    "get_directory_name",
+    "is_generation",
+    "iter_generations",
     "read_manifest",
     "remove_generation",
-    "write_manifest",
+    "resolve_pointer",
     "verify_generation",
+    "write_manifest",
 ]
 
 COMMON_FILE = "checkpoint.pth"

@@ -14,7 +14,7 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["load_hook_states", "collect_hook_states"]
+__all__ = ["collect_hook_states", "load_hook_states"]
 
 
 def collect_hook_states(run: Run) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarnin
 __all__ = [
     "check_compatible",
     "load_file",
-    "resolve_path",
-    "matching_weights",
     "load_file_on_meta",
     "load_into",
     "load_on_meta",
+    "matching_weights",
+    "resolve_path",
     "save_file",
     "verify_checkpoint",
 ]

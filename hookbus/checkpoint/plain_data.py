@@ -12,7 +12,7 @@ import torch
 
 from hookbus.errors import CheckpointError
 
-__all__ = ["validate_plain_data", "to_plain_data"]
+__all__ = ["to_plain_data", "validate_plain_data"]
 
 BUILTIN_TYPES = frozenset(
     {NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype}

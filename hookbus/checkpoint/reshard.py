@@ -16,7 +16,7 @@ from hookbus.errors import CheckpointError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["reshard", "get_parallel_metadata"]
+__all__ = ["get_parallel_metadata", "reshard"]
 
 
 def get_parallel_metadata(run: Run) -> dict[str, Any]:

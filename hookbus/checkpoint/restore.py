@@ -11,7 +11,7 @@ from hookbus.errors import CheckpointError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["load_grads", "load_component"]
+__all__ = ["load_component", "load_grads"]
 
 
 def load_component(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:

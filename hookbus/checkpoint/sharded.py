@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from hookbus.distributed.process_collectives import Collectives
     from hookbus.distributed.sharding import ShardingSpec
 
-__all__ = ["read_shards", "write_shards", "read_generation", "write_generation"]
+__all__ = ["read_generation", "read_shards", "write_generation", "write_shards"]
 
 
 METADATA_FILE = ".metadata"

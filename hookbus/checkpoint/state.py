@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from hookbus.distributed.sharding import ShardingSpec
 
 __all__ = [
-    "check_resumable",
     "build_checkpoint",
+    "check_resumable",
+    "extract_weights",
     "find_latest_checkpoint",
     "load_weights",
     "read_checkpoint",
     "restore_checkpoint",
-    "extract_weights",
     "write_checkpoint",
 ]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     pass
 
-__all__ = ["detach_tree", "move_to_device", "batch_size", "get_targets"]
+__all__ = ["batch_size", "detach_tree", "get_targets", "move_to_device"]
 
 
 def move_to_device(batch: Any, device: torch.device) -> Any:

@@ -15,16 +15,16 @@ from torch.utils.data import (
 from hookbus.data.train_shard import TrainShard
 
 __all__ = [
-    "is_shardable",
-    "is_rebuildable",
-    "get_dataset",
-    "iter_datasets",
-    "epoch_aware_datasets",
-    "is_deterministic",
-    "loader_length",
     "clone_loader",
-    "set_epoch",
+    "epoch_aware_datasets",
+    "get_dataset",
     "index_sampler",
+    "is_deterministic",
+    "is_rebuildable",
+    "is_shardable",
+    "iter_datasets",
+    "loader_length",
+    "set_epoch",
 ]
 
 LOADER_ARGUMENTS = ("dataset", "num_workers", "collate_fn", "pin_memory", "generator", "worker_init_fn")

@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import Sampler
 
 __all__ = [
-    "get_rng_state",
     "derive_seed",
+    "get_rng_state",
     "isolate_rng",
-    "seed_everything",
     "rank_seed",
+    "seed_everything",
     "seed_rng",
     "seed_sampler",
     "set_rng_state",

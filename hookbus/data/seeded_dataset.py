@@ -23,11 +23,11 @@ from hookbus.data.rng import derive_seed, isolate_rng, seed_rng, seed_sampler
 from hookbus.data.train_shard import TrainShard
 
 __all__ = [
-    "SeededSampler",
     "DatasetHook",
     "HookedDataset",
     "SeededCollate",
     "SeededDataset",
+    "SeededSampler",
     "WorkerInit",
     "apply_dataset_hooks",
 ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-__all__ = ["Op", "Collectives"]
+__all__ = ["Collectives", "Op"]
 
 T = TypeVar("T")
 Op = Literal["sum", "max", "min"]

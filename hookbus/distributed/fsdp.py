@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hookbus.distributed.process_collectives import Collectives
 
-__all__ = ["validate_mesh", "unsharded", "apply_fsdp", "broadcast_buffers"]
+__all__ = ["apply_fsdp", "broadcast_buffers", "unsharded", "validate_mesh"]
 
 
 def apply_fsdp(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor, device
     from torch.distributed import ProcessGroup
 
-__all__ = ["DEBUG", "Op", "ProcessCollectives", "Collectives", "get_collectives"]
+__all__ = ["DEBUG", "Collectives", "Op", "ProcessCollectives", "get_collectives"]
 
 T = TypeVar("T")
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 __all__ = [
-    "is_main",
-    "is_distributed",
+    "drain_threads",
     "exit_process",
+    "init_process_group",
+    "is_distributed",
+    "is_main",
     "local_device",
     "rank",
-    "drain_threads",
     "reported_by_main",
-    "init_process_group",
     "world_size",
 ]
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "LeafFunction",
     "ShardingSpec",
-    "tree_map_with_path",
     "has_sharded_tensors",
     "is_sharded",
-    "sharding_of",
     "shard_like",
+    "sharding_of",
     "to_full_tensors",
+    "tree_map_with_path",
 ]
 
 OPTIMIZER = "optimizer"

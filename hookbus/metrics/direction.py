@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hookbus.hook import Direction
 
-__all__ = ["infer_direction", "ambiguous_direction_message"]
+__all__ = ["ambiguous_direction_message", "infer_direction"]
 
 
 # Names whose direction depends on the metric's definition, such as `score` or `distance`, are not listed.

@@ -13,10 +13,10 @@ from hookbus.testing.training import Training, fake_training
 from hookbus.testing.writers import check_writer
 
 __all__ = [
-    "WriterTestCase",
     "Event",
     "RecordingBus",
     "Training",
+    "WriterTestCase",
     "check_hook",
     "check_writer",
     "fake_training",

@@ -12,7 +12,7 @@ from typing import Any
 from hookbus.errors import HookWarning
 from hookbus.hook import Hook
 
-__all__ = ["WriterTestCase", "forbid_warnings", "check_curves", "collect_warnings"]
+__all__ = ["WriterTestCase", "check_curves", "collect_warnings", "forbid_warnings"]
 
 Record = tuple[str, int, float]
 

@@ -203,9 +203,9 @@ def _check_process_settings(name: str) -> Iterator[None]:
     """Check that process-wide settings and RNG seeds are unchanged after the context."""
     with isolate_rng():
         torch.manual_seed(SEED)
-        before, rng_states = process_settings(), rng_states()
+        before, states = process_settings(), rng_states()
         yield
-        after, reseeded = process_settings(), reseeded_generators(rng_states)
+        after, reseeded = process_settings(), reseeded_generators(states)
         changed = _describe_difference(
             {name: after.get(name) for name in before}, before
         )  # new environment variables are allowed

@@ -21,7 +21,7 @@ from hookbus.errors import HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.training import fake_training
 
-__all__ = ["EXPECTED", "run_with_faults", "get_scores", "train_with_faults"]
+__all__ = ["EXPECTED", "get_scores", "run_with_faults", "train_with_faults"]
 
 EXPECTED: Mapping[str, list[tuple[int, float]]] = {
     "train/loss": [(step, float(step)) for step in range(1, 11)],

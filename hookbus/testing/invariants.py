@@ -14,7 +14,7 @@ import torch
 
 from hookbus.testing.training import Training
 
-__all__ = ["leaks_iterations", "training_state", "count_pytorch_hooks", "process_settings"]
+__all__ = ["count_pytorch_hooks", "leaks_iterations", "process_settings", "training_state"]
 
 
 def process_settings() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hookbus.bus import HookBus
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
 
-__all__ = ["check_state_dict", "initial_state", "ensure"]
+__all__ = ["check_state_dict", "ensure", "initial_state"]
 
 
 def initial_state(cls: type[Hook], settings: Mapping[str, Any]) -> str:

@@ -11,11 +11,23 @@ from torch.optim import Optimizer
 
 from hookbus._config.hooks import get_default_hooks, merge_defaults
 from hookbus._events.checks import as_hook_list
-from hookbus._utils.arguments import check_count
+from hookbus._utils.arguments import (
+    check_bool,
+    check_callable,
+    check_choice,
+    check_count,
+    check_has_method,
+    check_is_instance,
+    check_loader,
+    check_mapping,
+    check_path,
+    check_seed,
+    raise_config_error,
+)
 from hookbus.distributed.process_group import local_device
 from hookbus.errors import ConfigError
 
-__all__ = ["check_arguments", "check_model", "resolve_device", "resolve_hooks", "validate_limit", "resolve_optimizer"]
+__all__ = ["check_arguments", "check_model", "resolve_device", "resolve_hooks", "resolve_optimizer", "validate_limit"]
 
 FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
 
@@ -46,20 +58,18 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: If an argument is invalid. All problems are listed.
     """
-    arguments.raise_config_error(
+    raise_config_error(
         [
-            *(arguments.check_bool(name, arguments[name]) for name in FLAGS),
-            *(arguments.check_loader(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
-            *(arguments.check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "scheduler")),
-            *(arguments.check_path(name, arguments[name]) for name in ("work_dir", "load_from")),
-            arguments.check_callable(
-                "loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"
-            ),
-            arguments.check_callable("step_fn", arguments["step_fn"], "a function of model and batch"),
-            arguments.check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
-            arguments.check_seed("seed", arguments["seed"]),
-            arguments.check_mapping("config", arguments["config"]),
-            arguments.check_has_method("scheduler", arguments["scheduler"], "step"),
+            *(check_bool(name, arguments[name]) for name in FLAGS),
+            *(check_loader(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
+            *(check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "scheduler")),
+            *(check_path(name, arguments[name]) for name in ("work_dir", "load_from")),
+            check_callable("loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),
+            check_callable("step_fn", arguments["step_fn"], "a function of model and batch"),
+            check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
+            check_seed("seed", arguments["seed"]),
+            check_mapping("config", arguments["config"]),
+            check_has_method("scheduler", arguments["scheduler"], "step"),
         ]
     )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["check_files", "get_checkpoint_directory", "file_checks", "load_for_test", "load_initial_weights"]
+__all__ = ["check_files", "file_checks", "get_checkpoint_directory", "load_for_test", "load_initial_weights"]
 
 
 def check_files(trainer: TrainerSetup) -> None:

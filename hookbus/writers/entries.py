@@ -13,7 +13,7 @@ from hookbus.writers.tags import escape_surrogates
 from hookbus.writers.thread import NUMBERS, Entry, Report, Write
 from hookbus.writers.writer import RecordKey, Writer
 
-__all__ = ["EntryFactory", "WrittenSteps", "RecentRecords"]
+__all__ = ["EntryFactory", "RecentRecords", "WrittenSteps"]
 
 RECORD_TYPES = {
     "image": ("images", Writer.write_image.__name__),

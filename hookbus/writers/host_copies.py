@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from numbers import Real
 from typing import Any
 
-__all__ = ["current_stream", "to_finite_array", "snapshot_value", "to_number", "nbytes"]
+__all__ = ["current_stream", "nbytes", "snapshot_value", "to_finite_array", "to_number"]
 
 
 def current_stream() -> AbstractContextManager[Any]:

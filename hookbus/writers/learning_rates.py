@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["name_learning_rates", "get_learning_rates"]
+__all__ = ["get_learning_rates", "name_learning_rates"]
 
 
 def get_learning_rates(optimizer: Any) -> list[Any]:

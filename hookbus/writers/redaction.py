@@ -10,7 +10,7 @@ from typing import Any
 
 from hookbus.writers.tags import escape_surrogates
 
-__all__ = ["REDACTED", "flatten", "is_secret", "to_plain_dict", "redact_config", "redact"]
+__all__ = ["REDACTED", "flatten", "is_secret", "redact", "redact_config", "to_plain_dict"]
 
 REDACTED = "***"
 """Replacement for a secret."""

@@ -23,6 +23,7 @@ from hookbus.checkpoint.atomic_files import (
     add_link,
     atomic_write,
     hash_file,
+    list_newest_first,
     read_sidecar,
     remove,
     remove_temporary_files,
@@ -30,7 +31,6 @@ from hookbus.checkpoint.atomic_files import (
     write_json,
     written_by,
 )
-from hookbus.checkpoint.store import list_newest_first
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 from tests.crashes import kill_at_each_operation, run_in_fork
 

@@ -374,7 +374,7 @@ class TestSetEpoch:
         assert loader.epochs == loader.dataset.epochs == stream.epochs == (0, 1, 2)
 
     def test_set_epoch_of_a_stateful_loader_is_called_after_a_resume(self) -> None:
-        class EpochLoader(StatefulLoader):
+        class EpochLoader(PositionedLoader):
             epochs: tuple[int, ...] = ()
 
             def set_epoch(self, epoch: int) -> None:
@@ -390,7 +390,7 @@ class TestSetEpoch:
         assert resumed.epochs == (3,)
 
 
-class StatefulLoader:
+class PositionedLoader:
     """Loader that saves its position and draws the order of each epoch from its own generator."""
 
     def __init__(self) -> None:
@@ -437,16 +437,16 @@ def make_resumed(feed: ResumableLoader, loader: Any) -> ResumableLoader:
 class TestStatefulLoader:
     @staticmethod
     def epochs() -> list[list[int]]:
-        feed = make_resumable(StatefulLoader(), SEED)
+        feed = make_resumable(PositionedLoader(), SEED)
         assert isinstance(feed, StatefulLoader)
         return [list(feed.batches(epoch, 0)) for epoch in range(3)]
 
     @pytest.mark.parametrize("position", [1, 3, 5])
     def test_stateful_loader_resumes_within_an_epoch(self, position: int) -> None:
         expected = self.epochs()
-        feed = make_resumable(StatefulLoader(), SEED)
+        feed = make_resumable(PositionedLoader(), SEED)
         list(feed.batches(0, 0)), list(islice(feed.batches(1, 0), position))
-        resumed = make_resumed(feed, StatefulLoader())
+        resumed = make_resumed(feed, PositionedLoader())
 
         assert [list(resumed.batches(1, position)), list(resumed.batches(2, 0))] == [
             expected[1][position:],
@@ -454,22 +454,22 @@ class TestStatefulLoader:
         ]
 
     def test_stateful_loader_resumes_with_the_next_epoch_after_a_complete_one(self) -> None:
-        feed = make_resumable(StatefulLoader(), SEED)
+        feed = make_resumable(PositionedLoader(), SEED)
         list(feed.batches(0, 0))
-        resumed = make_resumed(feed, StatefulLoader())
+        resumed = make_resumed(feed, PositionedLoader())
 
         assert [list(resumed.batches(1, 0)), list(resumed.batches(2, 0))] == self.epochs()[1:]
 
     @pytest.mark.parametrize("position", [1, 4, 5])
     def test_stateful_loader_starts_the_next_epoch_after_one_that_ended_early(self, position: int) -> None:
-        feed = make_resumable(StatefulLoader(), SEED)
+        feed = make_resumable(PositionedLoader(), SEED)
         list(islice(feed.batches(0, 0), position))
-        resumed = make_resumed(feed, StatefulLoader())
+        resumed = make_resumed(feed, PositionedLoader())
 
         assert list(resumed.batches(1, 0)) == list(feed.batches(1, 0))
 
     def test_complete_epoch_yields_no_batches_even_if_the_loader_restarts(self) -> None:
-        class RestartingLoader(StatefulLoader):
+        class RestartingLoader(PositionedLoader):
             def __iter__(self) -> Iterator[int]:
                 self.ended = self.position == 5
                 return super().__iter__()
@@ -480,7 +480,7 @@ class TestStatefulLoader:
         assert list(make_resumed(feed, RestartingLoader()).batches(0, 5)) == []
 
     def test_resume_draws_the_same_random_numbers_as_the_uninterrupted_run(self) -> None:
-        class DrawingLoader(StatefulLoader):
+        class DrawingLoader(PositionedLoader):
             def __iter__(self) -> Iterator[int]:
                 torch.rand(())
                 return super().__iter__()
@@ -500,14 +500,14 @@ class TestStatefulLoader:
         assert fingerprint(get_rng_state()) == resumed
 
     def test_loaded_position_that_is_not_used_yet_is_saved_again(self) -> None:
-        feed = make_resumable(StatefulLoader(), SEED)
+        feed = make_resumable(PositionedLoader(), SEED)
         list(islice(feed.batches(0, 0), 2))
-        again = make_resumed(make_resumed(feed, StatefulLoader()), StatefulLoader())
+        again = make_resumed(make_resumed(feed, PositionedLoader()), PositionedLoader())
 
         assert list(again.batches(0, 2)) == self.epochs()[0][2:]
 
     def test_loader_without_a_saved_position_is_read_up_to_it(self) -> None:
-        feed = make_resumable(StatefulLoader(), SEED)
+        feed = make_resumable(PositionedLoader(), SEED)
 
         assert list(feed.batches(0, 2)) == self.epochs()[0][2:]
 
@@ -583,7 +583,7 @@ class TestLength:
         sequential = DataLoader(NoisyDataset(), sampler=SequentialSampler(range(10)))
 
         assert [
-            make_resumable(loader, SEED).length for loader in (sequential, StatefulLoader(), [1, 2], iter([1]))
+            make_resumable(loader, SEED).length for loader in (sequential, PositionedLoader(), [1, 2], iter([1]))
         ] == [
             10,
             5,
@@ -592,7 +592,7 @@ class TestLength:
         ]
 
     def test_position_is_exact_unless_batches_are_replayed(self) -> None:
-        assert [make_resumable(loader, SEED).exact for loader in (LOADERS["shuffled"](), StatefulLoader(), [1])] == [
+        assert [make_resumable(loader, SEED).exact for loader in (LOADERS["shuffled"](), PositionedLoader(), [1])] == [
             True,
             True,
             False,

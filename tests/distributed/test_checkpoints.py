@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hookbus.checkpoint.atomic_files import list_newest_first
 from hookbus.checkpoint.generations import iter_generations, verify_generation
 from hookbus.checkpoint.state import read_checkpoint
-from hookbus.checkpoint.store import list_newest_first
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch

@@ -440,12 +440,12 @@ class TestSee:
         for _ in range(runs):
             run_in(path)
         before = sorted(tmp_path.rglob("*"))
-        preview = preview(path, **options)
+        previewed = preview(path, **options)
         assert sorted(tmp_path.rglob("*")) == before
 
         work_dir = acquire(path, **options)
         work_dir.release()
-        assert preview == (work_dir.path, "")
+        assert previewed == (work_dir.path, "")
 
     def test_see_returns_the_error_of_claim(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a directory")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from hookbus.checkpoint.atomic_files import add_link, read_sidecar, remove, written_by
+from hookbus.checkpoint.atomic_files import add_link, list_newest_first, read_sidecar, remove, written_by
 from hookbus.checkpoint.generations import iter_generations
-from hookbus.checkpoint.store import list_newest_first, remove_unreferenced
+from hookbus.checkpoint.store import remove_unreferenced
 
 __all__ = ["CheckpointDirectory", "Plan"]
 

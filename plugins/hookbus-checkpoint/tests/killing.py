@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.atomic_files import list_newest_first, verify
 from hookbus.checkpoint.state import find_latest_checkpoint
-from hookbus.checkpoint.store import list_newest_first
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 

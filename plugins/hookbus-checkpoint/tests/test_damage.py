@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.atomic_files import list_newest_first, verify
 from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint
-from hookbus.checkpoint.store import list_newest_first
 from hookbus.errors import CheckpointError, HookWarning
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook

@@ -4,4 +4,4 @@ from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.hook import EarlyStoppingHook
 from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
 
-__all__ = ["StoppingRule", "EarlyStoppingConfig", "EarlyStoppingHook", "Mode"]
+__all__ = ["EarlyStoppingConfig", "EarlyStoppingHook", "Mode", "StoppingRule"]

@@ -14,7 +14,7 @@ from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import ConfigError, MetricError
 from hookbus.metrics.results import resolve_metric_name
 
-__all__ = ["BestWeights", "restore_best_weights", "check_saver"]
+__all__ = ["BestWeights", "check_saver", "restore_best_weights"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["StoppingRule", "Mode"]
+__all__ = ["Mode", "StoppingRule"]
 
 Mode = Literal["min", "max"]
 

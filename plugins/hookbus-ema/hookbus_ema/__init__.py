@@ -5,4 +5,4 @@ from hookbus_ema.config import EMAConfig
 from hookbus_ema.hook import EMAHook
 from hookbus_ema.overlap import AsyncMovingAverage
 
-__all__ = ["EMAConfig", "EMAHook", "ExponentialMovingAverage", "AsyncMovingAverage"]
+__all__ = ["AsyncMovingAverage", "EMAConfig", "EMAHook", "ExponentialMovingAverage"]

@@ -13,7 +13,7 @@ from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
 
-__all__ = ["sync_with_model", "is_initialized", "get_unwrapped_model"]
+__all__ = ["get_unwrapped_model", "is_initialized", "sync_with_model"]
 
 
 def sync_with_model(

@@ -15,7 +15,7 @@ from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
 
-__all__ = ["start_average", "restore_average", "load_average"]
+__all__ = ["load_average", "restore_average", "start_average"]
 
 
 def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:

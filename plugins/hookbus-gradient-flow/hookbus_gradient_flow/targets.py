@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-__all__ = ["select_parameters", "list_paths", "match_targets"]
+__all__ = ["list_paths", "match_targets", "select_parameters"]
 
 T = TypeVar("T")
 

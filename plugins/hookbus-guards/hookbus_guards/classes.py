@@ -9,7 +9,7 @@ from torch import nn
 
 from hookbus.data.loaders import iter_datasets
 
-__all__ = ["get_classes", "datasets_with_classes", "find_heads"]
+__all__ = ["datasets_with_classes", "find_heads", "get_classes"]
 
 
 def get_classes(dataset: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hookbus.metrics.windows import to_floats, to_widest_float
 
-__all__ = ["format_terms", "extract_loss_terms", "check_finite"]
+__all__ = ["check_finite", "extract_loss_terms", "format_terms"]
 
 
 def extract_loss_terms(outputs: Any, loss: Any = None) -> dict[str, Any]:

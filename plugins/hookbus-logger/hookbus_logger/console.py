@@ -17,7 +17,7 @@ from rich.segment import Segment, Segments
 from hookbus import Run
 from hookbus_logger.format import Part
 
-__all__ = ["ConsoleHandler", "get_console", "redirect_messages", "print_line", "print_block"]
+__all__ = ["ConsoleHandler", "get_console", "print_block", "print_line", "redirect_messages"]
 
 LOGGER_NAME = "hookbus"
 PIPED_WIDTH = 160

@@ -11,7 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 __all__ = [
-    "Cell", "Part", "format_clock_time", "format_count", "format_duration", "build_epoch_table", "is_time", "join_groups", "format_number", "format_values",
+    "Cell",
+    "Part",
+    "build_epoch_table",
+    "format_clock_time",
+    "format_count",
+    "format_duration",
+    "format_number",
+    "format_values",
+    "is_time",
+    "join_groups",
 ]  # fmt: skip
 
 Part = tuple[str, str]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from hookbus_logger.format import format_count, format_number
 
-__all__ = ["ThroughputMeter", "Ticker", "ProgressState", "build_bar", "format_line", "format_throughput"]
+__all__ = ["ProgressState", "ThroughputMeter", "Ticker", "build_bar", "format_line", "format_throughput"]
 
 MAX_BAR_WIDTH, MIN_BAR_WIDTH, GAP = 32, 6, 2
 

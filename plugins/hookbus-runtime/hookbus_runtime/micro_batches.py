@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["merge_outputs", "format_shapes", "get_batch_size", "split_batch"]
+__all__ = ["format_shapes", "get_batch_size", "merge_outputs", "split_batch"]
 
 
 def get_batch_size(batch: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["update_teacher", "match_tensors"]
+__all__ = ["match_tensors", "update_teacher"]
 
 
 def match_tensors(teacher: nn.Module, student: nn.Module, *, buffers: bool) -> list[tuple[Tensor, Tensor]]:

@@ -12,7 +12,7 @@ from hookbus.data.loaders import iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_schedule.milestones import Milestone
 
-__all__ = ["Compose", "SkipTypes", "DatasetSwitch", "SwitchPipeline", "build_pipeline", "warn_shared_dataset"]
+__all__ = ["Compose", "DatasetSwitch", "SkipTypes", "SwitchPipeline", "build_pipeline", "warn_shared_dataset"]
 
 
 class Compose:

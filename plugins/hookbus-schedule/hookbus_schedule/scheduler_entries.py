@@ -13,7 +13,7 @@ from hookbus.errors import ConfigError, suggest_names
 from hookbus_schedule.config import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
 
-__all__ = ["SchedulerEntry", "check_scheduler_config", "build_scheduler_entries"]
+__all__ = ["SchedulerEntry", "build_scheduler_entries", "check_scheduler_config"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["get_model_arguments", "find_images", "subsample"]
+__all__ = ["find_images", "get_model_arguments", "subsample"]
 
 MAX_VALUES = 1 << 16
 """Maximum number of values in a histogram."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["TimedIteration", "Rates", "remaining_iterations", "compute_rates"]
+__all__ = ["Rates", "TimedIteration", "compute_rates", "remaining_iterations"]
 
 TimedIteration = tuple[float, float | None, int]
 """One iteration: duration in seconds, data time in seconds (None if unknown), and number of samples."""

@@ -12,7 +12,7 @@ from hookbus_visualization.nested_values import get_first
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.regions import draw_regions, read_regions
 
-__all__ = ["is_segmentation", "has_boxes", "build_objects_panel", "build_regions_panel"]
+__all__ = ["build_objects_panel", "build_regions_panel", "has_boxes", "is_segmentation"]
 
 
 def has_boxes(value: Any) -> bool:

@@ -15,7 +15,7 @@ from hookbus_visualization.grid import resize_to_fit
 from hookbus_visualization.heatmap import FloatArray, apply_colormap, normalize, overlay_heatmap
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["Patches", "render_attention", "infer_patches"]
+__all__ = ["Patches", "infer_patches", "render_attention"]
 
 MAX_SIDE = 256
 """Maximum number of rows and columns of a rendered matrix; larger matrices are average-pooled."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hookbus_visualization.palette import contrast_color
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["BoxFormat", "draw_boxes", "to_xyxy", "get_visible_mask"]
+__all__ = ["BoxFormat", "draw_boxes", "get_visible_mask", "to_xyxy"]
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 """Two corners; a corner, width and height; or the center, width and height."""

@@ -17,7 +17,7 @@ from hookbus_visualization.panel import RGBImage
 from hookbus_visualization.preserve_model import call_model
 from hookbus_visualization.scores import extract_scores, make_leaf, select_classes
 
-__all__ = ["compute_grad_cam", "render_cam", "check_cam"]
+__all__ = ["check_cam", "compute_grad_cam", "render_cam"]
 
 
 def compute_grad_cam(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer: str | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hookbus_visualization.images import to_array
 from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Color
 
-__all__ = ["ClassificationResult", "get_class", "compare_classes", "to_probabilities"]
+__all__ = ["ClassificationResult", "compare_classes", "get_class", "to_probabilities"]
 
 MAX_SHOWN_VALUES = 3
 """Maximum number of elements of a vector that are formatted."""

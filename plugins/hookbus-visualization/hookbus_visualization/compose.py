@@ -13,7 +13,7 @@ from hookbus_visualization.figure import render_figure
 from hookbus_visualization.grid import render_grid
 from hookbus_visualization.panel import Panel, RGBImage
 
-__all__ = ["has_display", "open_window", "compose_panels"]
+__all__ = ["compose_panels", "has_display", "open_window"]
 
 
 def compose_panels(panels: Sequence[Panel], title: str, backend: str) -> RGBImage:

@@ -19,12 +19,12 @@ from hookbus_visualization.samples import describe_shapes
 
 __all__ = [
     "MAX_SIDE_PIXELS",
+    "capture_maps",
     "compute_feature_maps",
     "render_feature_maps",
+    "render_maps",
     "select_layers",
     "to_maps",
-    "render_maps",
-    "capture_maps",
 ]
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["FloatArray", "apply_colormap", "overlay_heatmap", "resize_map", "normalize"]
+__all__ = ["FloatArray", "apply_colormap", "normalize", "overlay_heatmap", "resize_map"]
 
 FloatArray = NDArray[np.float32]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["to_array", "is_image", "to_pixels"]
+__all__ = ["is_image", "to_array", "to_pixels"]
 
 CHANNELS = (1, 3, 4)
 

@@ -17,7 +17,7 @@ from hookbus_visualization.palette import class_colors, class_name
 from hookbus_visualization.panel import Color, RGBImage
 from hookbus_visualization.tags import draw_tags
 
-__all__ = ["BOX_KEYS", "Instances", "DrawStyle", "draw_instances", "read_instances"]
+__all__ = ["BOX_KEYS", "DrawStyle", "Instances", "draw_instances", "read_instances"]
 
 # The names of torchvision, MMDetection, Detectron2, DETR and Ultralytics, in order of precedence.
 BOX_KEYS = ("boxes", "bboxes", "pred_boxes", "bbox")

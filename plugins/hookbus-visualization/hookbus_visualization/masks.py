@@ -20,11 +20,11 @@ __all__ = [
     "NO_CLASS",
     "draw_edges",
     "find_boundaries",
-    "to_instance_masks",
-    "to_label_map",
+    "merge_instances",
     "overlay_classes",
     "resize_labels",
-    "merge_instances",
+    "to_instance_masks",
+    "to_label_map",
 ]
 
 NO_CLASS = -1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["get_first", "split_samples", "sort_by_score"]
+__all__ = ["get_first", "sort_by_score", "split_samples"]
 
 
 def get_first(value: Any, names: Iterable[str]) -> Any:

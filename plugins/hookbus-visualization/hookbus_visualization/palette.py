@@ -17,7 +17,7 @@ from PIL import ImageColor
 
 from hookbus_visualization.panel import Color
 
-__all__ = ["class_color", "class_colors", "contrast_color", "class_name", "parse_color"]
+__all__ = ["class_color", "class_colors", "class_name", "contrast_color", "parse_color"]
 
 BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TEXT_COLOR", "BACKGROUND_COLOR", "CORRECT_COLOR", "INCORRECT_COLOR", "Color", "Panel", "RGBImage"]
+__all__ = ["BACKGROUND_COLOR", "CORRECT_COLOR", "INCORRECT_COLOR", "TEXT_COLOR", "Color", "Panel", "RGBImage"]
 
 RGBImage = NDArray[np.uint8]
 """RGB pixels, (H, W, 3), uint8."""

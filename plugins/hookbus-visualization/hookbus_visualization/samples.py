@@ -8,7 +8,7 @@ from typing import Any
 
 from hookbus.data.batches import get_targets
 
-__all__ = ["PREDICTION_KEYS", "Samples", "take_first", "extract_predictions", "extract_samples", "describe_shapes"]
+__all__ = ["PREDICTION_KEYS", "Samples", "describe_shapes", "extract_predictions", "extract_samples", "take_first"]
 
 # In order of precedence: a batch of a multimodal model may contain both "pixel_values" and "input_ids".
 IMAGE_KEYS = ("images", "image", "pixel_values", "inputs", "input", "input_ids", "img", "data", "x")

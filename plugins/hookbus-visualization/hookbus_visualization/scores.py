@@ -10,7 +10,7 @@ from torch import Tensor
 from hookbus_visualization.isolated_forward import copy_tensors
 from hookbus_visualization.samples import PREDICTION_KEYS, describe_shapes, extract_predictions
 
-__all__ = ["select_classes", "make_leaf", "extract_scores"]
+__all__ = ["extract_scores", "make_leaf", "select_classes"]
 
 
 def extract_scores(outputs: Any) -> Tensor:

@@ -21,7 +21,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 from hookbus.writers.writer import RecordKey
 from hookbus_wandb.names import STEP
 
-__all__ = ["TransactionLog", "read_record_keys", "read_scalars", "read_rows", "find_run_files"]
+__all__ = ["TransactionLog", "find_run_files", "read_record_keys", "read_rows", "read_scalars"]
 
 FILE_HEADER_BYTES, BLOCK_BYTES = 7, 32768
 CHUNK_HEADER = struct.Struct("<IHB")

@@ -28,7 +28,7 @@ from hookbus.writers.writer import RecordKey
 from hookbus_wandb.files import TransactionLog, find_run_files, read_record_keys, read_scalars
 from hookbus_wandb.names import STEP, artifact_name
 
-__all__ = ["Target", "WandbWriter", "prepare", "get_run_id"]
+__all__ = ["Target", "WandbWriter", "get_run_id", "prepare"]
 
 ID_FILE = "run_id"
 FLUSH_INTERVAL_SECONDS = 0.2
