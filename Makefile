@@ -1,4 +1,4 @@
-# Two commands to begin with: `make demo` and `make test`. Both work twice in a row, and offline once the packages are there.
+# `make demo` and `make test` are the commands to start with. Both can be repeated, and work offline once installed.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,6 +24,7 @@ test-all: .venv/all
 lint: .venv/all
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
+	$(BIN)/python tests/vocabulary.py
 
 types: .venv/all
 	MYPYPATH=$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
@@ -31,6 +32,7 @@ types: .venv/all
 
 imports: .venv/all
 	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config .ci/importlinter-events.toml
 
 package: .venv/all
 	$(RUN) pytest -m "slow and not gpu" tests/packaging

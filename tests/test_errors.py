@@ -113,8 +113,8 @@ def test_hint_lists_close_matches_or_all_names(name: str, known: list[str], end:
 
 
 def test_broken_str_does_not_hide_the_error() -> None:
-    class Broken(Exception):
+    class BrokenError(Exception):
         def __str__(self) -> str:
             raise ValueError
 
-    assert format_error(Broken()) == "Broken: (message not available: __str__ raised ValueError)"
+    assert format_error(BrokenError()) == "BrokenError: (message not available: __str__ raised ValueError)"

@@ -107,7 +107,7 @@ def parse(text: str, name: str) -> Document:
             document.problems.append(document.format_problem_at((1, 1), "the file is empty."))
         else:
             document.data = _Converter(document).convert(node, (), 0)
-    except _ParsingAborted as refused:
+    except _ParsingAbortedError as refused:
         document.problems.append(document.format_problem_at(refused.place, str(refused)))
     except RecursionError:
         document.problems.append(document.format_problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
@@ -172,7 +172,7 @@ class _Representer(SafeRepresenter):
 _Representer.add_representer(str, _Representer.represent_str)
 
 
-class _ParsingAborted(Exception):
+class _ParsingAbortedError(Exception):
     """Abort parsing: the file exceeds a limit."""
 
     def __init__(self, node: Node, message: str) -> None:
@@ -259,7 +259,7 @@ class _Converter:
     @contextmanager
     def _enter_node(self, node: Node, depth: int) -> Iterator[None]:
         if depth >= MAX_DEPTH:
-            raise _ParsingAborted(node, f"nested deeper than {MAX_DEPTH} levels.")
+            raise _ParsingAbortedError(node, f"nested deeper than {MAX_DEPTH} levels.")
         self._inside.add(id(node))
         yield
         self._inside.discard(id(node))
@@ -267,7 +267,7 @@ class _Converter:
     def _count(self, node: Node) -> None:
         self._left -= 1
         if self._left < 0:
-            raise _ParsingAborted(
+            raise _ParsingAbortedError(
                 node, f"more than {MAX_NODES} values in one file; an alias counts each time it is used."
             )
 

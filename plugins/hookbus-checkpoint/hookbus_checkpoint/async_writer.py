@@ -18,10 +18,10 @@ from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot
 from hookbus_checkpoint.stable_tensors import StableTensors
 
-__all__ = ["AsyncWriter", "WeightsChanged"]
+__all__ = ["AsyncWriter", "WeightsChangedError"]
 
 
-class WeightsChanged(CheckpointError):
+class WeightsChangedError(CheckpointError):
     """Raised if weights changed during their copy, outside of an optimizer step, so that the copy is invalid."""
 
 
@@ -145,7 +145,7 @@ class AsyncWriter:
             self._copied.set()
         if not is_unchanged:
             self._overlap_is_valid = False
-            raise WeightsChanged(
+            raise WeightsChangedError(
                 f"{save.plan.path} was not written: the weights changed during the copy, outside of an optimizer step. "
                 "Later copies are synchronous. Set `async_save: true`."
             )
