@@ -139,7 +139,7 @@ class Hook:
         makes_requests: Whether the hook may request a validation, a save or a stop. In distributed training, requests
             are synchronized across ranks at every boundary if any hook may make requests. Observers are excluded.
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
-        needs_work_dir: Whether the hook requires a work directory.
+        requires_work_dir: Whether the hook requires a work directory.
         state_version: Version of the format of `state_dict()`. Increment it when the format changes.
         config: Validated settings.
         name: Instance name, the key of the state of the hook in checkpoints.

@@ -16,7 +16,7 @@ from hookbus._config.diagnostics import (
 )
 from hookbus._config.hooks import build_hook
 from hookbus._config.yaml import Document, Path
-from hookbus._run.work_dir import checked_resume
+from hookbus._run.work_dir import parse_resume
 from hookbus._utils.published import get_publishing_package
 from hookbus._utils.validation_errors import ALL_SETTINGS, missing_key_message
 from hookbus.bus import HookBus
@@ -206,7 +206,7 @@ class RunConfig(Section):
     @field_validator("resume", mode="before")
     @classmethod
     def _validate_resume(cls, value: object) -> object:
-        return checked_resume(value)
+        return parse_resume(value)
 
     @field_validator("hooks", mode="before")
     @classmethod

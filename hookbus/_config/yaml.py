@@ -37,10 +37,10 @@ class Document:
     Attributes:
         name: Name of the file, for messages.
         data: Mappings, lists and scalars.
-        keys: Locations of keys by path.
-        values: Locations of values by path.
+        key_locations: Locations of keys by path.
+        value_locations: Locations of values by path.
         problems: Messages about the file itself, with locations.
-        refused: Paths of values that could not be parsed. These values are None in `data`.
+        invalid_paths: Paths of values that could not be parsed. These values are None in `data`.
     """
 
     name: str

@@ -101,8 +101,8 @@ class Implementation:
         call: Bound method.
         target: Canonical name of the point or action.
         options: Options of the marker.
-        wants: Names of its positional arguments, in canonical spelling.
-        rest: Whether it accepts `**kwargs`.
+        argument_names: Names of its positional arguments, in canonical spelling.
+        accepts_kwargs: Whether it accepts `**kwargs`.
     """
 
     hook: str

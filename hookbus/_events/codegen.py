@@ -13,21 +13,15 @@ import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hookbus._events.call_stack import LISTENER_LINES, failing_listener
+from hookbus._events.ordering import Listener
 from hookbus._events.points import Point
 from hookbus._events.schedule_gate import ScheduleGate
 from hookbus._events.schedules import Counters, CounterView
 
-if TYPE_CHECKING:
-    from hookbus._events.ordering import Listener
-
-__all__ = ["DEFAULT_PRIORITY", "compile_point", "compile_source"]
-
-
-DEFAULT_PRIORITY = 50
-"""Priority of plugins without a priority."""
+__all__ = ["compile_point", "compile_source"]
 
 
 def compile_point(
@@ -51,12 +45,12 @@ def compile_point(
         clock: Counters of the run.
         counter_view: Function that returns the view of the counters from a point.
         run: Value of the argument `run`.
-        fill: Expressions, by argument, that replace arguments of None.
+        default_arguments: Expressions, by argument, that replace arguments of None.
         names: Globals for these expressions and statements.
-        recover: Exception handler, called with the exception, the listener that raised it, the clock, and a function
+        handle_exception: Exception handler, called with the exception, the listener that raised it, the clock, and a function
             that calls the remaining listeners. Returns whether the exception propagates.
-        first: Statements before the listeners (updates of the clock).
-        finally_: Statements after the listeners (processing of requests).
+        prologue: Statements before the listeners (updates of the clock).
+        epilogue: Statements after the listeners (processing of requests).
     """
     scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
     schedule = ScheduleGate(counter_view(clock, point), scheduled) if scheduled else None

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hookbus._events.checks import Implementation, PluginConfig, configured_base, is_configured, registration_error
-from hookbus._events.codegen import DEFAULT_PRIORITY
 from hookbus._events.markers import Options
-from hookbus._events.ordering import Listener
+from hookbus._events.ordering import DEFAULT_PRIORITY, Listener
 from hookbus._events.points import Point
 from hookbus._events.schedules import Schedule, every
 from hookbus.errors import ConfigError

@@ -1,4 +1,13 @@
-"""The order in which the listeners of a point are called."""
+"""The order in which the listeners of a point are called.
+
+- `before_*` points call the listeners by ascending priority, `after_*` and `cleanup` by descending priority: a hook with
+  a lower priority encloses the others, like an outer context manager. All other points use ascending priority.
+- Equal priorities keep the order of registration, which is reversed together with the priorities.
+- `order="ascending"` of a bus disables the reversal.
+- `before=` and `after=` constraints of a listener refer to the call order and take precedence over priorities.
+
+`Point.reverse` contains the direction of a point. `hookbus explain` prints the resulting order.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hookbus._events.codegen import DEFAULT_PRIORITY
 from hookbus._events.schedules import Schedule
 from hookbus.errors import OrderError
 
-__all__ = ["Listener", "sort_listeners"]
+__all__ = ["DEFAULT_PRIORITY", "Listener", "sort_listeners"]
+
+DEFAULT_PRIORITY = 50
+"""Priority of plugins that define none."""
 
 
 @dataclass(slots=True)
@@ -22,12 +33,12 @@ class Listener:
         plugin: The hook.
         point: Name of the point.
         call: Bound method or function.
-        wants: Names of its positional arguments, in canonical spelling.
-        rest: Whether it accepts `**kwargs`.
+        argument_names: Names of its positional arguments, in canonical spelling.
+        accepts_kwargs: Whether it accepts `**kwargs`.
         priority: Priority.
         source: Origin of the priority, for `explain`.
         schedule: Schedule, None for every event.
-        asks: `should_trigger` of the hook, called with the index from 0 if the schedule is due; None if not overridden.
+        predicate: `should_trigger` of the hook, called with the index from 0 if the schedule is due; None if not overridden.
         before, after: Names of hooks it must run before or after.
     """
 

@@ -30,8 +30,8 @@ class RegisteredPlugin:
 
     Attributes:
         plugin: The plugin.
-        found: Implementations by point or action.
-        face: Adapter for pluggy.
+        implementations: Implementations by point or action.
+        adapter: Adapter for pluggy.
     """
 
     def __init__(self, plugin: object, implementations: Sequence[Implementation]) -> None:

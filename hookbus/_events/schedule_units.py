@@ -31,7 +31,7 @@ def resolve_number(
         config: Config of the hook, None if there is none.
         value: A number, or the name of a field.
         schedule: Schedule, for error messages.
-        least: Smallest valid number.
+        minimum: Smallest valid number.
         optional: Whether None is valid.
 
     Raises:
@@ -58,7 +58,7 @@ def check_number(value: object, where: str, *, minimum: int = 1, optional: bool 
     Args:
         value: Value to check.
         where: Name of the value, for error messages.
-        least: Smallest valid number.
+        minimum: Smallest valid number.
         optional: Whether None is valid.
 
     Raises:

@@ -30,7 +30,7 @@ class EventRun(Protocol):
     """Run whose events a bus emits.
 
     Attributes:
-        alive: Whether the run is active.
+        is_running: Whether the run is active.
         pending: Whether requests are to be processed at the next boundary.
     """
 
@@ -111,10 +111,10 @@ class EventTable:
     Attributes:
         points: Points by name.
         steps: Steps of the loop by action.
-        given: Priorities passed at registration, by instance name.
+        priority_overrides: Priorities passed at registration, by instance name.
         failures: Policy for the exceptions of hooks, and their counts.
         wrap: Function that replaces the function of each listener, None for no replacement.
-        around_work: `work_wrapper(hook, label, work)` executes an operation requested by a hook; None to call it
+        work_wrapper: `work_wrapper(hook, label, work)` executes an operation requested by a hook; None to call it
             directly.
     """
 

@@ -26,14 +26,14 @@ class Clock:
         batch: Index, from 0, of the batch within its loader, at validation and test points.
         stepped: Whether the optimizer has stepped in the current or last iteration.
         epoch_complete: Whether the epoch is complete; False while it is in progress and if it was truncated.
-        epoch_cut: Whether the epoch ended before the end of its loader.
+        epoch_truncated: Whether the epoch ended before the end of its loader.
         epoch_first_iter, epoch_first_step, epoch_first_sample: Counts at the start of the epoch.
         epoch_open: Whether an epoch was started and is not complete. A resumed run continues it.
         max_epochs, max_iters: Limits of the run, None if there is no limit.
         epoch_length: Number of batches of the training loader, None if unknown.
         limit_reached: Whether the last iteration was number `max_iters`.
         counts_iterations: Whether each iteration counts as one step, because the run has no known optimizer.
-        agreed_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
+        synced_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
         counts_seconds: Whether a schedule counts seconds, so that each iteration reads the timer.
         steps_before: Number of optimizer steps before the current or last iteration.
         seconds_before, seconds_seen: Whole seconds read by the previous and by the current or last iteration.

@@ -39,11 +39,11 @@ def resolve_outcome(run: Run) -> Outcome:
 
 def record_failure(run: Run, error: BaseException) -> None:
     """Record the exception of a run: drop pending requests with a warning and emit `on_exception`."""
-    _blame(run, error)  # first: requests that hooks make from here on are dropped
+    _record_exception(run, error)  # first: requests that hooks make from here on are dropped
     run.records = {}
     for request in run.queue.drop():
-        run.report_dropped(request)
-    _add(run, _failures_of(partial(run.bus.fire, "on_exception", exception=error)))
+        run.warn_dropped(request)
+    _add_exceptions(run, _collect_exceptions(partial(run.bus.fire, "on_exception", exception=error)))
 
 
 def finalize(run: Run) -> None:
@@ -59,14 +59,14 @@ def finalize(run: Run) -> None:
     cleanup = partial(bus.fire, "cleanup")
     report = bus.table.failures.counts.report
     # Hooks first: they may still use data and loaders of the run.
-    _add(run, _failures_of(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
+    _add_exceptions(run, _collect_exceptions(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
     # The handler of SIGCHLD last: closing the loaders ends their workers.
-    _add(
+    _add_exceptions(
         run,
-        _failures_of(bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close),
+        _collect_exceptions(bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close),
     )
     # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
-    _add(run, _failures_of(partial(write_status, run), partial(release_directories, run)))
+    _add_exceptions(run, _collect_exceptions(partial(write_status, run), partial(release_directories, run)))
     run.is_running = False
     if run.exception is not None and not failed_before:
         raise run.exception
@@ -94,13 +94,13 @@ def write_status(run: Run) -> None:
 
 def release_directories(run: Run) -> None:
     """Unlock the work directory and every other directory that the run has locked."""
-    while run.held:
-        run.held.popitem()[1]()
+    while run.locks:
+        run.locks.popitem()[1]()
     if run.work_dir is not None:
         run.work_dir.release()
 
 
-def _failures_of(*parts: Callable[[], object]) -> list[BaseException]:
+def _collect_exceptions(*parts: Callable[[], object]) -> list[BaseException]:
     """Call functions in sequence, and return the exceptions that they raised."""
     failures: list[BaseException] = []
     for part in parts:
@@ -111,15 +111,15 @@ def _failures_of(*parts: Callable[[], object]) -> list[BaseException]:
     return failures
 
 
-def _add(run: Run, failures: list[BaseException]) -> None:
+def _add_exceptions(run: Run, failures: list[BaseException]) -> None:
     """Add exceptions as notes to the exception of the run, or record them as the exception of the run."""
     if failures and run.exception is None:
-        _blame(run, _merge_exceptions(failures))
+        _record_exception(run, _merge_exceptions(failures))
     elif run.exception is not None:
         add_failure_notes(run.exception, failures)
 
 
-def _blame(run: Run, error: BaseException) -> None:
+def _record_exception(run: Run, error: BaseException) -> None:
     """Record the exception that ended the run, and the outcome."""
     run.exception = error
     run.outcome = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"

@@ -15,12 +15,12 @@ from hookbus._run.requests import RequestKind, process_requests
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["Signals", "ends_by_signal", "handle_interrupts"]
+__all__ = ["SignalHandling", "handle_lost_workers", "handle_interrupts"]
 
 SIGCHLD: int | None = getattr(signal, "SIGCHLD", None)
 
 
-class Signals:
+class SignalHandling:
     """The signals received so far that end a run.
 
     A signal to the process group may end DataLoader workers that do not ignore it: of an iterator that existed before
@@ -85,7 +85,7 @@ def _is_lost_worker(error: Exception) -> bool:
 
 
 @contextmanager
-def ends_by_signal(run: Run, *, in_loader: bool = False) -> Iterator[None]:
+def handle_lost_workers(run: Run, *, in_loader: bool = False) -> Iterator[None]:
     """Process the requests of a received signal if workers that it ended raise an error inside the context.
 
     Args:

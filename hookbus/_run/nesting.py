@@ -90,7 +90,7 @@ class Nesting:
 
         Args:
             name: Name of the point without `before_`.
-            held: Whether the caller closes the point.
+            caller_closes: Whether the caller closes the point.
             arguments: Arguments of the event.
         """
         self._fire(f"before_{name}", **arguments)
@@ -194,7 +194,7 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
     if name in ("before_optimizer_step", "after_optimizer_step"):
         # The step hooks of the optimizer emit these points as well; each step must emit them once.
         return run.optimizer_events.manual_emitter(name, emitter)
-    if name not in NESTED_POINTS or not run.keeps_brackets:
+    if name not in NESTED_POINTS or not run.auto_nesting:
         return emitter
     emitter = _nested_emitter(run.brackets, point, emitter)
     return (

@@ -88,7 +88,7 @@ def default_arguments(point: Point) -> dict[str, str]:
         # The default loss is taken from the outputs.
         filled.pop("loss", None)
     if point.name in RESULT_POINTS:
-        filled["metrics"] = f"_run.validations.results({RESULT_POINTS[point.name]!r})"
+        filled["metrics"] = f"_run.validations.get_results({RESULT_POINTS[point.name]!r})"
     return filled
 
 

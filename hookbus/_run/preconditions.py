@@ -25,7 +25,7 @@ def check_hooks(run: Run) -> None:
         HookbusError: If a precondition is not met. The message contains all of them, one per line.
     """
     # All errors at once: a run on a cluster is often started only to find the next one.
-    failures = list(_failures(run))
+    failures = list(_iter_errors(run))
     if len(failures) == 1:
         raise failures[0]
     if failures and all(isinstance(failure, ConfigError) for failure in failures):
@@ -34,22 +34,22 @@ def check_hooks(run: Run) -> None:
         raise HookbusError("\n".join(map(str, failures)))
 
 
-def _failures(run: Run) -> Iterator[HookbusError]:
+def _iter_errors(run: Run) -> Iterator[HookbusError]:
     """Yield the errors of all hooks that are active on this rank."""
     hooks = {
         name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook) and run.runs_on_this_rank(hook)
     }
-    yield from _without_validations(run, hooks)
+    yield from _iter_validation_errors(run, hooks)
     for name, hook in hooks.items():
         try:
             hook.check(run)
         except ConfigError as error:
-            yield ConfigError(_of_hook(name, hook, problem) for problem in error.problems)
+            yield ConfigError(_format_message(name, hook, problem) for problem in error.problems)
         except HookbusError as error:
-            yield type(error)(_of_hook(name, hook, str(error)))
+            yield type(error)(_format_message(name, hook, str(error)))
 
 
-def _without_validations(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
+def _iter_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
     """Yield the errors of hooks that schedule validations if the run cannot validate, or two hooks validate."""
     names = [name for name, hook in hooks.items() if run.mode == "train" and hook.schedules_validation]
     try:
@@ -62,9 +62,9 @@ def _without_validations(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Hookbu
         "the hook requests validations, but the run has no validation function. Pass val_loader= to the Trainer, or "
         "validate= to bus.run."
     )
-    yield from (RequestError(_of_hook(name, hooks[name], problem)) for name in names)
+    yield from (RequestError(_format_message(name, hooks[name], problem)) for name in names)
 
 
-def _of_hook(name: str, hook: Hook, problem: str) -> str:
+def _format_message(name: str, hook: Hook, problem: str) -> str:
     """Return a message that starts with the hook and its package."""
     return f"hook {name!r} ({package_label(hook)}): {problem}"

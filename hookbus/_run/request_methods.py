@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_listener
-from hookbus._run.requests import Outcome, Queue, Request, RequestKind
+from hookbus._run.requests import Outcome, RequestQueue, Request, RequestKind
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.errors import RequestError
 
@@ -37,7 +37,7 @@ class RequestMixin:
     __slots__ = ("pending", "queue", "should_skip_iter", "stops")
     bus: RunBus
     clock: Clock
-    queue: Queue
+    queue: RequestQueue
     stops: list[Request]
     brackets: Nesting
     training_data: TrainingData
@@ -62,8 +62,8 @@ class RequestMixin:
             raise RequestError(
                 f"{self._requester()} requested a validation during a validation. Request it after `after_val`."
             )
-        self.validations.evaluator("val")
-        self._ask(RequestKind.VALIDATE, reason)
+        self.validations.get_evaluator("val")
+        self._enqueue(RequestKind.VALIDATE, reason)
 
     def request_save(self, reason: str = "", *, saver: CheckpointSaver | None = None, **details: Any) -> None:
         """Request a checkpoint at the next boundary.
@@ -82,7 +82,7 @@ class RequestMixin:
                 f"{self._requester()} requested a checkpoint, but no hook writes checkpoints. Add the checkpoint hook "
                 "(pip install hookbus-checkpoint)."
             )
-        self._ask(RequestKind.SAVE, reason, saver=saver, **details)
+        self._enqueue(RequestKind.SAVE, reason, saver=saver, **details)
 
     def request_stop(self, reason: str = "", *, outcome: Outcome = "stopped") -> None:
         """Request the end of the run at the next boundary.
@@ -91,7 +91,7 @@ class RequestMixin:
             reason: Reason for the log.
             outcome: Outcome of the run: "stopped", "preempted" or "interrupted".
         """
-        self._ask(RequestKind.STOP, reason, outcome=outcome)
+        self._enqueue(RequestKind.STOP, reason, outcome=outcome)
 
     def request_abort(self, reason: str = "") -> None:
         """Request the end of the run because its weights are corrupted: nothing is validated or saved afterwards.
@@ -101,7 +101,7 @@ class RequestMixin:
         Args:
             reason: Reason for the log.
         """
-        self._ask(RequestKind.STOP, reason, outcome="aborted")
+        self._enqueue(RequestKind.STOP, reason, outcome="aborted")
 
     def interrupt(self) -> None:
         """Request the end of the run after Ctrl-C. Called by the signal handler, at any line of the program."""
@@ -113,7 +113,7 @@ class RequestMixin:
 
     def request_interrupt(self) -> None:
         """Enqueue the stop request of Ctrl-C."""
-        self._ask(RequestKind.STOP, "", by="Ctrl-C", outcome="interrupted")
+        self._enqueue(RequestKind.STOP, "", by="Ctrl-C", outcome="interrupted")
 
     def request_stop_epoch(self, reason: str = "") -> None:
         """Request the end of this epoch, which counts as complete.
@@ -121,7 +121,7 @@ class RequestMixin:
         Args:
             reason: Reason for the log.
         """
-        self._ask(RequestKind.STOP_EPOCH, reason)
+        self._enqueue(RequestKind.STOP_EPOCH, reason)
 
     def request_skip_iter(self, reason: str = "") -> None:
         """Request, at `before_train_iter` or `after_forward`, to skip this micro-batch: it adds no gradients.
@@ -130,7 +130,7 @@ class RequestMixin:
             reason: Reason for the log.
         """
         self.should_skip_iter = True
-        self.queue.history.append(self._request(RequestKind.SKIP_ITER, reason, self._requester(), {}))
+        self.queue.history.append(self._make_request(RequestKind.SKIP_ITER, reason, self._requester(), {}))
 
     @property
     def should_stop(self) -> bool:
@@ -188,22 +188,22 @@ class RequestMixin:
         """End the epoch. Called when requests are processed."""
         self.training_data.leaving_epoch = True
 
-    def _ask(self, kind: RequestKind, reason: str, *, by: str | None = None, **details: Any) -> None:
+    def _enqueue(self, kind: RequestKind, reason: str, *, by: str | None = None, **details: Any) -> None:
         """Add a request to the queue, or drop it with a warning if the run has failed."""
-        request = self._request(kind, reason, by or self._requester(), details)
-        self.decisions.check(request.requested_by)
+        request = self._make_request(kind, reason, by or self._requester(), details)
+        self.decisions.check_request(request.requested_by)
         if self.exception is not None:
-            self.report_dropped(request)
+            self.warn_dropped(request)
             return
         self.queue.add(request)
         self.pending = True
 
-    def _request(self, kind: RequestKind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
+    def _make_request(self, kind: RequestKind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
         """Return a request with the current counts of the clock."""
         clock = self.clock
         return Request(kind, by, reason, clock.epoch, clock.iter, clock.steps_done, details)
 
-    def report_dropped(self, request: Request) -> None:
+    def warn_dropped(self, request: Request) -> None:
         """Log a warning for a request that is not processed because the run has failed."""
         self.services.logger.warning(
             "The run ended before a request was processed: %s, requested by %s", request.kind.value, request

@@ -83,7 +83,7 @@ class RequestSync:
         # The compiled events contain calls of the synchronization, depending on `active` and `skipping`.
         run.bus.invalidate()
 
-    def check(self, requester: str) -> None:
+    def check_request(self, requester: str) -> None:
         """Check that a request can be synchronized.
 
         Raises:
@@ -116,9 +116,9 @@ class RequestSync:
             return False
         self.admit_interrupt()
         own = _RankRequests(
-            point, run.iters_done, [_with_saver(request, run.bus.pm.get_name) for request in run.queue.waiting]
+            point, run.iters_done, [_replace_saver(request, run.bus.pm.get_name) for request in run.queue.waiting]
         )
-        if not self._is_the_same_everywhere(own):
+        if not self._requests_match(own):
             self._merge(own)
         return True
 
@@ -155,7 +155,7 @@ class RequestSync:
             return True
         return any(schedule.due(moment) for schedule, moment in self._schedules)
 
-    def _is_the_same_everywhere(self, own: _RankRequests) -> bool:
+    def _requests_match(self, own: _RankRequests) -> bool:
         """Return whether all ranks have equal pending requests, and synchronize the elapsed seconds of schedules."""
         import torch
 
@@ -187,7 +187,7 @@ class RequestSync:
                 # The reason of a request of single ranks states the rank; one of all ranks is added once.
                 marked = request if is_of_all else replace(request, reason=f"{request.reason} on rank {rank}".lstrip())
                 united += [] if is_of_all and request in united else [marked]
-        run.queue.waiting = [_with_saver(request, run.bus.pm.get_plugin) for request in united]
+        run.queue.waiting = [_replace_saver(request, run.bus.pm.get_plugin) for request in united]
 
 
 def sync_run_identity(run: Run) -> None:
@@ -199,10 +199,10 @@ def sync_run_identity(run: Run) -> None:
     if run.ranks.world_size == 1:
         return
     run.id, run.seed = run.ranks.broadcast("id and seed", (run.id, run.seed))
-    own = [_described(name, hook) for name, hook in run.bus.hooks.items()]
+    own = [_describe_hook(name, hook) for name, hook in run.bus.hooks.items()]
     for rank, other in enumerate(run.ranks.all_gather("hooks", own)):
         if other != own:
-            raise RankError(_difference(run.ranks.rank, own, rank, other))
+            raise RankError(_difference_message(run.ranks.rank, own, rank, other))
 
 
 def _may_request(plugin: object) -> bool:
@@ -210,7 +210,7 @@ def _may_request(plugin: object) -> bool:
     return bool(getattr(plugin, "makes_requests", True)) and not getattr(plugin, "observer", False)
 
 
-def _with_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
+def _replace_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
     """Return a request with its saver replaced by the result of `look_up`, to send it to other ranks by name."""
     saver = request.details.get("checkpoint_saver")
     return request if saver is None else replace(request, details={**request.details, "saver": look_up(saver)})
@@ -222,7 +222,7 @@ def _digest(requests: _RankRequests) -> int:
     return int.from_bytes(hashlib.blake2b(repr(requests).encode(), digest_size=7).digest())
 
 
-def _described(name: str, hook: object) -> str:
+def _describe_hook(name: str, hook: object) -> str:
     """Return a text of a hook that is equal on all ranks for equal hooks and settings."""
     text = f"{name}: {type(hook).__name__} of {package_label(hook)}"
     if not isinstance(hook, Hook):
@@ -230,16 +230,16 @@ def _described(name: str, hook: object) -> str:
     priority = hook.priority if hook.config.priority is None else hook.config.priority
     fields = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"})
     # Through JSON: values of other types, such as functions, are replaced by their names.
-    settings = json.loads(json.dumps(fields, default=_kind))
+    settings = json.loads(json.dumps(fields, default=_get_name))
     return ", ".join([text, f"priority {int(priority)}", *(f"{key}={value!r}" for key, value in settings.items())])
 
 
-def _kind(value: object) -> str:
+def _get_name(value: object) -> str:
     """Return the name of a function, a class or the type of an object; its `repr` may contain an address."""
     return str(getattr(value, "__qualname__", type(value).__qualname__))
 
 
-def _difference(rank: int, own: list[str], other_rank: int, other: list[str]) -> str:
+def _difference_message(rank: int, own: list[str], other_rank: int, other: list[str]) -> str:
     """Return the message for the first hook that differs between two ranks."""
     pairs = enumerate(zip_longest(own, other, fillvalue="none"), 1)
     number, pair = next((number, pair) for number, pair in pairs if pair[0] != pair[1])

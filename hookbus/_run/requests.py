@@ -25,7 +25,7 @@ __all__ = [
     "BOUNDARIES",
     "VALIDATION_POINTS",
     "Outcome",
-    "Queue",
+    "RequestQueue",
     "Record",
     "Request",
     "RequestKind",
@@ -69,7 +69,7 @@ class Request:
 
     Attributes:
         kind: Type of the request.
-        by: Instance name of the hook; "loop" if no hook made the request.
+        requested_by: Instance name of the hook; "loop" if no hook made the request.
         reason: Reason for the log.
         epoch, iteration, step: Counts of the clock at the time of the request.
         details: Further arguments of the request, such as the saver.
@@ -100,7 +100,7 @@ class Record:
     deliver: Callable[[Metrics, int], None]
 
 
-class Queue:
+class RequestQueue:
     """Pending requests of a run, and the history of processed requests.
 
     Attributes:
@@ -172,17 +172,17 @@ def _drop_if_aborted(run: Run) -> None:
     """Drop the pending validations and saves of an aborted run, whose weights are corrupted."""
     if run.aborted:
         for request in [*run.queue.take(RequestKind.VALIDATE), *run.queue.take(RequestKind.SAVE)]:
-            run.report_dropped(request)
+            run.warn_dropped(request)
 
 
-def _save_and_stop(run: Run, queue: Queue) -> None:
+def _save_and_stop(run: Run, queue: RequestQueue) -> None:
     """Process the pending saves and stops."""
     _drop_if_aborted(run)
     saves = queue.take(RequestKind.SAVE)
     # The optimizer state belongs to the weights at the end of training, which the model no longer contains.
     if run.weights.exchanged:
         for request in saves:
-            run.report_dropped(request)
+            run.warn_dropped(request)
     elif saves:
         _save(run, saves)
     # After the saves: a checkpoint is taken before the run or the epoch stops.

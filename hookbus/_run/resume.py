@@ -16,10 +16,10 @@ from hookbus.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["check_checkpoints", "checkpoints_of", "resume_run", "take_up_recorded_run"]
+__all__ = ["check_checkpoints", "get_checkpoint_directory", "resume_run", "adopt_recorded_run"]
 
 
-def take_up_recorded_run(run: Run) -> None:
+def adopt_recorded_run(run: Run) -> None:
     """Prepare an automatic resume, before the run begins and before any file is modified.
 
     The run takes the ID of the run that the work directory records: files of that run remain its own, also if it
@@ -29,7 +29,7 @@ def take_up_recorded_run(run: Run) -> None:
         ConfigError: If the recorded run has committed checkpoints, and none of them is found.
     """
     if run.work_dir is not None:
-        run.id = run.ranks.call_on_main("the recorded run", partial(_checked_run_id, run)) or run.id
+        run.id = run.ranks.call_on_main("the recorded run", partial(_check_run_id, run)) or run.id
 
 
 def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], work_dir: Path) -> None:
@@ -45,7 +45,7 @@ def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], wo
     """
     searched = list(dict.fromkeys(directories))
     if status.get(CHECKPOINT) is None or any(
-        _is_of(path, status) for directory in searched for path in directory.glob("[!.]*.pth")
+        _may_belong_to(path, status) for directory in searched for path in directory.glob("[!.]*.pth")
     ):
         return
     raise ConfigError(
@@ -71,7 +71,7 @@ def resume_run(run: Run, resume: str | Path) -> None:
     from hookbus.checkpoint import state
     from hookbus.distributed.sharding import sharding_of
 
-    path = _newest_of(run) if resume == "auto" else _verified(run, resume)
+    path = _find_newest(run) if resume == "auto" else _verify(run, resume)
     if path is None:
         _report_restart(run)
         return
@@ -85,7 +85,7 @@ def resume_run(run: Run, resume: str | Path) -> None:
     )
 
 
-def checkpoints_of(run: Run) -> Path | None:
+def get_checkpoint_directory(run: Run) -> Path | None:
     """Return the checkpoint directory of a run, as the saver reports it; None if it is unknown.
 
     The directory need not exist and is not created.
@@ -93,29 +93,29 @@ def checkpoints_of(run: Run) -> Path | None:
     directory_of = getattr(run.get("checkpoint_saver"), "directory", None)
     if directory_of is not None:
         return Path(directory_of(run))
-    provided = run.services.provided("checkpoints_dir")
+    provided = run.services.get_provided("checkpoints_dir")
     if provided is not None:
         return Path(provided)
     return None if run.work_dir is None else run.work_dir.path / DIRECTORIES["checkpoints_dir"]
 
 
-def _checked_run_id(run: Run) -> str:
+def _check_run_id(run: Run) -> str:
     """Return the ID of the recorded run, after a check that its checkpoints are found."""
     assert run.work_dir is not None
-    if run.work_dir.recorded.get(CHECKPOINT) is not None:
-        check_checkpoints(_searched_directories(run), run.work_dir.recorded, run.work_dir.path)
+    if run.work_dir.recorded_status.get(CHECKPOINT) is not None:
+        check_checkpoints(_get_checkpoint_directories(run), run.work_dir.recorded_status, run.work_dir.path)
     return run.work_dir.recorded_run
 
 
-def _searched_directories(run: Run) -> list[Path]:
+def _get_checkpoint_directories(run: Run) -> list[Path]:
     """Return the checkpoint directory of each hook that writes checkpoints, or of the run if there is none."""
     hooks = [hook for hook in run.bus.hooks.values() if hasattr(hook, "plan") and hasattr(hook, "write")]
     directories = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
-    default = checkpoints_of(run)
+    default = get_checkpoint_directory(run)
     return directories or ([default] if default is not None else [])
 
 
-def _is_of(path: Path, status: Mapping[str, Any]) -> bool:
+def _may_belong_to(path: Path, status: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint may be one of the recorded run, also if its sidecar is missing or corrupted."""
     sidecar = read_sidecar(path)
     return sidecar is None or sidecar.run in ("", status.get("run"))
@@ -123,22 +123,22 @@ def _is_of(path: Path, status: Mapping[str, Any]) -> bool:
 
 def _report_restart(run: Run) -> None:
     """Log that a recorded run restarts because it had not saved any checkpoint."""
-    if run.work_dir is not None and run.work_dir.recorded:
+    if run.work_dir is not None and run.work_dir.recorded_status:
         run.logger.warning(
             "resume: the run in %s stopped before it saved a checkpoint (%s iterations are recorded). Training "
             "restarts from iteration 0, and the log of that run is replaced.",
             run.work_dir.path,
-            run.work_dir.recorded.get("iters_done", 0),
+            run.work_dir.recorded_status.get("iters_done", 0),
         )
 
 
-def _newest_of(run: Run) -> Path | None:
+def _find_newest(run: Run) -> Path | None:
     """Return the newest valid checkpoint of the run, as found by rank 0, with a warning per corrupted one."""
-    directory = checkpoints_of(run)
+    directory = get_checkpoint_directory(run)
     if directory is None:
         raise CheckpointError('resume: "auto" requires a work directory, got none. Set `work_dir`.')
     # On rank 0 only: on a network file system the ranks may see different files.
-    newest = run.ranks.call_on_main("the newest checkpoint", partial(_newest_in, directory))
+    newest = run.ranks.call_on_main("the newest checkpoint", partial(_find_newest_in_directory, directory))
     if newest is None:
         return None
     path, problems = newest
@@ -147,7 +147,7 @@ def _newest_of(run: Run) -> Path | None:
     return path
 
 
-def _newest_in(directory: Path) -> tuple[Path, list[str]] | None:
+def _find_newest_in_directory(directory: Path) -> tuple[Path, list[str]] | None:
     """Return the path of the newest valid checkpoint and the problems of other checkpoints."""
     from hookbus.checkpoint import state
 
@@ -157,7 +157,7 @@ def _newest_in(directory: Path) -> tuple[Path, list[str]] | None:
     return None if newest is None else (newest[0], newest[2])
 
 
-def _verified(run: Run, checkpoint: str | Path) -> Path:
+def _verify(run: Run, checkpoint: str | Path) -> Path:
     """Return the path of the specified checkpoint after rank 0 has verified its checksum."""
     from hookbus.checkpoint.load import resolve_path, verify_checkpoint
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._run.best import BestResult
 from hookbus._run.clock import Clock, ProgressMixin
-from hookbus._run.interrupts import Signals
+from hookbus._run.interrupts import SignalHandling
 from hookbus._run.nesting import Nesting
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
-from hookbus._run.requests import Outcome, Queue, Record, Request
+from hookbus._run.requests import Outcome, RequestQueue, Record, Request
 from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
@@ -59,15 +59,15 @@ class Run(ProgressMixin, RequestMixin):
         seed: Seed of data order and augmentation.
         device: Device of the model.
         outcome: "running", or the outcome after the end of the run.
-        alive: Whether the run is in progress, from `before_run` to `cleanup`.
+        is_running: Whether the run is in progress, from `before_run` to `cleanup`.
         validating: Whether a validation or test is in progress.
         sanity_checking: Whether it is the sanity check before training, whose results are discarded.
         exception: Exception that ended a failed run.
-        about: Metadata of the process that hooks collect for `status.json`, as built-in Python types.
+        metadata: Metadata of the process that hooks collect for `status.json`, as built-in Python types.
         accumulated: Number of micro-batches whose gradients are accumulated since the last optimizer step.
-        unclaimed: Hook states of the checkpoint that no active hook restores; saved unchanged in the next checkpoint.
+        orphaned_hook_states: Hook states of the checkpoint that no active hook restores; saved unchanged in the next checkpoint.
         counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
-        keeps_brackets: Whether nested points that the loop omits are emitted automatically.
+        auto_nesting: Whether nested points that the loop omits are emitted automatically.
     """
 
     __slots__ = (
@@ -81,10 +81,10 @@ class Run(ProgressMixin, RequestMixin):
         "decisions",
         "device",
         "exception",
-        "held",
+        "locks",
         "id",
         "is_running",
-        "keeps_brackets",
+        "auto_nesting",
         "metadata",
         "metrics",
         "mode",
@@ -131,7 +131,7 @@ class Run(ProgressMixin, RequestMixin):
         test: Evaluator | None = None,
         work_dir: WorkDir | None = None,
         counts_steps: bool = False,
-        keeps_brackets: bool = False,
+        auto_nesting: bool = False,
         ranks: Collectives | None = None,
         continues: Run | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class Run(ProgressMixin, RequestMixin):
         self.train_loader: Any = None
         self.val_loader: Any = None
         self.test_loader: Any = None
-        self.counts_steps, self.keeps_brackets = counts_steps, keeps_brackets
+        self.counts_steps, self.auto_nesting = counts_steps, auto_nesting
         self.ranks = ranks or Collectives()
         # The parts below read the clock and the ID: both are inherited first.
         self._inherit_state(continues, seed)
@@ -167,15 +167,15 @@ class Run(ProgressMixin, RequestMixin):
         self.orphaned_hook_states: dict[str, Any] = continues.orphaned_hook_states if continues else {}
         self.accumulated: int = continues.accumulated if continues else 0
         self.id: str = continues.id if continues else uuid.uuid4().hex
-        self.seed: int = continues.seed if continues and seed is None else _seed(seed)
+        self.seed: int = continues.seed if continues and seed is None else _resolve_seed(seed)
 
     def _init_state(self) -> None:
         """Initialize the state that no run takes from a previous one."""
-        self.queue = Queue()
-        self.signals = Signals(self)
+        self.queue = RequestQueue()
+        self.signals = SignalHandling(self)
         self.stops: list[Request] = []
         self.records: dict[tuple[str, str], Record] = {}
-        self.held: dict[Path, Callable[[], object]] = {}
+        self.locks: dict[Path, Callable[[], object]] = {}
         self.metadata: dict[str, Any] = {}
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
@@ -239,7 +239,7 @@ class Run(ProgressMixin, RequestMixin):
             True if the path belongs to the run; False if it already exists and was not created by a run, if it is
             outside the work directory, or if the run has no work directory.
         """
-        return self.work_dir is not None and self.work_dir.own(Path(path))
+        return self.work_dir is not None and self.work_dir.register_output(Path(path))
 
     def lock_directory(self, directory: Path) -> None:
         """Lock a directory for the files of this run until the run ends, so that no other active run writes into it.
@@ -253,15 +253,15 @@ class Run(ProgressMixin, RequestMixin):
         Raises:
             WorkDirError: If an active run has locked the directory.
         """
-        if not is_main() or directory in self.held:
+        if not is_main() or directory in self.locks:
             return
         from hookbus._run.work_dir import lock_directory
 
         # The lock of the work directory covers its subdirectories.
 
         inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
-        removed = self.work_dir.removed if self.work_dir is not None else ""
-        self.held[directory] = lock_directory(directory, self.id, removed, locked=inside)
+        removed = self.work_dir.removed_run if self.work_dir is not None else ""
+        self.locks[directory] = lock_directory(directory, self.id, removed, locked=inside)
 
     # -- metrics -----------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class Run(ProgressMixin, RequestMixin):
         self.bus.invalidate()
 
 
-def _seed(seed: int | None) -> int:
+def _resolve_seed(seed: int | None) -> int:
     """Return the given seed, or the initial seed of torch, or 0 if torch is not imported."""
     if seed is not None:
         return seed

@@ -40,20 +40,20 @@ class Services:
         """Register an object as a service, replacing any previous service of the same name."""
         self._provided[name] = service
 
-    def provided(self, name: str) -> Any:
+    def get_provided(self, name: str) -> Any:
         """Return the registered service of a name; None if there is none."""
         return self._provided.get(name)
 
     @property
     def logger(self) -> logging.Logger:
         """Logger of the run."""
-        return self.provided("logger") or logging.getLogger("hookbus")
+        return self.get_provided("logger") or logging.getLogger("hookbus")
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a service, or `default` if no service of this name is available."""
         if name in self._provided:  # a registered service has precedence, also if it is None
             return self._provided[name]
-        service = self._own(name)
+        service = self._get_part(name)
         return default if service is None else service
 
     def require(self, name: str) -> Any:
@@ -70,7 +70,7 @@ class Services:
             raise ServiceError(f"This run has no service {name!r}.{suggest_names(name, available)}")
         return service
 
-    def _own(self, name: str) -> Any:
+    def _get_part(self, name: str) -> Any:
         """Return a part of the run as a service."""
         if name in PARTS:
             return getattr(self._run, name)
@@ -78,9 +78,9 @@ class Services:
             return Visualizer(self._run)
         if name == "writer":
             return BusWriter(self._run)
-        return self._directory(name)
+        return self._get_directory(name)
 
-    def _directory(self, name: str) -> Path | None:
+    def _get_directory(self, name: str) -> Path | None:
         """Return a directory of the run, which is created on first use."""
         work_dir = self._run.work_dir
         if work_dir is None:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
-from hookbus._run.interrupts import ends_by_signal, handle_interrupts
+from hookbus._run.interrupts import handle_lost_workers, handle_interrupts
 from hookbus._run.nesting import StopLoop
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.request_sync import sync_run_identity
-from hookbus._run.resume import resume_run, take_up_recorded_run
+from hookbus._run.resume import resume_run, adopt_recorded_run
 from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
-from hookbus._run.work_dir import WorkDir, acquire, checked_resume
+from hookbus._run.work_dir import WorkDir, acquire, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
 from hookbus.distributed.process_collectives import Collectives, get_collectives
 from hookbus.distributed.unwrap import unwrap_ddp
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["acquire_work_dir", "ensure_no_active_run", "resume_from", "run_context", "run_scope"]
+__all__ = ["acquire_work_dir", "ensure_no_active_run", "validate_resume", "run_context", "run_scope"]
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def run_context(
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
         if limit is not None:
             check_count(limit, name, minimum=0)
-    evaluator, length = _as_evaluator(validate), _length_of(train_loader)
+    evaluator, length = _as_evaluator(validate), _get_length(train_loader)
     ranks = get_collectives(device)
     run = Run(
         bus,
@@ -112,9 +112,9 @@ def run_context(
         epochs=epochs,
         iterations=iterations,
         validate=evaluator,
-        work_dir=acquire_work_dir(work_dir, resume_from(resume), overwrite, ranks),
+        work_dir=acquire_work_dir(work_dir, validate_resume(resume), overwrite, ranks),
         counts_steps=counts_steps,
-        keeps_brackets=True,
+        auto_nesting=True,
         ranks=ranks,
         continues=None if fresh or bus.current.outcome == "running" else bus.current,
     )
@@ -122,7 +122,7 @@ def run_context(
     run.clock.epoch_length = length
     with run_scope(run, resume), handle_interrupts(run):
         # `StopLoop` leaves a loop that does not check `run.should_stop` after Ctrl-C: no failure of the run.
-        with suppress(StopLoop), ends_by_signal(run):
+        with suppress(StopLoop), handle_lost_workers(run):
             yield run
         run.brackets.close_all()
     # Raised after the teardown, so that a script ends with the exit code of Ctrl-C.
@@ -150,13 +150,13 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
     try:
         # Before `before_run`: hooks that open files need the ID of the run that they continue.
         if resume == "auto":
-            take_up_recorded_run(run)
+            adopt_recorded_run(run)
     except BaseException:
         release_directories(run)
         raise
     try:
         with run.ranks.propagate_errors():
-            _begin(run)
+            _start(run)
             if resume != "never":
                 resume_run(run, resume)
             yield run
@@ -168,7 +168,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
         finalize(run)
 
 
-def _begin(run: Run) -> None:
+def _start(run: Run) -> None:
     """Start a run: synchronize the ranks, check preconditions and emit `before_run`."""
     run.is_running = True
     sync_run_identity(run)
@@ -179,7 +179,7 @@ def _begin(run: Run) -> None:
     write_status(run)
     _log_work_dir(run)
     run.bus.fire("before_run", mode=run.mode)
-    _record_config(run)
+    _log_config(run)
     # After `before_run`, in which hooks may still register other hooks.
     run.decisions.begin()
 
@@ -197,7 +197,7 @@ def ensure_no_active_run(bus: HookBus) -> None:
         )
 
 
-def resume_from(resume: object) -> str | Path:
+def validate_resume(resume: object) -> str | Path:
     """Validate the argument `resume`.
 
     Returns:
@@ -207,7 +207,7 @@ def resume_from(resume: object) -> str | Path:
         ConfigError: If `resume` is none of these.
     """
     try:
-        return checked_resume(resume)
+        return parse_resume(resume)
     except ValueError as error:
         raise ConfigError([f"resume: {error}"]) from None
 
@@ -255,7 +255,7 @@ def _as_evaluator(validate: Callable[..., Mapping[str, Any] | None] | None) -> E
     return validate if takes_run else lambda _: validate()
 
 
-def _length_of(loader: Any) -> int | None:
+def _get_length(loader: Any) -> int | None:
     """Return the number of batches of a loader; None if it is unknown."""
     if loader is None:
         return None
@@ -267,21 +267,21 @@ def _length_of(loader: Any) -> int | None:
 
 def _log_work_dir(run: Run) -> None:
     """Warn if the run uses another directory than requested, or if `overwrite` did not remove all files."""
-    if run.work_dir is not None and run.work_dir.left:
+    if run.work_dir is not None and run.work_dir.kept_files:
         run.logger.warning(
             "overwrite: files that the removed run did not write are kept: %s.",
-            ", ".join(map(str, run.work_dir.left)),
+            ", ".join(map(str, run.work_dir.kept_files)),
         )
-    if run.work_dir is not None and run.work_dir.moved_from is not None:
+    if run.work_dir is not None and run.work_dir.requested_path is not None:
         run.logger.warning(
             "%s already contains a run, so this run uses %s. Set `resume` to continue that run, or `overwrite` to "
             "replace it.",
-            run.work_dir.moved_from,
+            run.work_dir.requested_path,
             run.work_dir.path,
         )
 
 
-def _record_config(run: Run) -> None:
+def _log_config(run: Run) -> None:
     """Write the configuration of a training run to its work directory and emit `log_config`."""
     if run.mode != "train" or not run.config:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.interrupts import ends_by_signal
+from hookbus._run.interrupts import handle_lost_workers
 from hookbus.errors import LoopError, RankError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class TrainingData:
         self._source: object = None
         self._preparations: list[DatasetHook] = []
         self._state = dict(state)
-        self._to_skip = self._done_of_epoch()
+        self._to_skip = self._get_epoch_progress()
         self.leaving_epoch = False
         self.part: TrainShard | None = None
 
@@ -102,7 +102,7 @@ class TrainingData:
                 clock.epochs_done,
                 clock.iters_done,
             )
-            if run.keeps_brackets:  # hooks may do work at the end of training, such as restoring the best weights
+            if run.auto_nesting:  # hooks may do work at the end of training, such as restoring the best weights
                 run.brackets.open_training()
         while not run.should_stop and not clock.is_at_limit:
             self.begin_epoch()
@@ -122,14 +122,14 @@ class TrainingData:
         """
         if self._run.should_stop_epoch:
             return
-        with ends_by_signal(self._run, in_loader=True):
-            yield from self._read(loader)
+        with handle_lost_workers(self._run, in_loader=True):
+            yield from self._iter_batches(loader)
 
-    def _read(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    def _iter_batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """Yield the remaining batches of a loader with their indices."""
         run, clock = self._run, self._run.clock
         feed = self._resumable_loader(loader)
-        index = start = self._skip(feed.length)
+        index = start = self._take_skip_count(feed.length)
         if index and not feed.exact:
             run.logger.warning(
                 "The training loader has no state to restore. Skipping %s batches by reading them again.", index
@@ -158,7 +158,7 @@ class TrainingData:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self._feed = self._source = None  # the next loader is positioned when it is read
-        self._state, self._to_skip = dict(state), self._done_of_epoch()
+        self._state, self._to_skip = dict(state), self._get_epoch_progress()
 
     def close(self) -> None:
         """Release the loader and thereby end its workers; the position is kept.
@@ -168,7 +168,7 @@ class TrainingData:
         """
         self.load_state_dict(self.state_dict())
 
-    def _skip(self, length: int | None) -> int:
+    def _take_skip_count(self, length: int | None) -> int:
         """Return the number of batches of the next loader that were done before this run resumed within an epoch."""
         # An epoch may read several loaders in sequence: the rest is skipped in the next one.
         skipped = self._to_skip if length is None else min(self._to_skip, length)
@@ -202,7 +202,7 @@ class TrainingData:
                 self.part.world_size,
             )
 
-    def _done_of_epoch(self) -> int:
+    def _get_epoch_progress(self) -> int:
         """Return the number of completed iterations of the epoch in progress; 0 if there is none."""
         clock = self._run.clock
         return clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0

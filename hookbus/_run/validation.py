@@ -17,9 +17,9 @@ from hookbus.metrics.store import EvaluationMeans, to_float
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["Evaluator", "Kind", "Validations", "named_results"]
+__all__ = ["Evaluator", "EvaluationKind", "Validations", "name_results"]
 
-Kind = Literal["val", "test"]
+EvaluationKind = Literal["val", "test"]
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
 
 
@@ -36,7 +36,7 @@ class Validations:
         on_results: Function that the loop calls with the run after a validation of its training, before `after_val`.
     """
 
-    def __init__(self, run: Run, evaluators: Mapping[Kind, Evaluator | None], validated_at: int) -> None:
+    def __init__(self, run: Run, evaluators: Mapping[EvaluationKind, Evaluator | None], validated_at: int) -> None:
         self._run = run
         self._evaluators = evaluators
         self._around: list[Callable[[], AbstractContextManager[Any]]] = []
@@ -47,11 +47,11 @@ class Validations:
         self.validated_at = validated_at
         self.on_results: Callable[[Run], object] | None = None
 
-    def is_available(self, kind: Kind) -> bool:
+    def is_available(self, kind: EvaluationKind) -> bool:
         """Return whether the run has a validation or test function."""
         return self._find(kind) is not None
 
-    def evaluator(self, kind: Kind) -> Evaluator:
+    def get_evaluator(self, kind: EvaluationKind) -> Evaluator:
         """Return the validation or test function.
 
         Raises:
@@ -66,7 +66,7 @@ class Validations:
             fix = "no test function. Pass test_loader= to the Trainer."
         raise RequestError(f"The run has {fix}")
 
-    def _find(self, kind: Kind) -> Evaluator | None:
+    def _find(self, kind: EvaluationKind) -> Evaluator | None:
         """Return the validation function of a hook that provides one, otherwise that of the run."""
         if kind == "test":
             return self._evaluators[kind]
@@ -83,7 +83,7 @@ class Validations:
         """Wrap every validation and test in a context."""
         self._around.append(context)
 
-    def execute(self, kind: Kind, *, sanity: bool) -> Metrics:
+    def execute(self, kind: EvaluationKind, *, sanity: bool) -> Metrics:
         """Validate or test now. Training modes, gradient mode and RNG states are restored afterwards.
 
         Args:
@@ -98,28 +98,28 @@ class Validations:
         """
         from hookbus._training.evaluation import eval_mode
 
-        run, evaluator = self._run, self.evaluator(kind)
+        run, evaluator = self._run, self.get_evaluator(kind)
         if run.validating:
             raise RequestError("A validation or test is already in progress. Start another one after its end.")
         with eval_mode(run.model), self._active(kind, sanity):
             run.brackets.auto_open(kind, caller_closes=True)
             # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
-            if run.keeps_brackets and evaluator is self._evaluators[kind]:
+            if run.auto_nesting and evaluator is self._evaluators[kind]:
                 run.brackets.auto_open(f"{kind}_epoch")
-            returned = _by_name(kind, evaluator(run))
+            returned = _check_returned(kind, evaluator(run))
             run.brackets.close(f"{kind}_epoch", metrics=returned)
             run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
             # Before `after_val`: hooks read the learning rate that ReduceLROnPlateau sets.
             if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
                 self.on_results(run)
             run.brackets.close(kind)
-            results = self.results(kind)
+            results = self.get_results(kind)
         if kind == "val" and not sanity:
             self.validated_at = run.clock.steps_done
         return results
 
     @contextmanager
-    def _active(self, kind: Kind, sanity: bool) -> Iterator[None]:
+    def _active(self, kind: EvaluationKind, sanity: bool) -> Iterator[None]:
         """Mark the run as validating, and close everything that the validation opened, also after an error."""
         run, results = self._run, self._run.metrics.results
         run.validating, run.sanity_checking = True, sanity
@@ -132,13 +132,13 @@ class Validations:
             if sanity:
                 run.metrics.results = results
 
-    def results(self, kind: Kind) -> Metrics:
+    def get_results(self, kind: EvaluationKind) -> Metrics:
         """Return the latest results of one type."""
         return Metrics({n: v for n, v in self._run.metrics.results.items() if n.startswith(f"{kind}/")})
 
     # -- called at the points ----------------------------------------------------------------
 
-    def enter(self, kind: Kind) -> None:
+    def enter(self, kind: EvaluationKind) -> None:
         """Enter the contexts of a validation; called before the listeners of `before_val` and `before_test`."""
         store = self._run.metrics
         # No result of the previous validation remains, such as of a loader that no longer exists.
@@ -171,7 +171,7 @@ class Validations:
         self._evaluation.weight = batch_size(batch) or 1
         self._run.metrics.log_outputs(outputs, loss)
 
-    def end_loader(self, kind: Kind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
+    def end_loader(self, kind: EvaluationKind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
         """Add the results of a loader under their full names; called before the listeners of `after_val_epoch`.
 
         Args:
@@ -218,10 +218,10 @@ class Validations:
             self._warned.add(message)
             self._run.logger.warning(message, *values)
 
-    def _sync_results(self, kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
+    def _sync_results(self, kind: EvaluationKind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
         """Return results under their full names, with the values of rank 0 on all ranks. A collective call."""
-        by_rank = self._run.ranks.all_gather("results of the loop", dict(named_results(kind, loader, results)))
-        if differing := _differing(by_rank):
+        by_rank = self._run.ranks.all_gather("results of the loop", dict(name_results(kind, loader, results)))
+        if differing := _find_differences(by_rank):
             self.warn_once(
                 "Validation results differ across ranks, and the values of rank 0 are used: %s. Reduce the metrics of "
                 "a custom loop over all ranks: sum totals and counts with run.ranks.all_gather.",
@@ -231,7 +231,7 @@ class Validations:
         return Metrics(by_rank[0])
 
 
-def _differing(gathered: Sequence[Mapping[str, float]]) -> list[str]:
+def _find_differences(gathered: Sequence[Mapping[str, float]]) -> list[str]:
     """Return a text for each result that differs between ranks, such as "val/loss is 1, 4"."""
     values = {name: [results.get(name, math.nan) for results in gathered] for name in gathered[0]}
     # Compared as text: NaN is not equal to itself.
@@ -239,7 +239,7 @@ def _differing(gathered: Sequence[Mapping[str, float]]) -> list[str]:
     return [f"{name} is {', '.join(f'{value:.6g}' for value in by_rank)}" for name, by_rank in differing.items()]
 
 
-def named_results(kind: Kind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
+def name_results(kind: EvaluationKind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
     """Return results under their full names.
 
     Args:
@@ -253,10 +253,10 @@ def named_results(kind: Kind, loader: str | None, results: Mapping[str, Any]) ->
     own = f"{kind}/"
     prefix = own if loader in (None, "") else f"{own}{loader}/"
     texts = {str(name): value for name, value in results.items()}
-    return Metrics({n if n.startswith(own) else prefix + n: _number(n, value) for n, value in texts.items()})
+    return Metrics({n if n.startswith(own) else prefix + n: _to_number(n, value) for n, value in texts.items()})
 
 
-def _number(name: str, value: Any) -> float:
+def _to_number(name: str, value: Any) -> float:
     """Return a result as a float."""
     try:
         return to_float(value)
@@ -269,7 +269,7 @@ def _number(name: str, value: Any) -> float:
         ) from None
 
 
-def _by_name(kind: Kind, returned: Any) -> Mapping[str, Any] | None:
+def _check_returned(kind: EvaluationKind, returned: Any) -> Mapping[str, Any] | None:
     """Check that a validation or test function returned a mapping or None, and return it."""
     if returned is None or isinstance(returned, Mapping):
         return returned

@@ -22,7 +22,7 @@ from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_tempora
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
-__all__ = ["STATUS", "WorkDir", "acquire", "checked_resume", "preview", "read_status", "write_error"]
+__all__ = ["STATUS", "WorkDir", "acquire", "parse_resume", "preview", "read_status", "write_error"]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
@@ -30,7 +30,7 @@ CHECKPOINT = "checkpoint"
 
 CONFIG = "config.yaml"
 LOCK = ".lock"
-MADE = ".made"
+OUTPUTS = ".made"
 """File that lists the outputs of runs in the work directory, one per line."""
 
 DIRECTORIES = ("checkpoints", "logs", "visualization")
@@ -66,30 +66,30 @@ class WorkDir:
 
     Attributes:
         path: Path of the directory.
-        moved_from: Requested directory if it already contained a run; otherwise None.
-        left: Files that `overwrite` did not remove because the removed run did not write them.
-        removed: ID of the run that `overwrite` removed; "" if none was removed.
-        recorded: Status of the run that is resumed in the directory; empty for a new run and on other ranks.
+        requested_path: Requested directory if it already contained a run; otherwise None.
+        kept_files: Files that `overwrite` did not remove because the removed run did not write them.
+        removed_run: ID of the run that `overwrite` removed; "" if none was removed.
+        recorded_status: Status of the run that is resumed in the directory; empty for a new run and on other ranks.
     """
 
     def __init__(
         self,
         path: Path,
         lock: int | None = None,
-        moved_from: Path | None = None,
-        left: Iterable[Path] = (),
+        requested_path: Path | None = None,
+        kept_files: Iterable[Path] = (),
         removed: str = "",
-        recorded: Mapping[str, Any] | None = None,
+        recorded_status: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
-        self.removed = removed
-        self.moved_from = moved_from
-        self.left = list(left)
-        self._made = _made_in(path)
+        self.removed_run = removed_run
+        self.requested_path = requested_path
+        self.kept_files = list(kept_files)
+        self._outputs = _read_outputs(path)
         self._lock = lock
         self._started = time.time()
-        self.recorded: Mapping[str, Any] = recorded or {}
-        self._checkpoint: str | None = self.recorded.get(CHECKPOINT)
+        self.recorded_status: Mapping[str, Any] = recorded_status or {}
+        self._checkpoint: str | None = self.recorded_status.get(CHECKPOINT)
         self._status: dict[str, Any] | None = None
         self._status_lock = threading.Lock()  # a save on another thread records its checkpoint
 
@@ -103,7 +103,7 @@ class WorkDir:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def own(self, path: Path) -> bool:
+    def register_output(self, path: Path) -> bool:
         """Register a file or directory before a run creates it.
 
         Args:
@@ -116,19 +116,19 @@ class WorkDir:
         if not path.is_relative_to(self.path.absolute()):
             return False
         name = path.relative_to(self.path.absolute()).as_posix()
-        if name not in self._made:
+        if name not in self._outputs:
             if path.exists() or path.is_symlink():
                 return False
             # Before the file exists: a run that is killed in between leaves no file that `overwrite` cannot remove.
-            with open(self.path / MADE, "a") as file:
+            with open(self.path / OUTPUTS, "a") as file:
                 file.write(f"{json.dumps(name)}\n")
-            self._made.add(name)
+            self._outputs.add(name)
         return True
 
     @property
     def recorded_run(self) -> str:
         """ID of the run that is resumed in the directory; "" for a new run."""
-        return _run_id(self.recorded)
+        return _get_run_id(self.recorded_status)
 
     def write_status(self, **fields: Any) -> None:
         """Write the state of the run, and its newest checkpoint, to `status.json`."""
@@ -155,7 +155,7 @@ class WorkDir:
     def _write_status(self, fields: Mapping[str, Any]) -> None:
         now = time.time()
         host = {"pid": os.getpid(), "host": socket.gethostname()}
-        times = {"started": _stamp(self._started), "updated": _stamp(now), "seconds": round(now - self._started, 3)}
+        times = {"started": _format_time(self._started), "updated": _format_time(now), "seconds": round(now - self._started, 3)}
         checkpoint = {CHECKPOINT: self._checkpoint}
         write_json(self.path / STATUS, {**fields, **checkpoint, **times, **host}, fields.get("run", ""))
 
@@ -170,7 +170,7 @@ class WorkDir:
             WorkDirError: If a file of this name exists that no run has written.
             OSError: If the file cannot be written; an existing one is not modified.
         """
-        if not self.own(self.path / CONFIG):
+        if not self.register_output(self.path / CONFIG):
             raise WorkDirError(
                 f"{self.path / CONFIG} was not written by a run and would be overwritten. Move the file, or set "
                 "another work_dir."
@@ -184,7 +184,7 @@ class WorkDir:
             self._lock = None
 
 
-def checked_resume(resume: object) -> str | Path:
+def parse_resume(resume: object) -> str | Path:
     """Validate the argument `resume`.
 
     Returns:
@@ -216,11 +216,11 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
     Raises:
         WorkDirError: If the directory cannot be written, or an active run uses it.
     """
-    target, lock = _take_free(path, any_run=resume or overwrite)
+    target, lock = _lock_free_directory(path, any_run=resume or overwrite)
     status = read_status(target) if resume or overwrite else {}
-    earlier = _run_id(status)
+    earlier = _get_run_id(status)
     removed = earlier if overwrite else ""
-    left = _clear(target, removed) if overwrite and (target / STATUS).exists() else []
+    left = _remove_run(target, removed) if overwrite and (target / STATUS).exists() else []
     # Only with the lock: the temporary files of an active run must not be removed.
     for directory in (target, target / "checkpoints"):
         remove_temporary_files(directory, earlier)
@@ -247,7 +247,7 @@ def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked:
         _warn_if_unsupported(lock, directory)
     remove_temporary_files(directory, run)
     if removed:
-        _clear_files(directory, removed)
+        _remove_run_files(directory, removed)
     return partial(_unlock, lock) if lock is not None else lambda: None
 
 
@@ -263,9 +263,9 @@ def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tup
     try:
         target = next(candidate for candidate in _candidates(path) if any_run or not (candidate / STATUS).exists())
     except OSError as error:
-        return path, str(_cannot_be_written(path, _reason(error)))
+        return path, str(_write_error(path, _get_reason(error)))
     reason = write_error(target)
-    return target, str(_cannot_be_written(target, reason)) if reason else ""
+    return target, str(_write_error(target, reason)) if reason else ""
 
 
 def write_error(path: Path) -> str:
@@ -274,18 +274,18 @@ def write_error(path: Path) -> str:
         os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
         parent = next(ancestor for ancestor in (path, *path.absolute().parents) if ancestor.exists())
     except (OSError, ValueError) as error:
-        return _reason(error)
+        return _get_reason(error)
     if not parent.is_dir():
         return f"{parent} is not a directory"
     return "" if os.access(parent, os.W_OK) else f"no write permission in {parent}"
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _get_reason(error: OSError | ValueError) -> str:
     """Return the reason of an error of the system, or of a ValueError about an invalid character in a path."""
     return str(error.strerror if isinstance(error, OSError) else error)
 
 
-def _cannot_be_written(
+def _write_error(
     path: Path, reason: str, label: str = "work directory", setting: str = "work_dir"
 ) -> WorkDirError:
     """Return the error of a directory that cannot be written."""
@@ -301,7 +301,7 @@ def _candidates(path: Path) -> Iterator[Path]:
         yield named.with_name(f"{named.name}-{number}")
 
 
-def _take_free(path: Path, *, any_run: bool) -> tuple[Path, int]:
+def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, int]:
     """Lock the first directory that can be used.
 
     Args:
@@ -329,7 +329,7 @@ def _take_free(path: Path, *, any_run: bool) -> tuple[Path, int]:
             locked_new += 1
             if locked_new == MAX_LOCKED_NEW_DIRECTORIES:
                 reason = f"the file system reports {locked_new} new directories as locked by other processes"
-                raise _cannot_be_locked(path, reason, "work directory", "work_dir")
+                raise _lock_error(path, reason, "work directory", "work_dir")
     raise AssertionError  # the candidates do not end
 
 
@@ -353,7 +353,7 @@ def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: s
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except (OSError, ValueError) as error:
-        raise _cannot_be_written(path, _reason(error), label, setting) from error
+        raise _write_error(path, _get_reason(error), label, setting) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -367,8 +367,8 @@ def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: s
             return None
         if error.errno not in LOCKS_UNSUPPORTED:
             os.close(descriptor)
-            raise _cannot_be_locked(path, _reason(error), label, setting) from error
-        _unsupported[descriptor] = _reason(error)
+            raise _lock_error(path, _get_reason(error), label, setting) from error
+        _unsupported[descriptor] = _get_reason(error)
     # The content is informative only; the lock is that of the system, which is released when the process ends.
     _locks.add(descriptor)
     os.ftruncate(descriptor, 0)
@@ -387,7 +387,7 @@ def _warn_if_unsupported(lock: int, path: Path) -> None:
         )
 
 
-def _cannot_be_locked(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
+def _lock_error(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
     """Return the error of a directory that cannot be locked."""
     return WorkDirError(f"The {label} {path} cannot be locked: {reason}. Set another {setting}.")
 
@@ -400,19 +400,19 @@ def _unlock(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _clear(path: Path, run: str) -> list[Path]:
+def _remove_run(path: Path, run: str) -> list[Path]:
     """Remove the files of a run, and return the files in its directories that it did not write."""
-    for name in (*_made_in(path), STATUS, MADE):
+    for name in (*_read_outputs(path), STATUS, OUTPUTS):
         _remove(path / name)
     directories = [path / name for name in DIRECTORIES if (path / name).is_dir() and not (path / name).is_symlink()]
     for directory in directories:
-        _clear_files(directory, run)
+        _remove_run_files(directory, run)
         with suppress(OSError):  # not empty: contains files that the run did not write
             directory.rmdir()
     return [entry for directory in directories if directory.is_dir() for entry in sorted(directory.iterdir())]
 
 
-def _clear_files(directory: Path, run: str) -> None:
+def _remove_run_files(directory: Path, run: str) -> None:
     """Remove the files of a run, according to their sidecars."""
     remove_temporary_files(directory, run)
     for file in directory.glob("[!.]*"):
@@ -432,16 +432,16 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _made_in(path: Path) -> set[str]:
+def _read_outputs(path: Path) -> set[str]:
     """Return the registered outputs in a work directory. Invalid lines are ignored."""
     try:
-        lines = (path / MADE).read_text().splitlines()
+        lines = (path / OUTPUTS).read_text().splitlines()
     except OSError:
         return set()
-    return {name for line in lines if (name := _name_inside(path, line))}
+    return {name for line in lines if (name := _parse_output(path, line))}
 
 
-def _name_inside(path: Path, line: str) -> str:
+def _parse_output(path: Path, line: str) -> str:
     """Return the output that a line lists; "" if the line is invalid or refers to a path outside the directory."""
     # Checked again: the file may have been edited, and `overwrite` removes what it lists.
     try:
@@ -452,12 +452,12 @@ def _name_inside(path: Path, line: str) -> str:
     return name if inside else ""
 
 
-def _stamp(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """Return a time in ISO 8601 format, in the local time zone."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
 
 
-def _run_id(status: Mapping[str, Any]) -> str:
+def _get_run_id(status: Mapping[str, Any]) -> str:
     """Return the ID of the run that a status describes; "" if it has none."""
     run = status.get("run")
     return run if isinstance(run, str) and run.isalnum() else ""

@@ -45,7 +45,7 @@ class Steps:
         precision: "fp32", or autocast to "bf16" or "fp16" (with a gradient scaler).
         clip_grad_norm: Maximum norm of all gradients together, or None for no clipping.
         device: The device of the model.
-        on_update: Function called after each optimizer step, except those that the gradient scaler skips.
+        on_optimizer_step: Function called after each optimizer step, except those that the gradient scaler skips.
 
     Raises:
         ConfigError: If an argument is invalid.

@@ -34,7 +34,7 @@ def check_count(value: object, where: str, *, minimum: int = 1) -> None:
     Args:
         value: Value to check. Booleans are invalid.
         where: Name of the value, for the error message.
-        least: Smallest valid value.
+        minimum: Smallest valid value.
 
     Raises:
         ConfigError: If the value is invalid.

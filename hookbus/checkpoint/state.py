@@ -170,7 +170,7 @@ def read_checkpoint(
         map_location: Device of the tensors. Default: "cpu".
         layout: Sharding of the tensors of a generation; None for full tensors. A checkpoint in a single file contains
             full tensors.
-        verified: Skip the verification, such as after rank 0 has verified the checkpoint. Default: False.
+        is_verified: Skip the verification, such as after rank 0 has verified the checkpoint. Default: False.
 
     Raises:
         CheckpointError: If the file does not exist, or is not a checkpoint.

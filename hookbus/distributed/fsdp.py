@@ -50,8 +50,8 @@ def apply_fsdp(
     """
     from torch.distributed.fsdp import fully_shard
 
-    modules = _parts(model, wrap)
-    device_mesh = _mesh(device, validate_mesh(mesh, ranks.world_size))
+    modules = _find_modules(model, wrap)
+    device_mesh = _init_mesh(device, validate_mesh(mesh, ranks.world_size))
     before = dict(model.named_parameters(remove_duplicate=False))
     # Before sharding: `fully_shard` keeps the local values of each rank.
     _broadcast_parameters(model)
@@ -133,7 +133,7 @@ def _shard_modules(model: nn.Module | None) -> list[Any]:
     return [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
 
 
-def _parts(model: nn.Module, wrap: Sequence[str]) -> list[nn.Module]:
+def _find_modules(model: nn.Module, wrap: Sequence[str]) -> list[nn.Module]:
     """Return the modules of the given classes, inner ones first.
 
     Raises:
@@ -151,7 +151,7 @@ def _parts(model: nn.Module, wrap: Sequence[str]) -> list[nn.Module]:
     return [module for module in reversed(inner) if type(module).__name__ in wrap]
 
 
-def _mesh(device: torch.device, shape: tuple[int, ...]) -> DeviceMesh:
+def _init_mesh(device: torch.device, shape: tuple[int, ...]) -> DeviceMesh:
     """Return the device mesh of a shape."""
     from torch.distributed.device_mesh import init_device_mesh
 

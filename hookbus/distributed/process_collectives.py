@@ -45,7 +45,7 @@ class ProcessCollectives(Collectives):
 
     Attributes:
         world: Process group of all processes.
-        parted: Whether a run has failed, after which no collective call is possible.
+        is_disconnected: Whether a run has failed, after which no collective call is possible.
     """
 
     def __init__(self, board: ErrorStore) -> None:
@@ -122,7 +122,7 @@ class ProcessCollectives(Collectives):
             )
         if self._compares:
             # Frame 2 is the caller of the public method that called `_enter`.
-            self._check_same_call(f"{operation}, {name!r}, at {_place(sys._getframe(2))}")
+            self._check_same_call(f"{operation}, {name!r}, at {_get_location(sys._getframe(2))}")
 
     def _check_same_call(self, own: str) -> None:
         """Check that every rank is about to execute the same call."""
@@ -179,7 +179,7 @@ class ProcessCollectives(Collectives):
             dist.barrier(group=self._group)
 
 
-_joined: list[ProcessCollectives] = []
+_collectives: list[ProcessCollectives] = []
 """Collectives of this process, in a list of at most one item."""
 
 
@@ -202,20 +202,20 @@ def get_collectives(device: device | str | None = None) -> Collectives:
     import torch.distributed as dist
 
     store = None if dist.is_initialized() else process_group.init_process_group(device)
-    if not _joined:
+    if not _collectives:
         atexit.register(process_group.drain_threads)
     # A script may destroy the process group and initialize another one between two runs.
-    if not _joined or _joined[0].world is not dist.group.WORLD:
-        _joined[:] = [ProcessCollectives(ErrorStore(store, process_group.rank()))]
-    elif _joined[0].is_disconnected:
-        _joined[:] = [_joined[0].reconnect()]
-    return _joined[0]
+    if not _collectives or _collectives[0].world is not dist.group.WORLD:
+        _collectives[:] = [ProcessCollectives(ErrorStore(store, process_group.rank()))]
+    elif _collectives[0].is_disconnected:
+        _collectives[:] = [_collectives[0].reconnect()]
+    return _collectives[0]
 
 
 # -- inside ------------------------------------------------------------------------------------------
 
 
-def _place(frame: FrameType) -> str:
+def _get_location(frame: FrameType) -> str:
     """Return the location of the first frame outside the collectives."""
     while frame.f_code.co_filename in (__file__, collectives.__file__) and frame.f_back is not None:
         frame = frame.f_back

@@ -34,16 +34,16 @@ __all__ = [
     "world_size",
 ]
 
-NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that are required to initialize a process group."""
 
 RENDEZVOUS = "hookbus/meeting"
 """Store key under which rank 0 publishes the prefix of the current process group."""
 
-SAID = "hookbus/said"
+REPORTED = "hookbus/said"
 """Prefix of the store keys of messages that rank 0 has reported."""
 
-MAX_MESSAGE_LENGTH = 10.0
+REPORT_TIMEOUT_SECONDS = 10.0
 """Time in seconds that other ranks wait for rank 0 to report a message."""
 
 THREADS = Path("/proc/self/task")
@@ -58,13 +58,13 @@ TIMEOUT_S = 5.0
 
 def rank() -> int:
     """Return the rank of this process, from 0."""
-    group = _group()
+    group = _get_process_group()
     return group.get_rank() if group is not None else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
     """Return the number of processes."""
-    group = _group()
+    group = _get_process_group()
     return group.get_world_size() if group is not None else int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -76,8 +76,8 @@ def is_main() -> bool:
 def is_distributed() -> bool:
     """Return whether this process is one of multiple processes, with or without an initialized process group."""
     # `WORLD_SIZE` alone is not sufficient: without an address there is no process group to join.
-    is_initialized = _group() is not None
-    return world_size() > 1 and (is_initialized or all(name in os.environ for name in NEEDED))
+    is_initialized = _get_process_group() is not None
+    return world_size() > 1 and (is_initialized or all(name in os.environ for name in REQUIRED_VARIABLES))
 
 
 def local_device(device: torch.device) -> torch.device:
@@ -124,7 +124,7 @@ def init_process_group(device: torch.device | str | None = None) -> Store:
             f"rank {rank()}: cannot join the process group with the {world_size() - 1} other processes: {error}. Start "
             "all processes with torchrun."
         ) from error
-    atexit.register(_end_group)
+    atexit.register(_destroy_group)
     return store
 
 
@@ -154,7 +154,7 @@ def reported_by_main(message: str) -> bool:
     """Return whether rank 0 reports the same message, so that this rank can omit it.
 
     Avoids one report per rank of an error that all ranks have, such as an invalid configuration. Rank 0 publishes a
-    hash of its message in torchrun's store, and the other ranks wait for it for up to `MAX_MESSAGE_LENGTH` seconds. Without
+    hash of its message in torchrun's store, and the other ranks wait for it for up to `REPORT_TIMEOUT_SECONDS` seconds. Without
     that store, every rank reports its own messages.
 
     Args:
@@ -164,13 +164,13 @@ def reported_by_main(message: str) -> bool:
         return False
     from torch.distributed.rendezvous import rendezvous
 
-    key = f"{SAID}/{hashlib.blake2b(message.encode(), digest_size=16).hexdigest()}"
+    key = f"{REPORTED}/{hashlib.blake2b(message.encode(), digest_size=16).hexdigest()}"
     with suppress(RuntimeError):  # torchrun has ended
         store = next(rendezvous("env://"))[0]
         if is_main():
             store.set(key, "")
             return False
-        end = time.monotonic() + MAX_MESSAGE_LENGTH
+        end = time.monotonic() + REPORT_TIMEOUT_SECONDS
         while time.monotonic() < end:
             if store.check([key]):
                 return True
@@ -187,7 +187,7 @@ def drain_threads() -> None:
     """
     end, before = time.monotonic() + TIMEOUT_S, None
     while time.monotonic() < end:
-        now = _threads_asleep()
+        now = _get_thread_switches()
         if now is not None and now == before:
             return
         before = now
@@ -209,7 +209,7 @@ def exit_process(code: int) -> NoReturn:
     os._exit(code)  # flushes no stream and runs no handler: done above
 
 
-def _threads_asleep() -> dict[str, str] | None:
+def _get_thread_switches() -> dict[str, str] | None:
     """Return the number of context switches of each worker thread, by thread ID; None while a thread is awake.
 
     Two equal results in succession mean that all threads slept in between.
@@ -225,14 +225,14 @@ def _threads_asleep() -> dict[str, str] | None:
     return switches
 
 
-def _end_group() -> None:
+def _destroy_group() -> None:
     """Destroy the process group if one is initialized."""
-    group = _group()
+    group = _get_process_group()
     if group is not None:
         group.destroy_process_group()
 
 
-def _group() -> Any:
+def _get_process_group() -> Any:
     """Return `torch.distributed` if a process group is initialized, otherwise None."""
     # No import: a process group can only be initialized if the module is imported, which takes long.
     module = sys.modules.get("torch.distributed")

@@ -65,11 +65,11 @@ class ShardingSpec:
 
         return empty(*like.shape, dtype=like.dtype, device_mesh=self.mesh, placements=self.placements)
 
-    def distribute(self, whole: Tensor) -> DTensor:
+    def distribute(self, full: Tensor) -> DTensor:
         """Return the sharded tensor of a full tensor, which is equal on every rank. No communication."""
         from torch.distributed.tensor import distribute_tensor
 
-        on_device = whole.detach().to(self.mesh.device_type)
+        on_device = full.detach().to(self.mesh.device_type)
         # `src_data_rank=None` takes the local slice; by default rank 0 would scatter its tensor.
         return distribute_tensor(on_device, self.mesh, self.placements, src_data_rank=None)
 
@@ -120,7 +120,7 @@ def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer
     layout = sharding_of(model)
     if layout is None:
         return dict(checkpoint)
-    shapes = _shapes(checkpoint, model, optimizer)
+    shapes = _get_sharded_shapes(checkpoint, model, optimizer)
 
     def place(path: Path, value: Any) -> Any:
         # The optimizer state is keyed by the index of a parameter, everything else by its name.
@@ -131,7 +131,7 @@ def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer
     return dict(tree_map_with_path(dict(checkpoint), place))
 
 
-def _shapes(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[Path, Any]:
+def _get_sharded_shapes(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[Path, Any]:
     """Return the shapes of sharded parameters, by name and by path in the optimizer state."""
     assert model is not None
     shapes: dict[Path, Any] = {(n,): p.shape for n, p in unwrap_model(model).named_parameters() if is_sharded(p)}

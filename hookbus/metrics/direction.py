@@ -44,7 +44,7 @@ def ambiguous_direction_message(metric: str, fix: str) -> str:
 
     Args:
         metric: Name of the metric.
-        remedy: Fix in the imperative, such as "set `rule` to greater or less".
+        fix: Fix in the imperative, such as "set `rule` to greater or less".
     """
     known, words = sorted(GREATER_IS_BETTER | LESS_IS_BETTER), _split_words(metric)
     matches = [match for word in words for match in difflib.get_close_matches(word, known, n=1, cutoff=0.8)]

@@ -80,7 +80,7 @@ class MetricStore:
     Attributes:
         results: Latest results of validations and tests, by full name.
         epoch: Window over the current epoch.
-        watched: Whether a hook reads means; otherwise only the last loss is stored.
+        has_reader: Whether a hook reads means; otherwise only the last loss is stored.
         row: Number of the iteration to which logged values belong; the bus increments it after each iteration.
     """
 

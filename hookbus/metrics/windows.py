@@ -145,7 +145,7 @@ class Window:
 
     Attributes:
         name: Name of the window.
-        recorded_at: Step at which its means were last logged; -1 if they were never logged.
+        last_logged_step: Step at which its means were last logged; -1 if they were never logged.
     """
 
     def __init__(self, name: str, columns: Mapping[str, MetricBuffer]) -> None:
@@ -173,8 +173,8 @@ class Window:
         """Store the sums of a full buffer, whose values are overwritten next.
 
         Args:
-            column: Full buffer.
-            summed: Computes the sums of a part, with a cache that the windows share.
+            buffer: Full buffer.
+            compute_sums: Computes the sums of a part, with a cache that the windows share.
         """
         self._sums[buffer.name] = compute_sums(self._get_part(buffer))
 
@@ -207,9 +207,9 @@ class WindowPart(NamedTuple):
     """Part of a buffer that belongs to a window. Parts of windows that were reset together are equal.
 
     Attributes:
-        column: Buffer of the metric.
+        buffer: Buffer of the metric.
         begin, end: Range of indices within the current chunk.
-        before: Sums of the values of earlier chunks.
+        earlier: Sums of the values of earlier chunks.
     """
 
     buffer: MetricBuffer

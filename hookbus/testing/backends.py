@@ -25,8 +25,8 @@ class WriterTestCase:
         cls: Hook class, importable by its name, with a setting `interval`.
         read: Function of the work directory that returns the records in the order of the backend: (name, step, value).
         settings: Required settings of the hook, JSON-compatible.
-        stored_name: Function that returns the name that the backend stores for a name.
-        own_files: Whether this process appends the records to files, so that a full disk can be simulated.
+        backend_name: Function that returns the name that the backend stores for a name.
+        writes_own_files: Whether this process appends the records to files, so that a full disk can be simulated.
     """
 
     cls: type[Hook]

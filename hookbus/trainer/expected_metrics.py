@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.validation import named_results
+from hookbus._run.validation import name_results
 from hookbus._training.eval_metrics import EvalMetric
 from hookbus._training.evaluation import compute_metrics, named_loaders
 from hookbus.distributed.process_collectives import Collectives
@@ -51,7 +51,7 @@ class ExpectedMetrics:
         store.log_outputs(outputs, None)
         provided = [name for hook in self._hooks().values() for name in hook.provided_metrics or ()]
         results = dict.fromkeys([*evaluation.results(Collectives()), *_result_names(scores), *provided], 0.0)
-        self._names |= set(named_results("val", loader, results))
+        self._names |= set(name_results("val", loader, results))
         self._unseen.discard(loader)
 
     def require(self, reader: str, metrics: Collection[str]) -> None:

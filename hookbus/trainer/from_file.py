@@ -38,7 +38,7 @@ class ExpectedType:
 
     Attributes:
         name: Description for messages.
-        fits: Predicate for built objects.
+        accepts: Predicate for built objects.
     """
 
     name: str

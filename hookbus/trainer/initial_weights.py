@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookbus._run.resume import check_checkpoints, checkpoints_of
+from hookbus._run.resume import check_checkpoints, get_checkpoint_directory
 from hookbus._run.work_dir import read_status, write_error
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.load import check_compatible, load_on_meta, resolve_path, verify_checkpoint
@@ -90,7 +90,7 @@ def get_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
     for hook in trainer.bus.hooks.values():
         if hasattr(hook, "plan") and hasattr(hook, "write"):
             idle.provide("checkpoint_saver", hook)
-    return checkpoints_of(idle)
+    return get_checkpoint_directory(idle)
 
 
 def _initial_files(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:

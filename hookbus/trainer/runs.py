@@ -16,7 +16,7 @@ from hookbus.distributed.process_collectives import get_collectives
 from hookbus.trainer.initial_weights import check_files
 
 if TYPE_CHECKING:
-    from hookbus._run.validation import Evaluator, Kind
+    from hookbus._run.validation import Evaluator, EvaluationKind
     from hookbus._run.work_dir import WorkDir
     from hookbus.lifecycle import Mode
     from hookbus.trainer.setup import TrainerSetup
@@ -121,7 +121,7 @@ class TrainerRuns:
         for name, service in self._services.items():
             run.provide(name, service)
 
-    def _get_evaluator(self, kind: Kind) -> Evaluator | None:
+    def _get_evaluator(self, kind: EvaluationKind) -> Evaluator | None:
         """Return the function that runs a validation or test, or None if the trainer has no loader for it."""
         trainer, loader = self._trainer, f"{kind}_loader"
         if getattr(trainer, loader) is None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookbus._events.table import Order
-from hookbus._run.session import resume_from
+from hookbus._run.session import validate_resume
 from hookbus._training.eval_metrics import build_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
@@ -139,7 +139,7 @@ class TrainerSetup:
         self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
-        self.work_dir, self.resume, self.overwrite = work_dir, resume_from(resume), overwrite
+        self.work_dir, self.resume, self.overwrite = work_dir, validate_resume(resume), overwrite
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
         self.eval_metrics, self.train_shard = build_metrics(metrics), train_shard_for(distributed, self.ranks)

@@ -25,7 +25,7 @@ def sanitize_name(name: str, forbidden: re.Pattern[str], max_length: int) -> str
     Args:
         name: Name to convert.
         forbidden: Characters that the backend does not accept.
-        longest: Maximum number of characters.
+        max_length: Maximum number of characters.
     """
     safe = forbidden.sub("_", name)
     if safe == name and 0 < len(name) <= max_length:

@@ -59,8 +59,8 @@ class WriterThread:
         pause: Seconds before the first retry after an error; doubled after each further error, up to a minute.
 
     Attributes:
-        lost: Number of entries that were dropped, by type.
-        trouble: Message of the first error, without a period at the end; "" if there was no error.
+        dropped: Number of entries that were dropped, by type.
+        first_error: Message of the first error, without a period at the end; "" if there was no error.
     """
 
     def __init__(self, *, limit: int, period: float, pause: float) -> None:
@@ -106,8 +106,8 @@ class WriterThread:
         """Write the queued entries and join the thread. Idempotent.
 
         Args:
-            patience: Timeout in seconds; after it, all entries that are not written count as lost.
-            rest: Note for the message of a timeout, about records that the backend has buffered.
+            timeout: Timeout in seconds; after it, all entries that are not written count as lost.
+            note: Note for the message of a timeout, about records that the backend has buffered.
         """
         self._close_requested.set()
         if self._thread is None:

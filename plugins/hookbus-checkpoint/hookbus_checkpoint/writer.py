@@ -13,7 +13,7 @@ from hookbus._run.run import BestResult, Run
 from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
-from hookbus_checkpoint.async_writer import AsyncWriter, WeightsChanged
+from hookbus_checkpoint.async_writer import AsyncWriter, WeightsChangedError
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.plan import CheckpointDirectory, Plan
@@ -257,7 +257,7 @@ class CheckpointWriter:
 
     def _report(self, error: CheckpointError) -> None:
         # Weights that changed during a copy are a property of the model, not a failure of the storage.
-        if self._config.on_save_error == "raise" and not isinstance(error, WeightsChanged):
+        if self._config.on_save_error == "raise" and not isinstance(error, WeightsChangedError):
             raise error
         warnings.warn(f"{error} Training continues.", HookWarning, stacklevel=2)
 

@@ -23,7 +23,7 @@ class EarlyStoppingHook(Hook):
     at the same epoch as an uninterrupted one.
 
     Attributes:
-        decision: stopping rule with the best score and the number of validations without improvement.
+        stopping_rule: stopping rule with the best score and the number of validations without improvement.
         stopped_epoch: epoch in which the hook requested a stop, from 1; None if it requested none.
     """
 

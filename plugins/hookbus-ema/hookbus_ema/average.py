@@ -227,7 +227,7 @@ class _Group(NamedTuple):
 
     Attributes:
         averages, weights: tensors in the same order.
-        staged: preallocated copies of the weights on the device and with the dtype of the averages; None if the weights
+        staging: preallocated copies of the weights on the device and with the dtype of the averages; None if the weights
             have the same device and dtype.
     """
 

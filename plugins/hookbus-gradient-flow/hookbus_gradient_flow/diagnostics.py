@@ -73,7 +73,7 @@ def format_problem(problem_type: ProblemType, norms: dict[str, float], step: int
     """Format the message of a problem: the number and names of the parameters, and the remedy.
 
     Args:
-        kind: Type of problem.
+        problem_type: Type of problem.
         norms: L2 norms by parameter name.
         step: Number of optimizer steps.
     """

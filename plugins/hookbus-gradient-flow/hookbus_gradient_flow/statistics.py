@@ -42,8 +42,8 @@ class GradientStats:
         names: Names of the parameters that have a gradient.
         missing: Names of the parameters that require a gradient and have none.
         sizes: Number of elements of each parameter in `names`.
-        order: Index into `names` of each row of `numbers`.
-        numbers: Tensor of shape (len(names), 3): sum and maximum of the absolute values, and L2 norm; None if `names`
+        row_indices: Index into `names` of each row of `numbers`.
+        norms: Tensor of shape (len(names), 3): sum and maximum of the absolute values, and L2 norm; None if `names`
             is empty.
     """
 

@@ -102,7 +102,7 @@ class JsonLines:
         """Remove the rows that do not match a predicate.
 
         Args:
-            wanted: Predicate called with the number of a row, counted from 0, and the row; {} for a line that is not a
+            predicate: Predicate called with the number of a row, counted from 0, and the row; {} for a line that is not a
                 JSON object.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)

@@ -168,9 +168,9 @@ class ProfilingWindow(Hook):
             self.split.mark(RESUMED, self._spent.total)
 
     def _stop_counting(self) -> None:
-        counting, self._flop_counter = self._flop_counter, None
-        if counting is not None:
-            self.flops = counting.stop()
+        counter, self._flop_counter = self._flop_counter, None
+        if counter is not None:
+            self.flops = counter.stop()
 
     def _begin_cycle(self) -> None:
         if self._cycle is None and self._plan.is_start(self.iterations):

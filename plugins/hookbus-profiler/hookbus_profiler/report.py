@@ -58,20 +58,23 @@ class Report:
         if total >= MIN_BOTTLENECK_SHARE:
             worst = max(hooks, key=lambda name: hooks[name])
             return (
-                f"Hooks take {_format_percent(total)} of the time, the {worst} alone {_format_percent(hooks[worst])}. Increase "
-                "its interval or remove it."
+                f"Hooks take {_format_percent(total)} of the time, the {worst} alone {_format_percent(hooks[worst])}. "
+                "Increase its interval or remove it."
             )
         if shares.get("optimizer", 0) >= MIN_BOTTLENECK_SHARE:
             return (
-                f"The optimizer takes {_format_percent(shares['optimizer'])} of the time. Use its fused implementation "
-                "(fused=True) or accumulate gradients (accumulate)."
+                f"The optimizer takes {_format_percent(shares['optimizer'])} of the time. Use its fused "
+                "implementation (fused=True) or accumulate gradients (accumulate)."
             )
         if shares[OTHER] >= MIN_BOTTLENECK_SHARE:
-            return f"{_format_percent(shares[OTHER])} of the time is spent outside of the measured parts. Inspect the trace."
+            return (
+                f"{_format_percent(shares[OTHER])} of the time is spent outside of the measured parts. "
+                "Inspect the trace."
+            )
         model = 1 - total - shares.get("data", 0) - shares.get("optimizer", 0) - shares[OTHER]
         return (
-            f"The model itself takes {_format_percent(model)} of the time. Use reduced precision (precision: bf16), larger "
-            "batches or torch.compile to speed it up."
+            f"The model itself takes {_format_percent(model)} of the time. Use reduced precision (precision: bf16), "
+            "larger batches or torch.compile to speed it up."
         )
 
     def to_text(self) -> str:

@@ -47,7 +47,7 @@ _INTERVAL_PARTS: Mapping[tuple[str, str], str] = {
 GROUP_ITERATIONS = 32
 """Number of iterations summed up at a time."""
 MAX_PENDING_GROUPS = 8
-"""Maximum number of pending groups of `TOGETHER` iterations; older groups are discarded."""
+"""Maximum number of pending groups of `GROUP_ITERATIONS` iterations; older groups are discarded."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class TimeBreakdown:
     Attributes:
         plain: Times of ordinary iterations.
         traced: Times of traced iterations, which are slower.
-        odd: Times of atypical iterations, such as the first one.
+        atypical: Times of atypical iterations, such as the first one.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -168,13 +168,13 @@ class TimeBreakdown:
 
     def _add_group(self, group: _Group) -> None:
         """Add the times of a group to its sums."""
-        into, hook_seconds = group.times, 0.0
-        parts, between = into.parts, self._clock.elapsed
+        times, hook_seconds = group.times, 0.0
+        parts, elapsed = times.parts, self._clock.elapsed
         for (before, since, hooks_before), (point, now, hooks) in pairwise(group.marks):
             part = _INTERVAL_PARTS.get((before, point), OTHER)
             if part is _EXCLUDED:
                 continue
-            length = between(since, now)
+            length = elapsed(since, now)
             # Hooks are timed on the host and intervals on the device. Hooks that run while the device is busy do not
             # delay it, so they are charged with at most the length of the interval.
             in_hooks = min((hooks - hooks_before) / 1e9, length)
@@ -184,5 +184,5 @@ class TimeBreakdown:
         total = sum(own.values())
         for (hook, _), nanoseconds in own.items():
             if nanoseconds:
-                into.hooks[hook] += hook_seconds * nanoseconds / total
-        into.iterations += group.iterations
+                times.hooks[hook] += hook_seconds * nanoseconds / total
+        times.iterations += group.iterations

@@ -22,7 +22,7 @@ class TraceWriter:
         directory: Output directory, created if it does not exist.
         owner: Prefix of the file names. Existing files with this prefix count toward the limit.
         suffix: Suffix of the trace file names; None to write tables only.
-        most: Maximum total size in bytes.
+        max_bytes: Maximum total size in bytes.
     """
 
     def __init__(self, directory: Path, owner: str, suffix: str | None, max_bytes: float) -> None:
@@ -33,7 +33,7 @@ class TraceWriter:
         """Write the operator table and the trace of a cycle. Each file is written atomically.
 
         Args:
-            finished: Stopped torch profiler.
+            profiler: Stopped torch profiler.
             name: Name of the cycle, used in the file names.
 
         Returns:
@@ -52,7 +52,7 @@ class TraceWriter:
 
     def _write_file(self, name: str, write: Callable[[Path], object]) -> str | None:
         path = self._directory / f"{self._owner}-{name}"
-        # The size of a trace is known only after its export; the prefix excludes the file from `_taken`.
+        # The size of a trace is known only after its export; the prefix excludes the file from `_get_total_size`.
         temporary = path.with_name(f".tmp-{path.name}")
         try:
             write(temporary)
@@ -60,8 +60,8 @@ class TraceWriter:
             self._is_full = self._get_total_size(but=path) + size > self._max_bytes
             if self._is_full:
                 return (
-                    f"{path.name}: the files would exceed their limit of {self._max_bytes / 1e6:.3g} MB, as this one has "
-                    f"{size / 1e6:.3g} MB. This file and later ones are not written. Reduce `schedule.active` or "
+                    f"{path.name}: the files would exceed their limit of {self._max_bytes / 1e6:.3g} MB, as this one "
+                    f"has {size / 1e6:.3g} MB. This file and later ones are not written. Reduce `schedule.active` or "
                     "increase `max_megabytes`."
                 )
             temporary.replace(path)

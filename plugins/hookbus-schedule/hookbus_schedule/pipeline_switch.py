@@ -20,7 +20,7 @@ class PipelineSwitchHook(Hook):
     hook apply in the order of their milestones, regardless of hook order.
 
     Attributes:
-        border: Milestone from which the pipeline is used.
+        milestone: Milestone from which the pipeline is used.
     """
 
     Config = PipelineSwitchConfig

@@ -65,7 +65,7 @@ class DatasetSwitch(ABC):
     changed is therefore restored before the milestone, and a loop may read a different dataset in each epoch.
 
     Args:
-        borders: Milestones in chronological order.
+        milestones: Milestones in chronological order.
     """
 
     attribute_names: ClassVar[tuple[str, ...]]
@@ -199,7 +199,7 @@ class SkipTypes(DatasetSwitch):
     """Omission of transforms of a dataset from a milestone.
 
     Args:
-        border: Milestone.
+        milestone: Milestone.
         keys: Types of the transforms to skip.
     """
 

@@ -22,8 +22,8 @@ def sync_tensors(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:
     """Synchronize tensors across ranks, in place.
 
     A `running_var` with a `running_mean` of the same layer becomes the variance over the samples of all ranks, see
-    `spread`. `num_batches_tracked` becomes the maximum, any other floating-point tensor the unweighted mean over the
-    ranks. Other integer tensors and sharded tensors are not modified.
+    `variance_across_ranks`. `num_batches_tracked` becomes the maximum, any other floating-point tensor the unweighted
+    mean over the ranks. Other integer tensors and sharded tensors are not modified.
 
     Args:
         tensors: Tensors by name; names and shapes must be the same on all ranks.
@@ -53,11 +53,11 @@ def _sync_means(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:
     centers = {name: center for name in tensors if (center := _get_mean_name(name)) in tensors}
     local = {name: to_widest_float(tensor) for name, tensor in tensors.items() if name not in centers}
     means = _all_reduce_means(local, ranks)
-    spreads = {
+    variances = {
         name: variance_across_ranks(to_widest_float(tensors[name]), local[center], means[center])
         for name, center in centers.items()
     }
-    for name, value in (means | _all_reduce_means(spreads, ranks)).items():
+    for name, value in (means | _all_reduce_means(variances, ranks)).items():
         tensors[name].copy_(value)
 
 

@@ -20,7 +20,7 @@ class LinearFit:
 
     Attributes:
         slope: Increase of y per unit of x.
-        explained: Coefficient of determination (R^2), from 0 to 1.
+        r_squared: Coefficient of determination (R^2), from 0 to 1.
     """
 
     slope: float

@@ -55,7 +55,7 @@ def get_process_peak(current: int) -> int:
     """Return the peak resident set size of this process in bytes.
 
     Args:
-        now: Current resident set size in bytes, the lower bound of the result.
+        current: Current resident set size in bytes, the lower bound of the result.
     """
     # The kernel updates ru_maxrss with a delay, so it may be below the current size. Its unit is kilobytes, or bytes
     # on macOS.

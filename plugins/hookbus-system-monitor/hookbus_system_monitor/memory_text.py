@@ -20,10 +20,11 @@ def format_memory_sentence(memory: Memory, swap: Memory, process: int) -> str:
         process: Resident memory of this process in bytes.
     """
     return (
-        f"The system has {memory.total / GB:.0f} GB ({_format_mb(memory.available)} + {_format_mb(memory.used)}) of memory and "
-        f"{swap.total / GB:.0f} GB ({_format_mb(swap.available)} + {_format_mb(swap.used)}) of swap memory in total. Currently "
-        f"{_format_mb(memory.used)} ({memory.percent:.1f}%) of memory and {_format_mb(swap.used)} ({swap.percent:.1f}%) of swap "
-        f"memory were consumed. And the current training process consumed {_format_mb(process)} of memory."
+        f"The system has {memory.total / GB:.0f} GB ({_format_mb(memory.available)} + {_format_mb(memory.used)}) of "
+        f"memory and {swap.total / GB:.0f} GB ({_format_mb(swap.available)} + {_format_mb(swap.used)}) of swap memory "
+        f"in total. Currently {_format_mb(memory.used)} ({memory.percent:.1f}%) of memory and {_format_mb(swap.used)} "
+        f"({swap.percent:.1f}%) of swap memory were consumed. "
+        f"And the current training process consumed {_format_mb(process)} of memory."
     )
 
 

@@ -39,7 +39,7 @@ def plot_error(directory: Path | None) -> str | None:
 
 
 def group_by_unit(names: Sequence[str]) -> dict[str, list[str]]:
-    """Group names by unit, in the order of `UNITS`."""
+    """Group names by unit, in the order of `UNIT_LABELS`."""
     panels = {unit: [name for name in names if name.endswith(end)] for end, unit in UNIT_LABELS.items()}
     return {unit: members for unit, members in panels.items() if members}
 
@@ -50,7 +50,7 @@ def save_plots(path: Path, seconds: Sequence[float], history: Mapping[str, Seque
     Args:
         path: Path of the file; its directory must exist.
         seconds: Times of the samples, in seconds.
-        course: Values by name, one per time; None interrupts the line.
+        history: Values by name, one per time; None interrupts the line.
     """
     # Not pyplot, whose global state and backend belong to the user's script.
     from matplotlib.figure import Figure

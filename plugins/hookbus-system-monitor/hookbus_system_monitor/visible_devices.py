@@ -20,7 +20,7 @@ UUID_PREFIXES = ("GPU-", "MIG-")
 INDEX_PATTERN = re.compile(r"\s*([+-]?[0-9]+)")
 
 Entry = int | str
-"""Device of a process: index of a GPU of the machine, or a UUID as accepted by `pick`."""
+"""Device of a process: index of a GPU of the machine, or a UUID as accepted by `select_gpus`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Gpu:
     Attributes:
         uuid: `GPU-...`, or `MIG-...` for a MIG instance.
         handle: Handle of the driver.
-        parts: MIG instances of the GPU.
+        instances: MIG instances of the GPU.
     """
 
     uuid: str

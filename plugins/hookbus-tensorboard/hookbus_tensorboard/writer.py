@@ -34,7 +34,7 @@ class SyncFileWriter(FileWriter):
 
 
 class SyncSummaryWriter(SummaryWriter):
-    """`SummaryWriter` on `Events`.
+    """`SummaryWriter` on `SyncFileWriter`.
 
     Args:
         directory: Directory of the event file.

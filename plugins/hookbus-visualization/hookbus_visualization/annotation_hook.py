@@ -21,8 +21,8 @@ class AnnotationHook(SampleHook):
     If the outputs contain no predictions, the model is called in evaluation mode. Subclasses implement `panels`.
 
     Attributes:
-        what: Label of the content, in the names of records and files.
-        places: Keys of annotations in a batch that is a flat mapping of images and annotations.
+        content_label: Label of the content, in the names of records and files.
+        target_keys: Keys of annotations in a batch that is a flat mapping of images and annotations.
     """
 
     content_label: ClassVar[str]

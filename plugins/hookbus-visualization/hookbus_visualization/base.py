@@ -157,8 +157,8 @@ class ImageHook(Hook):
         """Warn once per run that a batch cannot be rendered, with the shapes of the batch and the outputs."""
         self.warn_once(
             run,
-            f"{reason} Got the batch {describe_shapes(batch)} and the outputs {describe_shapes(outputs)}. Set `parse` to a function of "
-            "(batch, outputs) that returns a mapping with inputs, images, targets or predictions.",
+            f"{reason} Got the batch {describe_shapes(batch)} and the outputs {describe_shapes(outputs)}. "
+            "Set `parse` to a function of (batch, outputs) that returns a mapping with inputs, images, targets or predictions.",
         )
 
     def warn_once(self, run: Run, message: str) -> None:

@@ -22,7 +22,7 @@ class ClassificationResult(NamedTuple):
 
     Attributes:
         text: Target and prediction, at most two lines.
-        right: Whether the prediction is correct; None if this is undefined or the target or prediction is unknown.
+        is_correct: Whether the prediction is correct; None if this is undefined or the target or prediction is unknown.
     """
 
     text: str

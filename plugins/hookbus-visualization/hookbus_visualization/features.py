@@ -75,7 +75,7 @@ def to_maps(output: Tensor, count: int) -> Tensor:
         count: Maximum number of channels; the first ones are used.
 
     Returns:
-        A copy of the maps, (channels, height, width), float32, on the CPU. No side is longer than `SIDE`.
+        A copy of the maps, (channels, height, width), float32, on the CPU. No side is longer than `MAX_SIDE_PIXELS`.
     """
     while output.ndim > 3:
         output = output[:, output.shape[1] // 2]
@@ -181,7 +181,7 @@ def render_maps(maps: Tensor) -> list[RGBImage]:
 
 
 def _sample_evenly(items: Sequence[T]) -> Sequence[T]:
-    """Return at most `SHOWN` items at equal distances, including the first and the last."""
+    """Return at most `MAX_DEFAULT_LAYERS` items at equal distances, including the first and the last."""
     if len(items) <= MAX_DEFAULT_LAYERS:
         return items
     return [items[round(i * (len(items) - 1) / (MAX_DEFAULT_LAYERS - 1))] for i in range(MAX_DEFAULT_LAYERS)]

@@ -17,7 +17,7 @@ MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 120, 320
 """Bounds of the longer side of an image in pixels: smaller images are enlarged, larger images are downsampled."""
 
 ROW_WIDTH_PIXELS = 1600
-"""Approximate width of a row in pixels. Images in a row with few columns may be larger than `MOST`."""
+"""Approximate width of a row in pixels. Images in a row with few columns may be larger than `MAX_SIDE_PIXELS`."""
 
 GAP_PIXELS, FRAME_PIXELS, FONT_SIZE_PIXELS, LINE_HEIGHT_PIXELS = 12, 4, 12, 16
 MAX_CAPTION_WIDTH_PIXELS = 190
@@ -97,7 +97,7 @@ def _compute_cells(panels: Sequence[Panel], images: Sequence[RGBImage], columns:
 
 
 def hstack_images(images: Sequence[RGBImage]) -> RGBImage:
-    """Stack images horizontally, each resized by `fitted`, with a white gap between them.
+    """Stack images horizontally, each resized by `resize_to_fit`, with a white gap between them.
 
     Args:
         images: At least one image, (H, W, 3), uint8.

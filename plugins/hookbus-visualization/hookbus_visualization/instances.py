@@ -63,8 +63,8 @@ class DrawStyle:
     Attributes:
         names: Names of the classes, by class index.
         palette: Colors of the first classes. Other classes have the default colors.
-        box_colour: Color of all boxes. Default: the color of the class.
-        text_colour: Color of all texts. Default: black or white, by contrast.
+        box_color: Color of all boxes. Default: the color of the class.
+        text_color: Color of all texts. Default: black or white, by contrast.
         thickness: Line width of the boxes in pixels.
     """
 

@@ -1,6 +1,6 @@
 """Segmentation masks: conversion to label maps, and drawing. Independent of hookbus.
 
-A label map is an array (H, W) with the class index of each pixel, and `NOTHING` for pixels without a class.
+A label map is an array (H, W) with the class index of each pixel, and `NO_CLASS` for pixels without a class.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def to_label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
             interpolation.
 
     Returns:
-        The label map, (H, W) of `size`. `NOTHING` for pixels with a NaN logit or without a one-hot class.
+        The label map, (H, W) of `size`. `NO_CLASS` for pixels with a NaN logit or without a one-hot class.
 
     Raises:
         ValueError: If the value has another shape, or no pixels.
@@ -89,7 +89,7 @@ def merge_instances(masks: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDAr
         labels: Class indices, (N,).
 
     Returns:
-        The label map, (H, W); `NOTHING` for pixels without an instance.
+        The label map, (H, W); `NO_CLASS` for pixels without an instance.
     """
     merged = np.full(masks.shape[1:], NO_CLASS, np.int64)
     for mask, label in zip(masks, labels, strict=True):

@@ -26,7 +26,7 @@ class Panel(NamedTuple):
     """One image of a record.
 
     Attributes:
-        picture: Pixels, (H, W, 3), uint8.
+        image: Pixels, (H, W, 3), uint8.
         caption: Text below the image; "" for none.
         frame: Color of the frame around the image; None for no frame.
     """

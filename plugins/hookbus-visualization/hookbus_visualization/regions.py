@@ -78,8 +78,8 @@ def read_regions(
     )
     if segmentation is None:
         raise ValueError(
-            f"segmentation must be under one of the keys {', '.join(LABEL_MAP_KEYS)}, or an array of shape (H, W) or (C, H, W), "
-            f"got {type(value).__name__}"
+            f"segmentation must be under one of the keys {', '.join(LABEL_MAP_KEYS)}, or an array of shape (H, W) or "
+            f"(C, H, W), got {type(value).__name__}"
         )
     # In two steps: the order of the dimensions is inferred from the size of the original image.
     classes = resize_labels(to_label_map(segmentation, size), shown)

@@ -63,7 +63,7 @@ def _place_cells(texts: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _get_cell_width(text: str) -> int:
-    # No character is narrower than a pixel, so the first MOST characters are enough to measure the width.
+    # No character is narrower than a pixel, so the first `MAX_SIDE_PIXELS` characters are enough to measure the width.
     return (
         min(round(get_font().getlength(text[:MAX_SIDE_PIXELS])), MAX_SIDE_PIXELS - 4 * PADDING_PIXELS)
         + 2 * PADDING_PIXELS

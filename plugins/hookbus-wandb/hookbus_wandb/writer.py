@@ -209,7 +209,7 @@ class WandbWriter(Writer):
         """Wait until all rows are in the file of W&B.
 
         Raises:
-            OSError: If a row is not in the file after `PATIENCE` seconds, or the process of W&B has ended.
+            OSError: If a row is not in the file after `TIMEOUT_S` seconds, or the process of W&B has ended.
         """
         # The process of W&B reports neither a full disk nor the writing of a row, so the file itself is read.
         with _translate_errors():
@@ -225,7 +225,7 @@ class WandbWriter(Writer):
         """Finish the W&B run, and wait until its file contains the end. May be called twice.
 
         Raises:
-            OSError: If the end of the run is not in the file after `PATIENCE` seconds.
+            OSError: If the end of the run is not in the file after `TIMEOUT_S` seconds.
         """
         run, self._run = self._run, None
         if run is not None:
