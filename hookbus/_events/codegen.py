@@ -1,7 +1,7 @@
-"""Order of the listeners of a point, and generation of the function that calls them.
+"""Generation of the function that calls the listeners of a point.
 
-`ordered` sorts the listeners. `compile_point` generates a Python function that calls them one after the other with
-exactly the arguments they take, so that an event costs no more than these calls. Schedules cost one comparison per unit
+`compile_point` generates a Python function that calls the sorted listeners one after the other with exactly the
+arguments they take, so that an event costs no more than these calls. Schedules cost one comparison per unit
 for all scheduled listeners of a point. The mapping of source lines to listeners is stored in the globals of the
 function, see `hookbus._events.call_stack`.
 """
@@ -47,8 +47,8 @@ def compile_point(
         run: Value of the argument `run`.
         default_arguments: Expressions, by argument, that replace arguments of None.
         names: Globals for these expressions and statements.
-        handle_exception: Exception handler, called with the exception, the listener that raised it, the clock, and a function
-            that calls the remaining listeners. Returns whether the exception propagates.
+        handle_exception: Exception handler, called with the exception, the listener that raised it, the clock, and a
+            function that calls the remaining listeners. Returns whether the exception propagates.
         prologue: Statements before the listeners (updates of the clock).
         epilogue: Statements after the listeners (processing of requests).
     """

@@ -1,7 +1,7 @@
 """The order in which the listeners of a point are called.
 
-- `before_*` points call the listeners by ascending priority, `after_*` and `cleanup` by descending priority: a hook with
-  a lower priority encloses the others, like an outer context manager. All other points use ascending priority.
+- `before_*` points call the listeners by ascending priority, `after_*` and `cleanup` by descending priority: a hook
+  with a lower priority encloses the others, like an outer context manager. All other points use ascending priority.
 - Equal priorities keep the order of registration, which is reversed together with the priorities.
 - `order="ascending"` of a bus disables the reversal.
 - `before=` and `after=` constraints of a listener refer to the call order and take precedence over priorities.
@@ -38,7 +38,8 @@ class Listener:
         priority: Priority.
         source: Origin of the priority, for `explain`.
         schedule: Schedule, None for every event.
-        predicate: `should_trigger` of the hook, called with the index from 0 if the schedule is due; None if not overridden.
+        predicate: `should_trigger` of the hook, called with the index from 0 if the schedule is due; None if it is not
+            overridden.
         before, after: Names of hooks it must run before or after.
     """
 

@@ -29,7 +29,8 @@ class ScheduleCounter:
 
     Attributes:
         next: Smallest value of the attribute at which a schedule may be due.
-        last_value: Value of the attribute at the last evaluated event. A value that is not greater indicates a new loader.
+        last_value: Value of the attribute at the last evaluated event. A value that is not greater indicates a new
+            loader.
     """
 
     __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "last_value", "next")
