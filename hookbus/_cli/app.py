@@ -272,9 +272,9 @@ def _build_trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bo
 
 def _newest_checkpoint(trainer: Trainer) -> Path:
     from hookbus.checkpoint.atomic_files import list_newest_first
-    from hookbus.trainer.initial_weights import get_checkpoint_directory
+    from hookbus.trainer.initial_weights import find_checkpoint_directory
 
-    directory = get_checkpoint_directory(trainer)
+    directory = find_checkpoint_directory(trainer)
     checkpoints = [] if directory is None else list_newest_first(directory)
     if not checkpoints:
         raise HookbusError(f"{directory} contains no checkpoint to test. Train first, or pass --checkpoint.")

@@ -59,11 +59,15 @@ def finalize(run: Run) -> None:
     cleanup = partial(bus.fire, "cleanup")
     report = bus.table.failures.counts.report
     # Hooks first: they may still use data and loaders of the run.
-    _add_exceptions(run, _collect_exceptions(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report))
+    _add_exceptions(
+        run, _collect_exceptions(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report)
+    )
     # The handler of SIGCHLD last: closing the loaders ends their workers.
     _add_exceptions(
         run,
-        _collect_exceptions(bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close),
+        _collect_exceptions(
+            bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close
+        ),
     )
     # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
     _add_exceptions(run, _collect_exceptions(partial(write_status, run), partial(release_directories, run)))

@@ -15,7 +15,7 @@ from hookbus._run.requests import RequestKind, process_requests
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["SignalHandling", "handle_lost_workers", "handle_interrupts"]
+__all__ = ["SignalHandling", "handle_interrupts", "handle_lost_workers"]
 
 SIGCHLD: int | None = getattr(signal, "SIGCHLD", None)
 
@@ -119,7 +119,7 @@ def handle_interrupts(run: Run) -> Iterator[None]:
         # Restored at once: a second Ctrl-C raises KeyboardInterrupt.
         signal.signal(signal.SIGINT, earlier)
         run.interrupt()
-        run.signals.receive(run.decisions.admit_interrupt)
+        run.signals.receive(run.request_sync.admit_interrupt)
         with suppress(RuntimeError):  # reentrant call: the handler may interrupt a write to the same stream
             run.logger.warning("Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.")
 
@@ -137,11 +137,11 @@ def _has_boundary(run: Run) -> bool:
     Otherwise Ctrl-C ends this process at once, and thereby the run on all ranks.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
-    return is_main_thread and (run.ranks.world_size == 1 or run.decisions.active)
+    return is_main_thread and (run.ranks.world_size == 1 or run.request_sync.active)
 
 
 def _apply_pending_interrupt(run: Run) -> None:
     """Apply a Ctrl-C that was received after the last boundary. Other late stop requests are dropped."""
-    run.decisions.admit_interrupt()
+    run.request_sync.admit_interrupt()
     late = run.queue.take(RequestKind.STOP)
     run.confirm_stop([request for request in late if request.details["outcome"] == "interrupted"])

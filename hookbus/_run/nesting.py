@@ -196,7 +196,7 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
         return run.optimizer_events.manual_emitter(name, emitter)
     if name not in NESTED_POINTS or not run.auto_nesting:
         return emitter
-    emitter = _nested_emitter(run.brackets, point, emitter)
+    emitter = _nested_emitter(run.nesting, point, emitter)
     return (
         _stopping_emitter(name, emitter)
         if run.interrupted and name in ("before_train_iter", "after_train_iter")
@@ -204,14 +204,14 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
     )
 
 
-def _nested_emitter(brackets: Nesting, point: Point, emitter: Emitter) -> Emitter:
+def _nested_emitter(nesting: Nesting, point: Point, emitter: Emitter) -> Emitter:
     """Return an emitter that also emits the enclosing points that the loop omits."""
     name, check = point.name, compile_emitter(point, None)
 
     def emit(*arguments: Any) -> None:
-        if brackets.before(name):
+        if nesting.before(name):
             emitter(*arguments)
-            brackets.after(name)
+            nesting.after(name)
         else:
             # Already emitted automatically: invalid arguments must raise nevertheless.
             check(*arguments)

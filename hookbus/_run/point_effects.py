@@ -71,8 +71,8 @@ def epilogue(point: str, run: Run) -> list[str]:
     If requests are synchronized across ranks, they are synchronized at every boundary, on every rank.
     """
     # Synchronization is a collective call: it must not depend on whether this rank has a request.
-    settles = [f"_settle(_run, {point!r})" if run.decisions.active else f"if _run.pending: _settle(_run, {point!r})"]
-    skips = ["_run.decisions.sync_skip()"] if point in run.decisions.skipping else []
+    settles = [f"_settle(_run, {point!r})" if run.request_sync.active else f"if _run.pending: _settle(_run, {point!r})"]
+    skips = ["_run.request_sync.sync_skip()"] if point in run.request_sync.skipping else []
     return [
         *skips,
         *EPILOGUE.get(point, []),

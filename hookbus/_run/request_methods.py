@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_listener
-from hookbus._run.requests import Outcome, RequestQueue, Request, RequestKind
+from hookbus._run.requests import Outcome, Request, RequestKind, RequestQueue
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.errors import RequestError
 
@@ -39,9 +39,9 @@ class RequestMixin:
     clock: Clock
     queue: RequestQueue
     stops: list[Request]
-    brackets: Nesting
+    nesting: Nesting
     training_data: TrainingData
-    decisions: RequestSync
+    request_sync: RequestSync
     services: Services
     validations: Validations
     exception: BaseException | None
@@ -105,9 +105,9 @@ class RequestMixin:
 
     def interrupt(self) -> None:
         """Request the end of the run after Ctrl-C. Called by the signal handler, at any line of the program."""
-        if self.decisions.active:
+        if self.request_sync.active:
             # The queue of a rank must not change while ranks compare their queues: enqueued at the boundary.
-            self.decisions.interrupted = True
+            self.request_sync.interrupted = True
         else:
             self.request_interrupt()
 
@@ -137,10 +137,10 @@ class RequestMixin:
         """Whether the run is to end. A custom loop with its own ranges checks it once per iteration and epoch."""
         # Read by the loop, and not by a listener: close the nested points that the loop omits, and apply stops.
         if current_listener() is None:
-            if self.brackets.epoch_end_pending:
-                self.brackets.close_epoch()
+            if self.nesting.epoch_end_pending:
+                self.nesting.close_epoch()
             # With synchronized requests this is left to the next boundary: ranks must stop at the same iteration.
-            if self.queue and not self.decisions.active:
+            if self.queue and not self.request_sync.active:
                 self.confirm_stop(self.queue.take(RequestKind.STOP))
         return bool(self.stops) or self.clock.limit_reached
 
@@ -191,7 +191,7 @@ class RequestMixin:
     def _enqueue(self, kind: RequestKind, reason: str, *, by: str | None = None, **details: Any) -> None:
         """Add a request to the queue, or drop it with a warning if the run has failed."""
         request = self._make_request(kind, reason, by or self._requester(), details)
-        self.decisions.check_request(request.requested_by)
+        self.request_sync.check_request(request.requested_by)
         if self.exception is not None:
             self.warn_dropped(request)
             return

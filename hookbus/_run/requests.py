@@ -25,10 +25,10 @@ __all__ = [
     "BOUNDARIES",
     "VALIDATION_POINTS",
     "Outcome",
-    "RequestQueue",
     "Record",
     "Request",
     "RequestKind",
+    "RequestQueue",
     "deliver_records",
     "process_requests",
 ]
@@ -149,11 +149,11 @@ def process_requests(run: Run, point: str) -> None:
     queue, run.pending = run.queue, False
     run.bus.pm.run_pending_cleanups()
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
-    if run.decisions.sync_at_boundary(point):
+    if run.request_sync.sync_at_boundary(point):
         _drop_if_aborted(run)
         if queue.take(RequestKind.VALIDATE) and not _epoch_truncated(run, point):
             _validate(run, sanity=point == "before_train")
-            run.decisions.sync_at_boundary(point)  # hooks of one rank may have made requests during the validation
+            run.request_sync.sync_at_boundary(point)  # hooks of one rank may have made requests during the validation
         if point in BOUNDARIES:
             _save_and_stop(run, queue)
     run.pending = run.pending or bool(queue or run.records)

@@ -16,7 +16,7 @@ from hookbus.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["check_checkpoints", "get_checkpoint_directory", "resume_run", "adopt_recorded_run"]
+__all__ = ["adopt_recorded_run", "check_checkpoints", "get_checkpoint_directory", "resume_run"]
 
 
 def adopt_recorded_run(run: Run) -> None:

@@ -17,7 +17,7 @@ from hookbus._run.nesting import Nesting
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
-from hookbus._run.requests import Outcome, RequestQueue, Record, Request
+from hookbus._run.requests import Outcome, Record, Request, RequestQueue
 from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
@@ -51,7 +51,7 @@ class Run(ProgressMixin, RequestMixin):
         weights: Raw and averaged weights.
         best: Best result of each metric so far, by name.
         ranks: Collective communication between the processes of the run.
-        decisions: Synchronization of requests across ranks.
+        request_sync: Synchronization of requests across ranks.
         training_data: Position in the training data. Hooks modify the data with `training_data.register_dataset_hook`.
         model, optimizer, scheduler, scaler: Objects of the training; None if the loop has none.
         trainer: Trainer that executes the run; None in a custom loop.
@@ -65,36 +65,37 @@ class Run(ProgressMixin, RequestMixin):
         exception: Exception that ended a failed run.
         metadata: Metadata of the process that hooks collect for `status.json`, as built-in Python types.
         accumulated: Number of micro-batches whose gradients are accumulated since the last optimizer step.
-        orphaned_hook_states: Hook states of the checkpoint that no active hook restores; saved unchanged in the next checkpoint.
+        orphaned_hook_states: Hook states of the checkpoint that no active hook restores; the next checkpoint contains
+            them unchanged.
         counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
         auto_nesting: Whether nested points that the loop omits are emitted automatically.
     """
 
     __slots__ = (
         "accumulated",
+        "auto_nesting",
         "best",
-        "brackets",
         "bus",
         "clock",
         "config",
         "counts_steps",
-        "decisions",
         "device",
         "exception",
-        "locks",
         "id",
         "is_running",
-        "auto_nesting",
+        "locks",
         "metadata",
         "metrics",
         "mode",
         "model",
+        "nesting",
         "optimizer",
         "optimizer_events",
         "orphaned_hook_states",
         "outcome",
         "ranks",
         "records",
+        "request_sync",
         "sanity_checking",
         "scaler",
         "scheduler",
@@ -151,9 +152,9 @@ class Run(ProgressMixin, RequestMixin):
         validated_at = continues.validations.validated_at if continues else -1
         self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
         self.training_data = TrainingData(self, continues.training_data.state_dict() if continues else {})
-        self.decisions = RequestSync(self)
+        self.request_sync = RequestSync(self)
         self.optimizer_events = OptimizerEvents(self)
-        self.brackets = Nesting(bus.fire)
+        self.nesting = Nesting(bus.fire)
         self.services = Services(self)
         self._init_state()
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
-from hookbus._run.interrupts import handle_lost_workers, handle_interrupts
+from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.request_sync import sync_run_identity
-from hookbus._run.resume import resume_run, adopt_recorded_run
+from hookbus._run.resume import adopt_recorded_run, resume_run
 from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, acquire, parse_resume
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hookbus.bus import HookBus
 
-__all__ = ["acquire_work_dir", "ensure_no_active_run", "validate_resume", "run_context", "run_scope"]
+__all__ = ["acquire_work_dir", "ensure_no_active_run", "run_context", "run_scope", "validate_resume"]
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def run_context(
         # `StopLoop` leaves a loop that does not check `run.should_stop` after Ctrl-C: no failure of the run.
         with suppress(StopLoop), handle_lost_workers(run):
             yield run
-        run.brackets.close_all()
+        run.nesting.close_all()
     # Raised after the teardown, so that a script ends with the exit code of Ctrl-C.
     if run.outcome == "interrupted":
         raise KeyboardInterrupt
@@ -181,7 +181,7 @@ def _start(run: Run) -> None:
     run.bus.fire("before_run", mode=run.mode)
     _log_config(run)
     # After `before_run`, in which hooks may still register other hooks.
-    run.decisions.begin()
+    run.request_sync.begin()
 
 
 def ensure_no_active_run(bus: HookBus) -> None:

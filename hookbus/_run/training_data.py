@@ -103,11 +103,11 @@ class TrainingData:
                 clock.iters_done,
             )
             if run.auto_nesting:  # hooks may do work at the end of training, such as restoring the best weights
-                run.brackets.open_training()
+                run.nesting.open_training()
         while not run.should_stop and not clock.is_at_limit:
             self.begin_epoch()
             yield clock.epoch
-            run.brackets.close_epoch()
+            run.nesting.close_epoch()
             clock.end_epoch()
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:

@@ -17,7 +17,7 @@ from hookbus.metrics.store import EvaluationMeans, to_float
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["Evaluator", "EvaluationKind", "Validations", "name_results"]
+__all__ = ["EvaluationKind", "Evaluator", "Validations", "name_results"]
 
 EvaluationKind = Literal["val", "test"]
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
@@ -102,17 +102,17 @@ class Validations:
         if run.validating:
             raise RequestError("A validation or test is already in progress. Start another one after its end.")
         with eval_mode(run.model), self._active(kind, sanity):
-            run.brackets.auto_open(kind, caller_closes=True)
+            run.nesting.auto_open(kind, caller_closes=True)
             # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
             if run.auto_nesting and evaluator is self._evaluators[kind]:
-                run.brackets.auto_open(f"{kind}_epoch")
+                run.nesting.auto_open(f"{kind}_epoch")
             returned = _check_returned(kind, evaluator(run))
-            run.brackets.close(f"{kind}_epoch", metrics=returned)
+            run.nesting.close(f"{kind}_epoch", metrics=returned)
             run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
             # Before `after_val`: hooks read the learning rate that ReduceLROnPlateau sets.
             if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
                 self.on_results(run)
-            run.brackets.close(kind)
+            run.nesting.close(kind)
             results = self.get_results(kind)
         if kind == "val" and not sanity:
             self.validated_at = run.clock.steps_done
@@ -127,7 +127,7 @@ class Validations:
             yield
         finally:
             self.leave()
-            run.brackets.discard(kind)
+            run.nesting.discard(kind)
             run.validating = run.sanity_checking = False
             if sanity:
                 run.metrics.results = results

@@ -22,7 +22,7 @@ from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_tempora
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
-__all__ = ["STATUS", "WorkDir", "acquire", "parse_resume", "preview", "read_status", "write_error"]
+__all__ = ["STATUS", "WorkDir", "acquire", "get_write_error", "parse_resume", "preview", "read_status"]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
@@ -78,7 +78,7 @@ class WorkDir:
         lock: int | None = None,
         requested_path: Path | None = None,
         kept_files: Iterable[Path] = (),
-        removed: str = "",
+        removed_run: str = "",
         recorded_status: Mapping[str, Any] | None = None,
     ) -> None:
         self.path = path
@@ -155,7 +155,11 @@ class WorkDir:
     def _write_status(self, fields: Mapping[str, Any]) -> None:
         now = time.time()
         host = {"pid": os.getpid(), "host": socket.gethostname()}
-        times = {"started": _format_time(self._started), "updated": _format_time(now), "seconds": round(now - self._started, 3)}
+        times = {
+            "started": _format_time(self._started),
+            "updated": _format_time(now),
+            "seconds": round(now - self._started, 3),
+        }
         checkpoint = {CHECKPOINT: self._checkpoint}
         write_json(self.path / STATUS, {**fields, **checkpoint, **times, **host}, fields.get("run", ""))
 
@@ -220,11 +224,11 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
     status = read_status(target) if resume or overwrite else {}
     earlier = _get_run_id(status)
     removed = earlier if overwrite else ""
-    left = _remove_run(target, removed) if overwrite and (target / STATUS).exists() else []
+    kept_files = _remove_run(target, removed) if overwrite and (target / STATUS).exists() else []
     # Only with the lock: the temporary files of an active run must not be removed.
     for directory in (target, target / "checkpoints"):
         remove_temporary_files(directory, earlier)
-    return WorkDir(target, lock, None if target == path else path, left, removed, status if resume else None)
+    return WorkDir(target, lock, None if target == path else path, kept_files, removed, status if resume else None)
 
 
 def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked: bool = False) -> Callable[[], None]:
@@ -263,12 +267,12 @@ def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tup
     try:
         target = next(candidate for candidate in _candidates(path) if any_run or not (candidate / STATUS).exists())
     except OSError as error:
-        return path, str(_write_error(path, _get_reason(error)))
-    reason = write_error(target)
-    return target, str(_write_error(target, reason)) if reason else ""
+        return path, str(_not_writable_error(path, _get_reason(error)))
+    reason = get_write_error(target)
+    return target, str(_not_writable_error(target, reason)) if reason else ""
 
 
-def write_error(path: Path) -> str:
+def get_write_error(path: Path) -> str:
     """Return why a directory cannot be written or created, without writing to it; "" if it can."""
     try:
         os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
@@ -285,7 +289,7 @@ def _get_reason(error: OSError | ValueError) -> str:
     return str(error.strerror if isinstance(error, OSError) else error)
 
 
-def _write_error(
+def _not_writable_error(
     path: Path, reason: str, label: str = "work directory", setting: str = "work_dir"
 ) -> WorkDirError:
     """Return the error of a directory that cannot be written."""
@@ -329,7 +333,7 @@ def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, int]:
             locked_new += 1
             if locked_new == MAX_LOCKED_NEW_DIRECTORIES:
                 reason = f"the file system reports {locked_new} new directories as locked by other processes"
-                raise _lock_error(path, reason, "work directory", "work_dir")
+                raise _not_lockable_error(path, reason, "work directory", "work_dir")
     raise AssertionError  # the candidates do not end
 
 
@@ -339,7 +343,7 @@ def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: s
     Args:
         path: Directory; created if it is missing.
         needed: Whether a lock of another process is an error.
-        what: Kind of directory, for messages.
+        label: Kind of directory, for messages.
         setting: Setting that names the directory, for messages.
 
     Returns:
@@ -353,7 +357,7 @@ def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: s
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except (OSError, ValueError) as error:
-        raise _write_error(path, _get_reason(error), label, setting) from error
+        raise _not_writable_error(path, _get_reason(error), label, setting) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -367,7 +371,7 @@ def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: s
             return None
         if error.errno not in LOCKS_UNSUPPORTED:
             os.close(descriptor)
-            raise _lock_error(path, _get_reason(error), label, setting) from error
+            raise _not_lockable_error(path, _get_reason(error), label, setting) from error
         _unsupported[descriptor] = _get_reason(error)
     # The content is informative only; the lock is that of the system, which is released when the process ends.
     _locks.add(descriptor)
@@ -387,7 +391,7 @@ def _warn_if_unsupported(lock: int, path: Path) -> None:
         )
 
 
-def _lock_error(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
+def _not_lockable_error(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
     """Return the error of a directory that cannot be locked."""
     return WorkDirError(f"The {label} {path} cannot be locked: {reason}. Set another {setting}.")
 

@@ -1,8 +1,8 @@
 """Distributed training of one model: DistributedDataParallel (DDP) or fully sharded data parallel (FSDP2).
 
 With DDP, each rank has a replica of the model and gradients are averaged. With FSDP2, parameters are sharded, see
-`hookbus.distributed.fsdp`. Only training calls the DDP wrapper. Hooks and evaluation use the unwrapped model, whose forward
-contains no collective, so that ranks may evaluate different numbers of batches.
+`hookbus.distributed.fsdp`. Only training calls the DDP wrapper. Hooks and evaluation use the unwrapped model, whose
+forward contains no collective, so that ranks may evaluate different numbers of batches.
 """
 
 from __future__ import annotations

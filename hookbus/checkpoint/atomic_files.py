@@ -124,7 +124,8 @@ def add_link(source: Path, target: Path) -> None:
     sidecar = read_sidecar(source)
     if sidecar is None:
         raise CheckpointError(
-            f"{source}: {source.name}{SIDECAR_SUFFIX} is missing or corrupted, so the link {target.name} cannot be created."
+            f"{source}: {source.name}{SIDECAR_SUFFIX} is missing or corrupted, so the link {target.name} "
+            "cannot be created."
         )
     with _temporary_path(target, sidecar.run) as temporary:
         try:

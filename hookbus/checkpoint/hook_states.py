@@ -56,8 +56,8 @@ def load_hook_states(run: Run, states: Mapping[str, Any]) -> None:
             run.logger.warning("No state of hook %r in the checkpoint; it is re-initialized.", name)
         elif record["version"] != hook.state_version:
             raise CheckpointError(
-                f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), but "
-                f"the installed {package_label(hook)} loads version {hook.state_version}. Install the version that wrote "
+                f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), "
+                f"but the installed {package_label(hook)} loads version {hook.state_version}. Install the version that wrote "
                 "the checkpoint."
             )
         else:
@@ -77,5 +77,6 @@ def _load_hook_state(name: str, hook: Hook, state: dict[str, Any]) -> None:
         raise
     except Exception as error:
         raise CheckpointError(
-            f"hook {name!r} ({package_label(hook)}): the state in the checkpoint cannot be loaded: {format_error(error)}."
+            f"hook {name!r} ({package_label(hook)}): the state in the checkpoint cannot be loaded: "
+            f"{format_error(error)}."
         ) from error

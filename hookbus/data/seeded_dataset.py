@@ -3,9 +3,9 @@
 The order of the samples depends on (seed, epoch) and the augmentation of a sample on (seed, epoch, index). Changes that
 hooks make to the dataset depend on (epoch, iteration) and are applied in the process that reads the samples.
 
-`hookbus.data.resumable_loader` builds its loaders from these classes; they do not depend on a run. They cover the global RNGs
-of Python, NumPy and torch, and the generators stored in a sampler. A dataset that draws from its own generator is not
-covered.
+`hookbus.data.resumable_loader` builds its loaders from these classes; they do not depend on a run. They cover the
+global RNGs of Python, NumPy and torch, and the generators stored in a sampler. A dataset that draws from its own
+generator is not covered.
 """
 
 from __future__ import annotations

@@ -154,8 +154,8 @@ def reported_by_main(message: str) -> bool:
     """Return whether rank 0 reports the same message, so that this rank can omit it.
 
     Avoids one report per rank of an error that all ranks have, such as an invalid configuration. Rank 0 publishes a
-    hash of its message in torchrun's store, and the other ranks wait for it for up to `REPORT_TIMEOUT_SECONDS` seconds. Without
-    that store, every rank reports its own messages.
+    hash of its message in torchrun's store, and the other ranks wait for it for up to `REPORT_TIMEOUT_SECONDS`.
+    Without that store, every rank reports its own messages.
 
     Args:
         message: Message of this process.

@@ -131,7 +131,9 @@ def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer
     return dict(tree_map_with_path(dict(checkpoint), place))
 
 
-def _get_sharded_shapes(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[Path, Any]:
+def _get_sharded_shapes(
+    checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None
+) -> dict[Path, Any]:
     """Return the shapes of sharded parameters, by name and by path in the optimizer state."""
     assert model is not None
     shapes: dict[Path, Any] = {(n,): p.shape for n, p in unwrap_model(model).named_parameters() if is_sharded(p)}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookbus._run.resume import check_checkpoints, get_checkpoint_directory
-from hookbus._run.work_dir import read_status, write_error
+from hookbus._run.work_dir import get_write_error, read_status
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.load import check_compatible, load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.state import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["check_files", "file_checks", "get_checkpoint_directory", "load_for_test", "load_initial_weights"]
+__all__ = ["check_files", "file_checks", "find_checkpoint_directory", "load_for_test", "load_initial_weights"]
 
 
 def check_files(trainer: TrainerSetup) -> None:
@@ -77,7 +77,7 @@ def file_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
     ]
 
 
-def get_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
+def find_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
     """Return the directory of the checkpoints of an idle trainer, or None if it writes none.
 
     Args:
@@ -111,7 +111,7 @@ def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
 
 def _check_automatic_resume(trainer: TrainerSetup) -> str:
     """Verify the checkpoint that automatic resume would load."""
-    directory = get_checkpoint_directory(trainer) if trainer.resume == "auto" else None
+    directory = find_checkpoint_directory(trainer) if trainer.resume == "auto" else None
     newest = None if directory is None else find_latest_checkpoint(directory)
     if newest is None:
         if directory is not None and trainer.work_dir is not None:
@@ -124,11 +124,11 @@ def _check_automatic_resume(trainer: TrainerSetup) -> str:
 
 def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
     """Raise if the directory of the checkpoint hook is not writable."""
-    directory = get_checkpoint_directory(trainer)
+    directory = find_checkpoint_directory(trainer)
     inside = trainer.work_dir is not None and directory is not None and directory.is_relative_to(trainer.work_dir)
     if directory is None or inside:
         return ""
-    if reason := write_error(directory):
+    if reason := get_write_error(directory):
         raise CheckpointError(
             f"The checkpoint directory {directory} cannot be written: {reason}. Set another directory."
         )

@@ -16,7 +16,7 @@ from hookbus.distributed.process_collectives import get_collectives
 from hookbus.trainer.initial_weights import check_files
 
 if TYPE_CHECKING:
-    from hookbus._run.validation import Evaluator, EvaluationKind
+    from hookbus._run.validation import EvaluationKind, Evaluator
     from hookbus._run.work_dir import WorkDir
     from hookbus.lifecycle import Mode
     from hookbus.trainer.setup import TrainerSetup
@@ -115,7 +115,7 @@ class TrainerRuns:
             trainer.val_loader,
             trainer.test_loader,
         )
-        run.training_data.part, run.decisions.every = trainer.train_shard, trainer.agree_every
+        run.training_data.part, run.request_sync.every = trainer.train_shard, trainer.agree_every
         run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
         run.validations.on_results = trainer.scheduler.after_validation
         for name, service in self._services.items():

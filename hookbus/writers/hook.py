@@ -299,8 +299,8 @@ class WriterHook(LogPointsMixin):
         if feed.first_error and not self._warned:
             self._warned = True
             _warn(
-                f"hook {self.name!r}: {feed.first_error}; training continues, and dropped records are counted and reported "
-                "at the end."
+                f"hook {self.name!r}: {feed.first_error}; training continues, and dropped records are counted and "
+                "reported at the end."
             )
 
 

@@ -171,7 +171,8 @@ NORMS = """
             model, distributed=distributed, work_dir=f"{sys.argv[1]}/{work_dir}", hooks=[CheckpointHook()], **options
         )
         run = trainer.fit()
-        state, weights = to_full_tensors(dict(trainer.model.state_dict())), to_full_tensors(dict(trainer.model.named_parameters()))
+        state = to_full_tensors(dict(trainer.model.state_dict()))
+        weights = to_full_tensors(dict(trainer.model.named_parameters()))
         return {
             "state": torch.cat([tensor.double().flatten() for tensor in state.values()]).tolist(),
             "weights": torch.cat([tensor.detach().flatten() for tensor in weights.values()]).tolist(),

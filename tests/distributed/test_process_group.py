@@ -138,7 +138,10 @@ def test_process_without_gloo_threads_does_not_wait() -> None:
 
 
 def test_process_leaves_with_exit_handlers_and_exit_code() -> None:
-    code = "import atexit; from hookbus.distributed import exit_process; atexit.register(print, 'end'); print('work'); exit_process(3)"
+    code = (
+        "import atexit; from hookbus.distributed import exit_process; atexit.register(print, 'end'); print('work'); "
+        "exit_process(3)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stdout, done.stderr) == (3, "work\nend\n", "")

@@ -150,7 +150,7 @@ SCENARIOS = '''
     run = trainer.fit()
     del trainer.ranks.all_reduce
     results["no synchronization"] = {
-        "active": run.decisions.active, "iters": run.iters_done, "reductions": len(reduced)
+        "active": run.request_sync.active, "iters": run.iters_done, "reductions": len(reduced)
     }
     try:
         fit(Silent(requests=True))

@@ -25,8 +25,8 @@ class TestSingleProcess:
 
         run = fake_training([Stop()]).run
 
-        assert not run.decisions.active
-        assert not run.decisions.skipping
+        assert not run.request_sync.active
+        assert not run.request_sync.skipping
         assert run.stop_reasons == ["stop: enough"]
 
     def test_single_process_keeps_its_run_id_and_seed(self) -> None:
@@ -70,7 +70,7 @@ def reductions_of_training(hook: Hook, monkeypatch: pytest.MonkeyPatch, every: i
         makes_requests = False
 
         def before_run(self, run) -> None:
-            run.decisions.every = every
+            run.request_sync.every = every
 
     fake_training([hook, SetInterval()])
     return ranks.compared

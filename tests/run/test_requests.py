@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hookbus import Hook, HookBus
-from hookbus._run.requests import BOUNDARIES, VALIDATION_POINTS, Queue, Request, RequestKind
+from hookbus._run.requests import BOUNDARIES, VALIDATION_POINTS, Request, RequestKind, RequestQueue
 from hookbus._run.run import Run
 from hookbus.errors import HookWarning, RequestError
 from hookbus.lifecycle import POINTS
@@ -76,7 +76,7 @@ def request(kind: RequestKind, by: str) -> Request:
 
 
 def test_requests_of_one_type_are_taken_sorted_by_requester() -> None:
-    queue = Queue()
+    queue = RequestQueue()
     assert not queue
     stops, save = [request(RequestKind.STOP, name) for name in "bca"], request(RequestKind.SAVE, "a")
     for pending in (stops[0], save, *stops[1:]):
@@ -89,7 +89,7 @@ def test_requests_of_one_type_are_taken_sorted_by_requester() -> None:
 
 
 def test_pending_requests_can_be_dropped() -> None:
-    queue = Queue()
+    queue = RequestQueue()
     waiting = [request(RequestKind.STOP, "b"), request(RequestKind.SAVE, "b"), request(RequestKind.VALIDATE, "a")]
     for pending in waiting:
         queue.add(pending)

@@ -89,7 +89,7 @@ class TestClaim:
     def test_claim_creates_the_directory(self, tmp_path: Path) -> None:
         work_dir = acquire(tmp_path / "runs" / "x")
 
-        assert (work_dir.path, work_dir.moved_from) == (tmp_path / "runs" / "x", None)
+        assert (work_dir.path, work_dir.requested_path) == (tmp_path / "runs" / "x", None)
         assert work_dir.path.is_dir()
         work_dir.release()
 
@@ -98,7 +98,7 @@ class TestClaim:
         work_dir = acquire(tmp_path)
         work_dir.release()
 
-        assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
+        assert (work_dir.path, work_dir.requested_path) == (tmp_path, None)
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
     def test_new_run_uses_the_first_free_sibling(self, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ class TestClaim:
         work_dirs = [run_in(path) for _ in range(3)]
 
         assert [work_dir.path.name for work_dir in work_dirs] == ["x", "x-2", "x-3"]
-        assert [work_dir.moved_from for work_dir in work_dirs] == [None, path, path]
+        assert [work_dir.requested_path for work_dir in work_dirs] == [None, path, path]
 
     def test_new_run_uses_a_sibling_of_the_current_directory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -124,7 +124,7 @@ class TestClaim:
         (run_in(tmp_path).directory("checkpoints") / "a.pth").write_text("a")
         work_dir = run_in(tmp_path, resume=True)
 
-        assert (work_dir.path, work_dir.moved_from) == (tmp_path, None)
+        assert (work_dir.path, work_dir.requested_path) == (tmp_path, None)
         assert (tmp_path / "checkpoints" / "a.pth").read_text() == "a"
 
     def test_overwrite_removes_only_the_files_of_the_run(self, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ class TestClaim:
             write = lambda file: file.write(b"weights")  # noqa: E731
             atomic_write(tmp_path / name, write, *(() if "user" in name else (1, "me" if "mine" in name else "other")))
         for name in ("logs/run.jsonl", "visualization/images"):
-            assert first.own(tmp_path / name)
+            assert first.register_output(tmp_path / name)
         for name in ("logs/run.jsonl", "logs/user.txt", "visualization/images/1.png", "mine/file", "notes.txt"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("text")
@@ -145,7 +145,7 @@ class TestClaim:
         names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
         kept = ["checkpoints/other.pth", "checkpoints/other.pth.json", "checkpoints/user.pth", "logs/user.txt"]
         assert names == [".lock", *kept, "mine/file", "notes.txt"]
-        assert [str(path.relative_to(tmp_path)) for path in work_dir.left] == kept
+        assert [str(path.relative_to(tmp_path)) for path in work_dir.kept_files] == kept
         assert not (tmp_path / "visualization").exists()
         work_dir.release()
 
@@ -159,7 +159,7 @@ class TestClaim:
         work_dir = acquire(tmp_path, overwrite=True)
 
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["generation_2"]
-        assert work_dir.left == [tmp_path / "checkpoints/generation_2"]
+        assert work_dir.kept_files == [tmp_path / "checkpoints/generation_2"]
         work_dir.release()
 
     def test_overwrite_without_a_run_removes_nothing(self, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ class TestClaim:
         first = acquire(tmp_path / "x")
         first.write_status(outcome="finished", run="me")
         (tmp_path / "x" / "logs").symlink_to(tmp_path / "elsewhere")
-        assert first.own(tmp_path / "x" / "logs" / "new.txt")
+        assert first.register_output(tmp_path / "x" / "logs" / "new.txt")
         (tmp_path / "elsewhere" / "new.txt").touch()
         (tmp_path / "x" / "checkpoints").symlink_to(tmp_path / "elsewhere")
         atomic_write(tmp_path / "elsewhere" / "last.pth", lambda file: file.write(b"a"), 1, "me")
@@ -249,20 +249,20 @@ class TestOwn:
     def test_own_registers_new_files_also_for_the_resumed_run(self, tmp_path: Path) -> None:
         (tmp_path / "user.txt").touch()
         first = acquire(tmp_path)
-        assert not first.own(tmp_path / "user.txt")
-        assert first.own(tmp_path / "new.txt")
+        assert not first.register_output(tmp_path / "user.txt")
+        assert first.register_output(tmp_path / "new.txt")
         (tmp_path / "new.txt").touch()
-        assert first.own(tmp_path / "new.txt")
+        assert first.register_output(tmp_path / "new.txt")
         first.write_status(outcome="stopped")
         first.release()
         second = acquire(tmp_path, resume=True)
 
-        assert [second.own(tmp_path / name) for name in ("user.txt", "new.txt")] == [False, True]
+        assert [second.register_output(tmp_path / name) for name in ("user.txt", "new.txt")] == [False, True]
         second.release()
 
     def test_own_registers_no_file_outside(self, tmp_path: Path) -> None:
         work_dir = acquire(tmp_path / "x")
-        assert not work_dir.own(tmp_path / "new.txt")
+        assert not work_dir.register_output(tmp_path / "new.txt")
         assert not (tmp_path / "x" / ".made").exists()
         work_dir.release()
 
@@ -315,7 +315,7 @@ class TestLock:
         with Holder(tmp_path / "x"):
             work_dir = acquire(tmp_path / "x")
 
-            assert (work_dir.path.name, work_dir.moved_from) == ("x-2", tmp_path / "x")
+            assert (work_dir.path.name, work_dir.requested_path) == ("x-2", tmp_path / "x")
             work_dir.release()
 
     @pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}])
@@ -503,7 +503,7 @@ def test_pickled_work_dir_has_the_path_but_not_the_lock(tmp_path: Path) -> None:
     copied = pickle.loads(pickle.dumps(work_dir))
     copied.release()
 
-    assert (copied.path, copied.moved_from, copied.left) == (work_dir.path, None, [])
+    assert (copied.path, copied.requested_path, copied.kept_files) == (work_dir.path, None, [])
     with pytest.raises(WorkDirError, match="in use by an active run"):
         acquire(tmp_path / "x", resume=True)
     work_dir.release()
