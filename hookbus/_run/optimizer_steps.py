@@ -62,7 +62,7 @@ class OptimizerEvents:
 
     def on_hooks_changed(self) -> None:
         """Register the pre-hook, because hooks for `before_optimizer_step` may have been registered on the bus."""
-        # The pre-hook removes itself in `_after` if no hook uses it, which saves its call in every optimizer step.
+        # The pre-hook removes itself in `_post_step` if no hook uses it, which saves its call in every optimizer step.
         if self._post_handle is not None and self._pre_handle is None:
             self._pre_handle = self._optimizer.register_step_pre_hook(self._pre_step)
 
@@ -117,7 +117,7 @@ class OptimizerEvents:
             self._after_emitted_step = clock.steps_done
             if calls.after_optimizer_step:
                 calls.after_optimizer_step()
-        # With nested steps, the pre-hook is required for `_enter`.
+        # With nested steps, the pre-hook is required for `_enter_step`.
         if self._pre_handle is not None and calls.before_optimizer_step is None and not self._is_nested:
             self._pre_handle.remove()
             self._pre_handle = None
@@ -125,7 +125,7 @@ class OptimizerEvents:
     def _enter_step(self) -> bool:
         """Record the start of a call of `step`. Returns whether it is the outermost one."""
         iteration = self._run.clock.iters_done
-        # A call that raised an exception never reaches `_leave`; entries of earlier iterations are such calls.
+        # A call that raised an exception never reaches `_exit_step`; entries of earlier iterations are such calls.
         self._open_steps = [started for started in self._open_steps if started == iteration]
         self._open_steps.append(iteration)
         return len(self._open_steps) == 1

@@ -1,8 +1,8 @@
 """Statements that the bus executes at a point, before and after its listeners.
 
 The tables define which points advance the clock, the defaults of arguments, after which points requests are processed,
-and what follows. The texts are statements of the generated function of a point (see `dispatch.compiling`), in which
-`_run`, `_clock`, `_metrics` and `_settle` are available.
+and what follows. The texts are statements of the generated function of a point, see
+`hookbus._events.codegen`, in which `_run`, `_clock`, `_metrics` and `_settle` are available.
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ class RequestSync:
         gathered = run.ranks.all_gather("hooks that make requests", own)
         self.active, self._begun = any(can for can, _ in gathered), True
         self.skipping = frozenset(point for _, points in gathered for point in points)
-        moment = PointCounters(run.clock, POINTS[ITERATION])
+        counters = PointCounters(run.clock, POINTS[ITERATION])
         listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if _may_request(listener.plugin)]
-        self._schedules = [(listener.schedule, moment) for listener in listeners if listener.schedule is not None]
+        self._schedules = [(listener.schedule, counters) for listener in listeners if listener.schedule is not None]
         # The compiled events contain calls of the synchronization, depending on `active` and `skipping`.
         run.bus.invalidate()
 
@@ -153,7 +153,7 @@ class RequestSync:
         clock = self._run.clock
         if clock.iters_done % self.every == 0 or clock.limit_reached:
             return True
-        return any(schedule.due(moment) for schedule, moment in self._schedules)
+        return any(schedule.due(counters) for schedule, counters in self._schedules)
 
     def _requests_match(self, own: _RankRequests) -> bool:
         """Return whether all ranks have equal pending requests, and synchronize the elapsed seconds of schedules."""

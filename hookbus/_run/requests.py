@@ -137,7 +137,9 @@ class RequestQueue:
 
 
 def process_requests(run: Run, point: str) -> None:
-    """Process the pending requests, unless the event is nested in another event. Called after events of `SETTLING`.
+    """Process the pending requests, unless the event is nested in another event.
+
+    Called after events of `VALIDATION_POINTS`.
 
     Args:
         run: Run whose queue is processed.

@@ -31,7 +31,7 @@ class TrainingData:
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
-        self._feed: ResumableLoader | None = None
+        self._resumable: ResumableLoader | None = None
         self._source: object = None
         self._preparations: list[DatasetHook] = []
         self._state = dict(state)
@@ -50,7 +50,7 @@ class TrainingData:
         Raises:
             LoopError: If the training data is already being read.
         """
-        if self._feed is not None:
+        if self._resumable is not None:
             raise LoopError(
                 "training_data.before_reading: the training data is already being read. Register the function at "
                 "before_run or before_train."
@@ -68,7 +68,7 @@ class TrainingData:
         Raises:
             LoopError: If the loop reads its data directly.
         """
-        if self._feed is None:
+        if self._resumable is None:
             raise LoopError(
                 f"hook {hook!r} modifies the training data while it is read, but the loop reads its loader directly. "
                 "Iterate over run.batches(loader)."
@@ -128,14 +128,14 @@ class TrainingData:
     def _iter_batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """Yield the remaining batches of a loader with their indices."""
         run, clock = self._run, self._run.clock
-        feed = self._resumable_loader(loader)
-        index = start = self._take_skip_count(feed.length)
-        if index and not feed.exact:
+        resumable = self._resumable_loader(loader)
+        index = start = self._take_skip_count(resumable.length)
+        if index and not resumable.exact:
             run.logger.warning(
                 "The training loader has no state to restore. Skipping %s batches by reading them again.", index
             )
-        batches = feed.batches(clock.epoch, index, clock.iters_done)
-        clock.epoch_length = feed.length
+        batches = resumable.batches(clock.epoch, index, clock.iters_done)
+        clock.epoch_length = resumable.length
         self._check_equal_lengths()
         for batch in batches:
             yield index, batch
@@ -153,11 +153,11 @@ class TrainingData:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the loader, in addition to epoch and iteration."""
-        return self._feed.state_dict() if self._feed is not None else self._state
+        return self._resumable.state_dict() if self._resumable is not None else self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._feed = self._source = None  # the next loader is positioned when it is read
+        self._resumable = self._source = None  # the next loader is positioned when it is read
         self._state, self._to_skip = dict(state), self._get_epoch_progress()
 
     def close(self) -> None:
@@ -221,12 +221,12 @@ class TrainingData:
 
     def _resumable_loader(self, loader: Iterable[Any]) -> ResumableLoader:
         """Return the resumable loader of a loader, which is created for each new loader."""
-        if self._feed is None or self._source is not loader:
+        if self._resumable is None or self._source is not loader:
             from hookbus.data.resumable_loader import make_resumable
 
-            self._feed = make_resumable(loader, self._run.seed, self._preparations, self.part)
+            self._resumable = make_resumable(loader, self._run.seed, self._preparations, self.part)
             self._source = loader
             self._warn_unsharded(loader)
-            self._feed.load_state_dict(self._state)
+            self._resumable.load_state_dict(self._state)
             self._state = {}  # applies to the first loader after a resume only
-        return self._feed
+        return self._resumable

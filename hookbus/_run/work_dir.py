@@ -256,12 +256,12 @@ def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked:
 
 
 def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
-    """Return the directory that `claim` would lock, without locking it, and the error message if it would fail.
+    """Return the directory that `acquire` would lock, without locking it, and the error message if it would fail.
 
     Args:
-        path: As in `claim`.
-        resume: As in `claim`.
-        overwrite: As in `claim`.
+        path: As in `acquire`.
+        resume: As in `acquire`.
+        overwrite: As in `acquire`.
     """
     any_run = resume or overwrite
     try:

@@ -1,7 +1,6 @@
-"""Training, evaluation and data loading of the Trainer.
+"""Training and evaluation of the Trainer.
 
-* Data and random number generators: `data`, `loaders`, `seeding`, `rng`, `train_shard`, `eval_shard`, `workers`.
-* Training iterations: `steps`, `batches`, `outputs`, `optimizer`, `scheduling`.
-* Evaluation: `evaluation`, `scores`, `metric_states`.
+* Training iterations: `steps`, `outputs`, `lr_scheduler`.
+* Evaluation: `evaluation`, `eval_metrics`, `metric_sync`.
 * Distributed training: `parallel`.
 """

@@ -139,7 +139,7 @@ def update_metrics(metrics: Mapping[str, EvalMetric], batch: Any, outputs: Any) 
 
     Args:
         metrics: Metrics by name.
-        batch: A batch from which `targets_in` returns the targets.
+        batch: A batch from which `get_targets` returns the targets.
         outputs: The model's output, or a mapping that contains it under "output" or "logits".
 
     Raises:

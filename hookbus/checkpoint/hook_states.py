@@ -57,8 +57,8 @@ def load_hook_states(run: Run, states: Mapping[str, Any]) -> None:
         elif record["version"] != hook.state_version:
             raise CheckpointError(
                 f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), "
-                f"but the installed {package_label(hook)} loads version {hook.state_version}. Install the version that wrote "
-                "the checkpoint."
+                f"but the installed {package_label(hook)} loads version {hook.state_version}. Install the version that "
+                "wrote the checkpoint."
             )
         else:
             _load_hook_state(name, hook, record["state"])

@@ -104,7 +104,7 @@ def to_plain_data(state: Any, where: str) -> Any:
 
 
 def _copy(value: Any, unchecked: list[Any]) -> Any:
-    """Copy containers and convert NumPy scalars; append objects of types that are not in `LEAVES` to `unchecked`."""
+    """Copy containers and convert NumPy scalars; append objects of types not in `LEAF_TYPES` to `unchecked`."""
     if type(value) is dict:
         if not _has_only_leaves(value):
             unchecked.append(value)

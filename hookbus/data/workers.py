@@ -84,7 +84,7 @@ class SignalIgnoringInit:
         """Ignore the signals, then initialize the worker. DataLoader calls it in the worker process."""
         for number in self._signals:
             signal.signal(number, _ignore_signal)
-        # `read` has blocked the signals for the start of the worker; from here on they are ignored.
+        # `iter_loader` has blocked the signals for the start of the worker; from here on they are ignored.
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
         parent = parent_process()

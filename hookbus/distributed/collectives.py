@@ -27,7 +27,7 @@ class Collectives:
     Attributes:
         rank: Rank of this process, from 0.
         world_size: Number of processes.
-        group: Process group of its own if the object was returned by `apart`; otherwise None.
+        group: Process group of its own if the object was returned by `new_group`; otherwise None.
     """
 
     def __init__(self) -> None:
@@ -143,8 +143,8 @@ class Collectives:
 
         Raises:
             Exception: If the function raised it, on rank 0.
-            CheckpointError: As in `everywhere`, on the other ranks.
-            RankError: As in `everywhere`, on the other ranks.
+            CheckpointError: As in `call_on_all`, on the other ranks.
+            RankError: As in `call_on_all`, on the other ranks.
         """
         return self.call_on_all(name, lambda: work() if self.is_main else None)[0]  # type: ignore[return-value]
 
@@ -156,7 +156,7 @@ class Collectives:
         return self
 
     def close(self) -> None:
-        """Destroy the process group of an object returned by `apart`. Not a collective call."""
+        """Destroy the process group of an object returned by `new_group`. Not a collective call."""
 
     @contextmanager
     def propagate_errors(self) -> Iterator[None]:

@@ -64,13 +64,13 @@ class ProcessCollectives(Collectives):
         self._compares = os.environ.get(DEBUG, "") not in ("", "0")
 
     def new_group(self) -> ProcessCollectives:
-        """See `Ranks`."""
+        """See `Collectives`."""
         ranks = ProcessCollectives(self._board)
         ranks.group = ranks._group
         return ranks
 
     def close(self) -> None:
-        """See `Ranks`."""
+        """See `Collectives`."""
         import torch.distributed as dist
 
         if self.group is not None:
@@ -79,7 +79,7 @@ class ProcessCollectives(Collectives):
 
     @contextmanager
     def propagate_errors(self) -> Iterator[None]:
-        """See `Ranks`."""
+        """See `Collectives`."""
         try:
             yield
         except BaseException as error:
@@ -192,7 +192,7 @@ def get_collectives(device: device | str | None = None) -> Collectives:
         device: Device whose tensors are communicated in addition to CPU tensors; None for the CPU only.
 
     Returns:
-        A `ProcessCollectives` in distributed training, a `Ranks` otherwise.
+        A `ProcessCollectives` in distributed training, a `Collectives` otherwise.
 
     Raises:
         RankError: If the other processes do not join.

@@ -198,7 +198,7 @@ def exit_process(code: int) -> NoReturn:
     """Run the exit handlers and end this process, one of multiple processes, without finalizing the interpreter.
 
     After a failed run, a worker thread may still be blocked on another process and wake up during finalization, see
-    `rest`.
+    `drain_threads`.
 
     Args:
         code: Exit code.

@@ -1,8 +1,8 @@
 """Means of values logged in every iteration, without device synchronization and with constant memory.
 
 A buffer contains the last values of one metric, on the device of the values. A full buffer is summed into every window.
-Sums are computed over fixed chunks of `CHUNK` values, so that a mean is bitwise identical regardless of when it is read
-and of whether the run was resumed.
+Sums are computed over fixed chunks of `CHUNK_SIZE` values, so that a mean is bitwise identical regardless of when it is
+read and of whether the run was resumed.
 """
 
 from __future__ import annotations
@@ -318,5 +318,5 @@ def _get_widest_dtype(device: Any) -> Any:
 
 
 def _count_in_chunk(count: int) -> int:
-    """Return the number of values in the current chunk: 1 to CHUNK, or 0 before the first value."""
+    """Return the number of values in the current chunk: 1 to CHUNK_SIZE, or 0 before the first value."""
     return (count - 1) % CHUNK_SIZE + 1 if count else 0

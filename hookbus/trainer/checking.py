@@ -95,11 +95,11 @@ def check_limits(trainer: TrainerSetup) -> None:
     clock.max_epochs, clock.max_iters = trainer.epochs, trainer.iterations
     clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
     for name, point in trainer.bus.points.items():
-        moment = PointCounters(clock, point)
+        counters = PointCounters(clock, point)
         for listener in table.listeners(name, trainer.bus.current):
             with _prefix_listener_errors(listener.hook, name):
                 if listener.schedule is not None:
-                    listener.schedule.check_limit(moment)
+                    listener.schedule.check_limit(counters)
 
 
 @contextmanager

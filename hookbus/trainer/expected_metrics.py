@@ -38,19 +38,19 @@ class ExpectedMetrics:
         self._unseen: set[str | None] = set(loaders)
         self._can_validate = bool(loaders) or any(hook.validation_fn is not None for hook in self._hooks().values())
 
-    def observe_batch(self, loader: str | None, outputs: Any, scores: Mapping[str, EvalMetric]) -> None:
+    def observe_batch(self, loader: str | None, outputs: Any, metrics: Mapping[str, EvalMetric]) -> None:
         """Record the result names of one batch.
 
         Args:
             loader: Name of the loader, None if there is only one.
             outputs: Outputs of the model.
-            scores: Metrics after the update with this batch.
+            metrics: Metrics after the update with this batch.
         """
         store, evaluation = MetricStore(), EvaluationMeans()
         store.set_evaluation(evaluation)
         store.log_outputs(outputs, None)
         provided = [name for hook in self._hooks().values() for name in hook.provided_metrics or ()]
-        results = dict.fromkeys([*evaluation.results(Collectives()), *_result_names(scores), *provided], 0.0)
+        results = dict.fromkeys([*evaluation.results(Collectives()), *_result_names(metrics), *provided], 0.0)
         self._names |= set(name_results("val", loader, results))
         self._unseen.discard(loader)
 
@@ -98,9 +98,9 @@ def _may_add_results(member: RegisteredPlugin) -> bool:
     )
 
 
-def _result_names(scores: Mapping[str, EvalMetric]) -> list[str]:
+def _result_names(metrics: Mapping[str, EvalMetric]) -> list[str]:
     """Return the result names of metrics."""
     try:
-        return list(compute_metrics(scores))
+        return list(compute_metrics(metrics))
     except Exception:  # a metric such as AUROC may raise on a single batch; its own name is the best guess
-        return list(scores)
+        return list(metrics)

@@ -54,7 +54,7 @@ class TrainerRuns:
             The run.
 
         Raises:
-            HookbusError: If the run cannot start, see `hookbus._run.session.living`.
+            HookbusError: If the run cannot start, see `hookbus._run.session.run_scope`.
         """
         trainer = self._trainer
         ensure_no_active_run(trainer.bus)

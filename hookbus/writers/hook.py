@@ -165,18 +165,19 @@ class WriterHook(LogPointsMixin):
 
     def cleanup(self) -> None:
         """Write the queued entries, close the backend, and report dropped records."""
-        feed, self._writer_thread = self._writer_thread, None
-        if feed is None:
+        thread, self._writer_thread = self._writer_thread, None
+        if thread is None:
             return
-        feed.close(self.patience, self.undelivered_note())
-        if feed.dropped:
-            self._warn_of_error(feed)
-            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(feed.dropped.items()))
+        thread.close(self.patience, self.undelivered_note())
+        if thread.dropped:
+            self._warn_of_error(thread)
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(thread.dropped.items()))
             _warn(
-                f"hook {self.name!r}: {feed.dropped.total()} records are missing: {counts}. First: {feed.first_error}."
+                f"hook {self.name!r}: {thread.dropped.total()} records are missing: {counts}. "
+                f"First: {thread.first_error}."
             )
-        elif feed.first_error and not self._warned:
-            _warn(f"hook {self.name!r}: {feed.first_error}.")
+        elif thread.first_error and not self._warned:
+            _warn(f"hook {self.name!r}: {thread.first_error}.")
 
     # -- training metrics ----------------------------------------------------------------------
 
@@ -293,13 +294,13 @@ class WriterHook(LogPointsMixin):
         self._opened = True
         return writer
 
-    def _warn_of_error(self, feed: WriterThread) -> None:
+    def _warn_of_error(self, thread: WriterThread) -> None:
         """Log a warning for the first error of the writer's thread."""
         # Called on the training thread: the warnings filters are not thread-safe.
-        if feed.first_error and not self._warned:
+        if thread.first_error and not self._warned:
             self._warned = True
             _warn(
-                f"hook {self.name!r}: {feed.first_error}; training continues, and dropped records are counted and "
+                f"hook {self.name!r}: {thread.first_error}; training continues, and dropped records are counted and "
                 "reported at the end."
             )
 

@@ -151,8 +151,8 @@ class TestFailedSave:
             raise OSError(28, "No space left on device")
 
         for target in (
-            "hookbus.checkpoint.sharded.flush",
-            "hookbus.checkpoint.sharded.commit",
+            "hookbus.checkpoint.sharded.fsync",
+            "hookbus.checkpoint.sharded.atomic_write",
             "hookbus.checkpoint.generations.write_json",
             "os.rename",
         ):

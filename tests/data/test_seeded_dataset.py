@@ -202,7 +202,7 @@ class TestSeededDataset:
 
         assert len(set(samples)) == len(indices)
         script = f"""
-from hookbus.training.seeding import SeededDataset
+from hookbus.data.seeded_dataset import SeededDataset
 import random
 
 class RandomDataset:

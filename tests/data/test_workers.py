@@ -19,7 +19,7 @@ from hookbus.data.workers import SignalIgnoringInit, iter_loader
 SCRIPT = """
 import os, signal, sys, time
 import torch
-from hookbus.training.workers import iter_loader
+from hookbus.data.workers import iter_loader
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 100

@@ -56,7 +56,7 @@ Launch = Callable[..., LaunchResult]
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    """Function that runs a script or module in multiple processes, see `launcher`."""
+    """Function that runs a script or module in multiple processes, see `build_launcher`."""
     return build_launcher(tmp_path)
 
 

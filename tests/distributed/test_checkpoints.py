@@ -24,9 +24,7 @@ COMMON = """
     import toys, torch
     from torch.utils.data import DataLoader
     from hookbus import Hook
-    from hookbus.checkpoints import files
-    from hookbus.checkpoints import shards
-    from hookbus.model.layouts import to_full_tensors
+    from hookbus.distributed.sharding import to_full_tensors
     from hookbus_checkpoint import CheckpointHook
     from hookbus_ema import EMAHook
 
@@ -103,7 +101,7 @@ DDP = """
 """
 
 FSDP2 = """
-    from hookbus.checkpoints import shards
+    from hookbus.checkpoint import sharded
 
     fsdp2 = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
     results = {}
@@ -113,10 +111,10 @@ FSDP2 = """
         results[name] = train(name, EMAHook(momentum=0.9), saving, **fsdp2)
     results["overlap"] = train("overlap", CheckpointHook(async_save="overlap"), **fsdp2)
     # call number 0 never occurs: only rank 1 fails
-    with Failing(shards, "flush", 2 if RANK == 1 else 0):
+    with Failing(sharded, "fsync", 2 if RANK == 1 else 0):
         in_background = CheckpointHook(best_metric="loss", on_save_error="warn", async_save=True)
         results["async warn"] = train("async warn", in_background, **fsdp2)
-    with Failing(shards, "flush", 2 if RANK == 1 else 0):
+    with Failing(sharded, "fsync", 2 if RANK == 1 else 0):
         results["warn"] = train("sharded", CheckpointHook(best_metric="loss", on_save_error="warn"), **fsdp2)
     report(results)
 """

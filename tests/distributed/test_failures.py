@@ -237,7 +237,7 @@ def test_configuration_error_is_printed_once(training: str, message: str, launch
 def test_configuration_error_of_one_rank_is_printed_by_that_rank(launch: Launch, tmp_path: Path) -> None:
     train_with_own_file = """
         import sys
-        from hookbus.cli import main
+        from hookbus._cli.app import main
 
         sys.argv = ["hookbus", "train", f"run{RANK}.yaml"]
         main()

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has its
 
 TRAINING = """
     import json, os, toys, torch
-    from hookbus.model.layouts import is_sharded, to_full_tensors
+    from hookbus.distributed.sharding import is_sharded, to_full_tensors
     from hookbus_checkpoint import CheckpointHook
     from hookbus_ema import EMAHook
     from torch.utils.data import DataLoader
@@ -103,7 +103,7 @@ INITIAL_WEIGHTS = """
     import sys
     import toys, torch
     from hookbus import Hook
-    from hookbus.model.layouts import to_full_tensors
+    from hookbus.distributed.sharding import to_full_tensors
     from hookbus_checkpoint import CheckpointHook
 
     def flatten(tensors):
@@ -119,7 +119,7 @@ INITIAL_WEIGHTS = """
     results = {"train_with_settings": flatten(trainer.model.state_dict())}
     if RANK == 0:
         from pathlib import Path
-        from hookbus.commands.consolidate import consolidate
+        from hookbus._cli.consolidate import consolidate
 
         consolidate(Path(sys.argv[1], "checkpoints/last.pth"), Path(sys.argv[1], "whole.pth"))
     trainer.ranks.barrier("file is written")
@@ -149,7 +149,7 @@ NORMS = """
     import toys, torch
     from torch import nn
     from torch.utils.data import DataLoader
-    from hookbus.model.layouts import to_full_tensors
+    from hookbus.distributed.sharding import to_full_tensors
     from hookbus_checkpoint import CheckpointHook
 
     class Center(nn.Module):

@@ -22,8 +22,8 @@ TRAINING = """
 
 COLLECTIVES = """
     import torch
-    from hookbus.distributed import local_device
-    from hookbus.ranks import get_collectives
+    from hookbus.distributed.process_group import local_device
+    from hookbus.distributed.process_collectives import get_collectives
     device = local_device(torch.device("cuda"))
     ranks = get_collectives(device)
     total = ranks.all_reduce("numbers", torch.full((3,), ranks.rank + 1.0, device=device))

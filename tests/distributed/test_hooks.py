@@ -20,9 +20,7 @@ TORCH_PREFIXES = ("USDT:", "[rank1]:[W")
 TRAINING = """
     import torch
     import toys
-    from hookbus import Hook
-    from hookbus import WriterHook
-    from hookbus.writers import Writer
+    from hookbus import Hook, Writer, WriterHook
     from hookbus_early_stopping import EarlyStoppingHook
     from hookbus_eval import DistEvalHook
     from hookbus_logger import JsonlHook, LoggerHook

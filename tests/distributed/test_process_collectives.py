@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 COLLECTIVES = """
     import torch
-    from hookbus.ranks import get_collectives
+    from hookbus.distributed.process_collectives import get_collectives
 
     ranks = get_collectives()
     tensor, local = torch.tensor([1 + RANK, -RANK]), []
@@ -55,7 +55,7 @@ def test_collective_calls_return_the_same_values_on_every_rank(launch: Launch) -
 def test_existing_process_group_of_the_script_is_used(launch: Launch) -> None:
     script = """
         import torch.distributed as dist
-        from hookbus.ranks import get_collectives
+        from hookbus.distributed.process_collectives import get_collectives
 
         dist.init_process_group("gloo")
         report(get_collectives().gather("numbers", RANK))
@@ -77,7 +77,7 @@ class TestDebugVariable:
     def test_location_of_by_main_is_the_line_of_the_caller(self, launch: Launch) -> None:
         script = """
             from hookbus.errors import RankError
-            from hookbus.ranks import get_collectives
+            from hookbus.distributed.process_collectives import get_collectives
 
             ranks = get_collectives()
             try:
@@ -95,7 +95,7 @@ class TestDebugVariable:
         script = """
             import torch
             from hookbus.errors import RankError
-            from hookbus.ranks import get_collectives
+            from hookbus.distributed.process_collectives import get_collectives
 
             ranks = get_collectives()
             try:
@@ -120,7 +120,7 @@ class TestDebugVariable:
 def test_error_of_one_rank_is_reported_on_the_other_ranks(launch: Launch) -> None:
     script = """
         from hookbus.errors import RankError
-        from hookbus.ranks import get_collectives
+        from hookbus.distributed.process_collectives import get_collectives
 
         ranks = get_collectives()
         if RANK == 1:
@@ -155,7 +155,7 @@ FAILURE = """
     from torch.distributed import distributed_c10d
 
     from hookbus.errors import RankError
-    from hookbus.ranks import get_collectives
+    from hookbus.distributed.process_collectives import get_collectives
 
     def fail(ranks, rank):
         try:
@@ -222,7 +222,7 @@ def test_rank_that_continues_alone_after_an_error_raises_a_rank_error(launch: La
 
 def test_by_main_returns_the_result_of_rank_0_on_all_ranks(launch: Launch) -> None:
     script = """
-        from hookbus.ranks import get_collectives
+        from hookbus.distributed.process_collectives import get_collectives
 
         ranks, results = get_collectives(), []
         results.append(ranks.call_on_main("path", lambda: f"returned by rank {RANK}"))

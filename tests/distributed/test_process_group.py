@@ -110,7 +110,7 @@ import atexit, time, weakref
 
 import torch
 import torch.distributed as dist
-from hookbus.distributed import drain_threads
+from hookbus.distributed.process_group import drain_threads
 
 def record_release(_):
     end = time.monotonic() + 0.3
@@ -139,8 +139,8 @@ def test_process_without_gloo_threads_does_not_wait() -> None:
 
 def test_process_leaves_with_exit_handlers_and_exit_code() -> None:
     code = (
-        "import atexit; from hookbus.distributed import exit_process; atexit.register(print, 'end'); print('work'); "
-        "exit_process(3)"
+        "import atexit; from hookbus.distributed.process_group import exit_process; "
+        "atexit.register(print, 'end'); print('work'); exit_process(3)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

@@ -19,7 +19,7 @@ PREEMPT_AND_RESUME = '''
     import os, signal, toys, torch
     from torch import nn
     from hookbus import Hook
-    from hookbus.training.rng import get_rng_state
+    from hookbus.data.rng import get_rng_state
     from hookbus_checkpoint import CheckpointHook, PreemptionHook
 
     class SendSignal(Hook):

@@ -24,9 +24,9 @@ MODEL = """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    from hookbus.model.layouts import tree_map_with_path, is_sharded, sharding_of, shard_like
-    from hookbus.ranks import get_collectives
-    from hookbus.checkpoints.sharded import read_generation, write_generation
+    from hookbus.distributed.sharding import tree_map_with_path, is_sharded, sharding_of, shard_like
+    from hookbus.distributed.process_collectives import get_collectives
+    from hookbus.checkpoint.sharded import read_generation, write_generation
 
     FOLDER = Path(sys.argv[1])
     ranks = get_collectives()

@@ -21,7 +21,7 @@ SCENARIOS = '''
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
     from hookbus import Hook, HookBus
-    from hookbus.state import read_checkpoint
+    from hookbus.checkpoint.state import read_checkpoint
     from hookbus_checkpoint import CheckpointHook
     from hookbus_early_stopping import EarlyStoppingHook
     from hookbus_ema import EMAHook

@@ -170,7 +170,7 @@ SLOW = """
     import time
 
     from hookbus import Hook
-    from hookbus.state import write_checkpoint
+    from hookbus.checkpoint.state import write_checkpoint
 
     class SlowHook(Hook):
         def before_run(self, run):

@@ -34,7 +34,7 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from hookbus.runs.workdir import acquire
+from hookbus._run.work_dir import acquire
 
 work_dir = acquire(Path(sys.argv[1]))
 if "forks" in sys.argv:

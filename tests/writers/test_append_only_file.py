@@ -14,7 +14,7 @@ from hookbus.writers.append_only_file import AppendOnlyFile
 WRITE_TO_A_FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from hookbus.records.appended_file import AppendOnlyFile
+from hookbus.writers.append_only_file import AppendOnlyFile
 
 path = Path(sys.argv[1])
 file = AppendOnlyFile(path)
