@@ -82,7 +82,7 @@ def test_handler_receives_the_profiler_after_the_trace_is_written(tmp_path):
 
 def test_report_is_written_to_a_file(tmp_path, report):
     use_output(lambda output: output.write_report(report), tmp_path)
-    assert (tmp_path / "profiler/report.txt").read_text() == report.text()
+    assert (tmp_path / "profiler/report.txt").read_text() == report.to_text()
 
 
 def test_report_of_a_continued_run_has_a_new_name(tmp_path, report):
@@ -95,17 +95,17 @@ def test_report_of_a_continued_run_has_a_new_name(tmp_path, report):
 
 
 def test_report_is_printed(capsys, report):
-    use_output(lambda output: output.show(report))
+    use_output(lambda output: output.print_report(report))
     assert "The model itself takes 100.0 % of the time" in capsys.readouterr().out
 
 
 def test_output_directory_is_printed(tmp_path, capsys, report):
-    use_output(lambda output: output.show(report), tmp_path)
+    use_output(lambda output: output.print_report(report), tmp_path)
     assert capsys.readouterr().out.endswith(f"\nProfiler output: {tmp_path / 'profiler'}\n")
 
 
 @pytest.mark.parametrize(
-    "use", [lambda output, report: output.write_report(report), lambda output, report: output.show(report)]
+    "use", [lambda output, report: output.write_report(report), lambda output, report: output.print_report(report)]
 )
 def test_report_is_written_and_printed_only_on_the_main_process(tmp_path, report, capsys, monkeypatch, use):
     monkeypatch.setattr("hookbus_profiler.output.is_main", lambda: False)

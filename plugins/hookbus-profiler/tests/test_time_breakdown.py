@@ -17,14 +17,14 @@ class ManualClock:
     def mark(self):
         return self.now
 
-    def is_past(self, mark):
+    def is_complete(self, mark):
         return self.reached
 
     def wait(self, mark):
         self.waits += 1
         self.reached = True
 
-    def between(self, first, second):
+    def elapsed(self, first, second):
         assert self.reached
         return second - first
 

@@ -42,7 +42,7 @@ def get_system_memory(cgroup: Cgroup) -> Memory:
 
 def get_swap_memory(cgroup: Cgroup) -> Memory:
     """Return the swap space of the system, or of the container if its limit is lower."""
-    host = psutil.get_swap_memory()
+    host = psutil.swap_memory()
     return _apply_limit(Memory(host.total, host.free, host.used, host.percent), cgroup.get_swap())
 
 

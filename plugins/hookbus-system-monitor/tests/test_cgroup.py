@@ -24,7 +24,7 @@ class TestMemory:
     def test_v2_usage_excludes_inactive_page_cache(self, tmp_path):
         files = {"memory.max": 1000, "memory.current": 600, "memory.stat": "anon 300\ninactive_file 250"}
 
-        assert build_cgroup(tmp_path, "0::/\n", files).memory() == Usage(1000, 350)
+        assert build_cgroup(tmp_path, "0::/\n", files).get_memory() == Usage(1000, 350)
 
     def test_v1_usage_excludes_inactive_page_cache(self, tmp_path):
         files = {
@@ -32,7 +32,7 @@ class TestMemory:
             "memory/docker/abc/memory.usage_in_bytes": 600,
             "memory/docker/abc/memory.stat": "inactive_file 1\ntotal_inactive_file 250",
         }
-        assert build_cgroup(tmp_path, V1, files).memory() == Usage(1000, 350)
+        assert build_cgroup(tmp_path, V1, files).get_memory() == Usage(1000, 350)
 
     def test_lowest_limit_of_the_ancestors_applies(self, tmp_path):
         files = {
@@ -41,23 +41,23 @@ class TestMemory:
             "a/b/memory.max": 800,
             "a/b/memory.current": 100,
         }
-        assert build_cgroup(tmp_path, "0::/a/b\n", files).memory() == Usage(500, 400)
+        assert build_cgroup(tmp_path, "0::/a/b\n", files).get_memory() == Usage(500, 400)
 
     def test_v2_memory_without_a_limit_is_none(self, tmp_path):
         files = {"memory.max": "max", "memory.current": 600}
 
-        assert build_cgroup(tmp_path, "0::/\n", files).memory() is None
+        assert build_cgroup(tmp_path, "0::/\n", files).get_memory() is None
 
     def test_v1_memory_without_a_limit_is_none(self, tmp_path):
         files = {"memory/memory.limit_in_bytes": NO_LIMIT_V1, "memory/memory.usage_in_bytes": 600}
 
-        assert build_cgroup(tmp_path, V1, files).memory() is None
+        assert build_cgroup(tmp_path, V1, files).get_memory() is None
 
     def test_limit_of_a_container_is_read_from_the_mounted_root(self, tmp_path):
         # The path is the host's; inside the container the group is mounted as the root.
         files = {"memory/memory.limit_in_bytes": 1000, "memory/memory.usage_in_bytes": 600}
 
-        assert build_cgroup(tmp_path, V1, files).memory() == Usage(1000, 600)
+        assert build_cgroup(tmp_path, V1, files).get_memory() == Usage(1000, 600)
 
     def test_all_values_are_none_without_cgroups(self, tmp_path):
         cgroup = Cgroup(tmp_path / "missing", tmp_path / "also missing")
@@ -70,33 +70,33 @@ class TestMemory:
         )
 
     def test_memory_without_a_usage_is_none(self, tmp_path):
-        assert build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000}).memory() is None
+        assert build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000}).get_memory() is None
 
     def test_limit_and_usage_are_read_on_each_call(self, tmp_path):
         cgroup = build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
         (tmp_path / "cgroup/memory.max").write_text("2000\n")
         (tmp_path / "cgroup/memory.current").write_text("700\n")
 
-        assert cgroup.memory() == Usage(2000, 700)
+        assert cgroup.get_memory() == Usage(2000, 700)
 
     def test_memory_is_none_after_the_limit_is_removed(self, tmp_path):
         cgroup = build_cgroup(tmp_path, "0::/\n", {"memory.max": 1000, "memory.current": 600})
         (tmp_path / "cgroup/memory.max").write_text("max\n")
 
-        assert cgroup.memory() is None
+        assert cgroup.get_memory() is None
 
     def test_limit_set_after_construction_is_ignored(self, tmp_path):
         cgroup = build_cgroup(tmp_path, "0::/\n", {"memory.max": "max", "memory.current": 600})
         (tmp_path / "cgroup/memory.max").write_text("1000\n")
 
-        assert cgroup.memory() is None
+        assert cgroup.get_memory() is None
 
 
 class TestSwap:
     def test_v2_swap_has_its_own_limit(self, tmp_path):
         files = {"memory.swap.max": 300, "memory.swap.current": 20}
 
-        assert build_cgroup(tmp_path, "0::/\n", files).swap() == Usage(300, 20)
+        assert build_cgroup(tmp_path, "0::/\n", files).get_swap() == Usage(300, 20)
 
     def test_v1_swap_is_the_difference_of_memsw_and_memory(self, tmp_path):
         files = {
@@ -105,39 +105,39 @@ class TestSwap:
             "memory/docker/abc/memory.memsw.limit_in_bytes": 1500,
             "memory/docker/abc/memory.memsw.usage_in_bytes": 640,
         }
-        assert build_cgroup(tmp_path, V1, files).swap() == Usage(500, 40)
+        assert build_cgroup(tmp_path, V1, files).get_swap() == Usage(500, 40)
 
     def test_v1_swap_without_accounting_is_none(self, tmp_path):
         files = {"memory/memory.limit_in_bytes": NO_LIMIT_V1, "memory/memory.usage_in_bytes": 600}
 
-        assert build_cgroup(tmp_path, V1, files).swap() is None
+        assert build_cgroup(tmp_path, V1, files).get_swap() is None
 
 
 class TestCpu:
     @pytest.mark.parametrize(("text", "cpus"), [("150000 100000", 1.5), ("max 100000", None)])
     def test_v2_cpu_limit_is_quota_divided_by_period(self, tmp_path, text, cpus):
-        assert build_cgroup(tmp_path, "0::/\n", {"cpu.max": text}).cpus() == cpus
+        assert build_cgroup(tmp_path, "0::/\n", {"cpu.max": text}).get_cpus() == cpus
 
     @pytest.mark.parametrize(("quota", "cpus"), [(400000, 4), (-1, None)])
     def test_v1_cpu_limit_is_quota_divided_by_period(self, tmp_path, quota, cpus):
         files = {"cpu/docker/abc/cpu.cfs_quota_us": quota, "cpu/docker/abc/cpu.cfs_period_us": 100000}
 
-        assert build_cgroup(tmp_path, V1, files).cpus() == cpus
+        assert build_cgroup(tmp_path, V1, files).get_cpus() == cpus
 
     def test_lowest_limit_of_the_ancestors_applies(self, tmp_path):
         files = {"a/cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}
 
-        assert build_cgroup(tmp_path, "0::/a/b\n", files).cpus() == 1
+        assert build_cgroup(tmp_path, "0::/a/b\n", files).get_cpus() == 1
 
     def test_v2_cpu_time_is_that_of_the_group(self, tmp_path):
         files = {"cpu.stat": "usage_usec 99000000", "a/cpu.stat": "usage_usec 2500000\nuser_usec 1"}
 
-        assert build_cgroup(tmp_path, "0::/a\n", files).cpu_seconds() == 2.5
+        assert build_cgroup(tmp_path, "0::/a\n", files).get_cpu_seconds() == 2.5
 
     def test_v1_cpu_time_is_that_of_the_group(self, tmp_path):
         files = {"cpuacct/docker/abc/cpuacct.usage": 2_500_000_000}
 
-        assert build_cgroup(tmp_path, V1, files).cpu_seconds() == 2.5
+        assert build_cgroup(tmp_path, V1, files).get_cpu_seconds() == 2.5
 
 
 def test_cgroup_of_this_process_is_readable():

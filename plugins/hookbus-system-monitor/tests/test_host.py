@@ -11,10 +11,10 @@ MB, GB = 2**20, 2**30
 class Unlimited:
     """Control group without limits."""
 
-    def memory(self):
+    def get_memory(self):
         return None
 
-    swap = cpus = cpu_seconds = memory
+    get_swap = get_cpus = get_cpu_seconds = get_memory
 
 
 class TwoCpus(Unlimited):
@@ -22,10 +22,10 @@ class TwoCpus(Unlimited):
 
     used = 10.0
 
-    def cpus(self):
+    def get_cpus(self):
         return 2.0
 
-    def cpu_seconds(self):
+    def get_cpu_seconds(self):
         return self.used
 
 
@@ -98,7 +98,7 @@ class TestCpu:
 class TestMemory:
     def test_memory_includes_system_swap_and_process(self, monkeypatch):
         memory = psutil.virtual_memory()._replace(total=8 * GB, available=6 * GB, used=2 * GB, percent=25.0)
-        swap = psutil.get_swap_memory()._replace(total=4 * GB, free=3 * GB, used=GB, percent=25.0)
+        swap = psutil.swap_memory()._replace(total=4 * GB, free=3 * GB, used=GB, percent=25.0)
         monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
         monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
         memory = read_values(build_memory_probes(Unlimited()))
@@ -108,7 +108,7 @@ class TestMemory:
 
     def test_memory_of_a_container_is_relative_to_its_limit(self):
         class Small(Unlimited):
-            def memory(self):
+            def get_memory(self):
                 return Usage(2 * MB, MB)
 
         memory = read_values(build_memory_probes(Small()))

@@ -20,10 +20,10 @@ class Limits:
     def __init__(self, memory=None, swap=None):
         self._memory, self._swap = memory, swap
 
-    def memory(self):
+    def get_memory(self):
         return self._memory
 
-    def swap(self):
+    def get_swap(self):
         return self._swap
 
 
@@ -31,7 +31,7 @@ class Limits:
 def _host(monkeypatch):
     """Fake a host with 1000 bytes of memory and 200 bytes of swap."""
     memory = psutil.virtual_memory()._replace(total=1000, available=750, used=250, percent=25.0)
-    swap = psutil.get_swap_memory()._replace(total=200, free=150, used=50, percent=25.0)
+    swap = psutil.swap_memory()._replace(total=200, free=150, used=50, percent=25.0)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
 

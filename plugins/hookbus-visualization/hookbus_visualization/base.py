@@ -158,7 +158,8 @@ class ImageHook(Hook):
         self.warn_once(
             run,
             f"{reason} Got the batch {describe_shapes(batch)} and the outputs {describe_shapes(outputs)}. "
-            "Set `parse` to a function of (batch, outputs) that returns a mapping with inputs, images, targets or predictions.",
+            "Set `parse` to a function of (batch, outputs) that returns a mapping with inputs, images, targets or "
+            "predictions.",
         )
 
     def warn_once(self, run: Run, message: str) -> None:

@@ -168,7 +168,7 @@ class TestDrawing:
     def test_colors_are_configurable(self):
         image = draw(None, TWO, palette=[(1, 2, 3)], thickness=1)
         assert image[69, 30].tolist() == [1, 2, 3]
-        image = draw(None, TWO, palette=[(1, 2, 3)], box_colour=(9, 8, 7))
+        image = draw(None, TWO, palette=[(1, 2, 3)], box_color=(9, 8, 7))
         assert image[69, 30].tolist() == [9, 8, 7]
 
     def test_labels_are_optional(self):

@@ -203,7 +203,7 @@ class WandbWriter(Writer):
 
     def resume(self, since: int, step: int) -> frozenset[RecordKey]:
         """Return the logged records from step `since` on; W&B cannot remove later ones."""
-        return frozenset(place for place in self._existing_keys if place[2] >= since)
+        return frozenset(key for key in self._existing_keys if key[2] >= since)
 
     def flush(self) -> None:
         """Wait until all rows are in the file of W&B.
