@@ -369,7 +369,7 @@ def test_register_raises_for_invalid_names_and_priorities(seen: list[str]) -> No
         bus.register(Recorder(seen), priority=True)
 
 
-@pytest.mark.parametrize("name", ["get", "forget"])
+@pytest.mark.parametrize("name", ["get", "invalidate"])
 def test_declaring_a_reserved_attribute_name_raises(name: str) -> None:
     with pytest.raises(PointError, match=f"'{name}' is reserved for an alias, an action or an attribute of the bus"):
         HookBus().declare(name)

@@ -1,8 +1,11 @@
 """Implementation of the event bus: validation of plugins, order of listeners, and compilation of points.
 
-`checks`, `members` and `listeners` validate a plugin and read its implementations. `compiling`, `table` and `due`
-compile one function per point. `emitting` implements `EventBus.emit`. `failures` applies the policy for hooks that
-raise an exception, with `failure_counts` and `failure_notes`. `explain` and `trace` are for inspection and profiling.
-These modules import neither the run nor `Hook`; `HookBus` passes `points` and `brackets`, which contain what a run does
-at its points.
+`points` and `markers` declare points and mark implementations. `checks`, `registry`, `manager` and `listeners` validate
+and register a plugin and read its implementations. `ordering`, `codegen`, `table` and `schedule_gate` compile one
+function per point; `schedules`, with `schedule_units` and `schedule_parser`, determines when a listener is due.
+`emitters` implements `EventBus.emit`. `failures` applies the policy for hooks that raise an exception, with
+`failure_counts` and `failure_notes`. `explain` and `instrumentation` are for inspection and profiling.
+
+These modules import neither the run nor `Hook`, torch or pydantic. `HookBus` passes the statements, default arguments
+and emitter wrappers with which a run responds to its points.
 """

@@ -32,7 +32,7 @@ def compile_point(
     counter_view: Callable[[Any, Point], CounterView],
     run: object,
     default_arguments: dict[str, str],
-    names: dict[str, object],
+    namespace: dict[str, object],
     handle_exception: Callable[[BaseException, Listener, Counters, Callable[[], None]], bool],
     prologue: Sequence[str] = (),
     epilogue: Sequence[str] = (),
@@ -46,7 +46,7 @@ def compile_point(
         counter_view: Function that returns the view of the counters from a point.
         run: Value of the argument `run`.
         default_arguments: Expressions, by argument, that replace arguments of None.
-        names: Globals for these expressions and statements.
+        namespace: Globals for these expressions and statements.
         handle_exception: Exception handler, called with the exception, the listener that raised it, the clock, and a
             function that calls the remaining listeners. Returns whether the exception propagates.
         prologue: Statements before the listeners (updates of the clock).
@@ -69,22 +69,22 @@ def compile_point(
             counter_view=counter_view,
             run=run,
             default_arguments=default_arguments,
-            names=names,
+            namespace=namespace,
             handle_exception=handle_exception,
         )
         return handle_exception(error, raiser, clock, functools.partial(rest, **arguments))
 
-    own = {"run": run, "_clock": clock, "_schedule": schedule, "_recover": on_error, LISTENER_LINES: lines}
-    namespace: dict[str, Any] = {**names, **_build_namespace(listeners, schedule), **own}
-    exec(compile_source(source, point.name), namespace)
-    return namespace[point.name]  # type: ignore[no-any-return]
+    own = {"run": run, "_clock": clock, "_schedule": schedule, "_handle_exception": on_error, LISTENER_LINES: lines}
+    module_globals: dict[str, Any] = {**namespace, **_build_namespace(listeners, schedule), **own}
+    exec(compile_source(source, point.name), module_globals)
+    return module_globals[point.name]  # type: ignore[no-any-return]
 
 
 def _build_namespace(listeners: Sequence[Listener], schedule: ScheduleGate | None) -> dict[str, object]:
     """Return the objects that the source calls, by name."""
     return {
         **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
-        **{f"_asks_{i}": listener.predicate for i, listener in enumerate(listeners)},
+        **{f"_predicate_{i}": listener.predicate for i, listener in enumerate(listeners)},
         **{f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())},
     }
 
@@ -104,17 +104,18 @@ def _generate_source(
     point: Point,
     listeners: Sequence[Listener],
     schedule: ScheduleGate | None,
-    fill: dict[str, str],
-    first: Sequence[str],
-    finally_: Sequence[str],
+    default_arguments: dict[str, str],
+    prologue: Sequence[str],
+    epilogue: Sequence[str],
 ) -> tuple[str, dict[int, Listener]]:
     used = {
         name for listener in listeners for name in (point.args if listener.accepts_kwargs else listener.argument_names)
     }
     head = [f"def {point.name}({', '.join(f'{a}=None' for a in point.args)}):"]
-    head += [f"    {line}" for line in first]
+    head += [f"    {line}" for line in prologue]
     # Only for arguments that a listener takes: some defaults, such as `metrics`, are expensive to compute.
-    head += [f"    if {a} is None: {a} = {fill[a]}" for a in point.args if a in fill and a in used]
+    defaults = {a: default_arguments[a] for a in point.args if a in default_arguments and a in used}
+    head += [f"    if {a} is None: {a} = {default}" for a, default in defaults.items()]
     head += ["    _due = ()"] if schedule else []
     calls, lines = _generate_calls(
         point, listeners, schedule, start=len(head) + 2
@@ -122,8 +123,8 @@ def _generate_source(
     if calls:
         arguments = ", ".join(f"{a!r}: {a}" for a in point.args)
         calls = ["    try:", *calls, "    except BaseException as _error:"]
-        calls.append(f"        if _recover(_error, {'_due' if schedule else '()'}, {{{arguments}}}): raise")
-    body = [*head, *calls, *(f"    {line}" for line in finally_)]
+        calls.append(f"        if _handle_exception(_error, {'_due' if schedule else '()'}, {{{arguments}}}): raise")
+    body = [*head, *calls, *(f"    {line}" for line in epilogue)]
     if len(body) == 1:
         body.append("    pass")
     return "\n".join(body) + "\n", lines
@@ -158,7 +159,7 @@ def _generate_call(point: Point, i: int, listener: Listener) -> str:
         arguments += [f"{a}={a}" for a in ("run", *point.args) if a not in listener.argument_names]
     call = f"_{i}({', '.join(arguments)})"
     index = "batch" if point.unit == "batch" else "iter"
-    return call if listener.predicate is None else f"_asks_{i}(_clock.{index}) and {call}"
+    return call if listener.predicate is None else f"_predicate_{i}(_clock.{index}) and {call}"
 
 
 @functools.lru_cache(maxsize=512)

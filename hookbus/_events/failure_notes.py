@@ -22,7 +22,7 @@ def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Cou
         clock: Counters of the run.
 
     Returns:
-        The exception, or a HookFailure for a StopIteration.
+        The exception, or a HookStopIterationError for a StopIteration.
     """
     note = (
         f"raised by hook {hook!r} ({package_label(plugin)}) at {point}, "

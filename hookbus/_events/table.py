@@ -211,7 +211,7 @@ class EventTable:
             counter_view=self._counter_view,
             run=run,
             default_arguments=self._default_arguments(self.points[name]),
-            names={**self._namespace(run), "_report": self.failures.raise_pending},
+            namespace={**self._namespace(run), "_report": self.failures.raise_pending},
             handle_exception=self.failures.handle_exception,
             prologue=first,
             epilogue=last,

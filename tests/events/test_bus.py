@@ -41,18 +41,18 @@ class Count:
         self.images = 0
         self.clock = self
 
-    def number(self, unit: Unit | None) -> int:
+    def current(self, unit: Unit | None) -> int:
         return self.images
 
     def count_seconds(self) -> None: ...
 
-    def counter(self, unit: Unit) -> tuple[str, int, int]:
+    def get_counter(self, unit: Unit) -> tuple[str, int, int]:
         return "images", 0, 0
 
-    def counts(self, unit: Unit | None) -> bool:
+    def is_counted(self, unit: Unit | None) -> bool:
         return True
 
-    def span(self, unit: Unit | None) -> tuple[int, int]:
+    def range(self, unit: Unit | None) -> tuple[int, int]:
         return self.images, self.images
 
     def limit(self, unit: Unit | None) -> None: ...
@@ -63,15 +63,15 @@ class Count:
 class Renderer:
     """Run of a renderer."""
 
-    alive = pending = False
+    is_running = pending = False
 
     def __init__(self) -> None:
         self.clock = Count()
 
-    def serves(self, plugin: object) -> bool:
+    def runs_on_this_rank(self, plugin: object) -> bool:
         return True
 
-    def members_changed(self) -> None: ...
+    def on_hooks_changed(self) -> None: ...
 
 
 class RenderBus(EventBus):

@@ -20,7 +20,13 @@ def propagate(*_: Any) -> bool:
 
 
 def compiled(listeners: list[Listener], point: Point | None = None, **options: Any) -> Callable[..., None]:
-    settings: dict[str, Any] = {"run": None, "fill": {}, "names": {}, "recover": propagate, **options}
+    settings: dict[str, Any] = {
+        "run": None,
+        "default_arguments": {},
+        "namespace": {},
+        "handle_exception": propagate,
+        **options,
+    }
     point = point or POINTS["after_train_iter"]
     return compile_point(point, listeners, Clock(), counter_view=PointCounters, **settings)
 
@@ -32,11 +38,11 @@ def test_failing_listener_is_found_from_the_traceback() -> None:
     listeners = [Listener("a", None, "after_train_iter", list, ()), Listener("b", None, "after_train_iter", fail, ())]
     raisers: list[Listener | None] = []
 
-    def recover(error: Exception, raiser: Listener, *_: Any) -> bool:
+    def handle_exception(error: Exception, raiser: Listener, *_: Any) -> bool:
         raisers.append(failing_listener(error))
         return False
 
-    compiled(listeners, recover=recover)()
+    compiled(listeners, handle_exception=handle_exception)()
     assert raisers == [listeners[1]]
     assert failing_listener(ValueError()) is None
 
@@ -55,7 +61,9 @@ def test_current_listener_is_the_innermost_running_one() -> None:
         inner()
         ask()
 
-    fire = compiled([Listener("outer", None, "after_train_iter", outer, ())], finally_=["ask()"], names={"ask": ask})
+    fire = compiled(
+        [Listener("outer", None, "after_train_iter", outer, ())], epilogue=["ask()"], namespace={"ask": ask}
+    )
     ask()
     fire()
     assert seen == [None, "outer", "inner", "outer", None]

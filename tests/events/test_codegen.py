@@ -142,7 +142,13 @@ def propagate(error: Exception, raiser: Listener, clock: Clock, continue_after: 
 def compile_listeners(
     listeners: list[Listener], clock: Clock | None = None, point: Point | None = None, **options: Any
 ) -> Callable[..., None]:
-    settings: dict[str, Any] = {"run": "the run", "fill": {}, "names": {}, "recover": propagate, **options}
+    settings: dict[str, Any] = {
+        "run": "the run",
+        "default_arguments": {},
+        "namespace": {},
+        "handle_exception": propagate,
+        **options,
+    }
     point = point or POINTS["after_train_iter"]
     return compile_point(point, listeners, clock or Clock(), counter_view=PointCounters, **settings)
 
@@ -150,7 +156,7 @@ def compile_listeners(
 def test_listener_receives_exactly_its_arguments_by_position() -> None:
     seen = Recorder()
     fire = compile_listeners(
-        [seen.listener("a", "loss", "run"), seen.listener("b"), seen.listener("c", "batch", rest=True)]
+        [seen.listener("a", "loss", "run"), seen.listener("b"), seen.listener("c", "batch", accepts_kwargs=True)]
     )
     fire(batch=1, loss=2, step=3)
     rest = {"run": "the run", "step": 3, "batch_idx": None, "model": None, "outputs": None, "loss": 2}
@@ -165,8 +171,10 @@ def test_default_is_computed_only_if_a_listener_takes_the_argument() -> None:
         computed.append(name)
         return name
 
-    fill = {"loss": "compute('loss')", "model": "compute('model')"}
-    fire = compile_listeners([seen.listener("a", "loss")], fill=fill, names={"compute": compute})
+    default_arguments = {"loss": "compute('loss')", "model": "compute('model')"}
+    fire = compile_listeners(
+        [seen.listener("a", "loss")], default_arguments=default_arguments, namespace={"compute": compute}
+    )
     fire()
     fire(loss=0)
     assert seen.calls == [("a", "loss"), ("a", 0)]
@@ -177,7 +185,10 @@ def test_prologue_and_epilogue_run_around_the_listeners() -> None:
     seen = Recorder()
     note = seen.calls.append
     fire = compile_listeners(
-        [seen.listener("a")], first=["note(('first', batch))"], finally_=["note(('last',))"], names={"note": note}
+        [seen.listener("a")],
+        prologue=["note(('first', batch))"],
+        epilogue=["note(('last',))"],
+        namespace={"note": note},
     )
     fire(batch=7)
     assert seen.calls == [("first", 7), ("a",), ("last",)]
@@ -287,17 +298,22 @@ def test_schedule_with_two_units_is_evaluated_at_every_event(evaluations: list[i
 def test_invalid_schedule_raises_with_hook_and_point_and_ends_the_run() -> None:
     seen, clock = Recorder(), Clock()
     with pytest.raises(ConfigError, match="hook 'a' at after_train_iter: when=last: the run has no known limit"):
-        iterate(compile_listeners([seen.listener("a", schedule=last)], clock, recover=lambda *_: False), clock, 1)
+        iterate(
+            compile_listeners([seen.listener("a", schedule=last)], clock, handle_exception=lambda *_: False), clock, 1
+        )
 
 
 def test_should_trigger_is_called_only_if_the_schedule_is_due() -> None:
     seen, clock, asked = Recorder(), Clock(), []
 
-    def asks(index: int) -> bool:
+    def is_triggered(index: int) -> bool:
         asked.append(index)
         return index != 3
 
-    fire = compile_listeners([seen.listener("a", schedule=every(2), asks=asks), seen.listener("b", asks=asks)], clock)
+    fire = compile_listeners(
+        [seen.listener("a", schedule=every(2), predicate=is_triggered), seen.listener("b", predicate=is_triggered)],
+        clock,
+    )
     iterate(fire, clock, 4)
     assert asked == [0, 1, 1, 2, 3, 3]
     assert seen.names == ["b", "a", "b", "b"]
@@ -323,7 +339,11 @@ def test_listeners_after_a_failure_receive_the_same_arguments(schedule: Schedule
         seen.listener("f", "loss", schedule=every(2)),
     ]
     fire = compile_listeners(
-        listeners, clock, recover=continue_after, finally_=["note(('end',))"], names={"note": seen.calls.append}
+        listeners,
+        clock,
+        handle_exception=continue_after,
+        epilogue=["note(('end',))"],
+        namespace={"note": seen.calls.append},
     )
     clock.end_iter(None)
     clock.end_iter(None)
@@ -334,7 +354,7 @@ def test_listeners_after_a_failure_receive_the_same_arguments(schedule: Schedule
 def test_failure_does_not_call_listeners_that_are_not_due() -> None:
     seen, clock = Recorder(), Clock()
     listeners = [seen.listener("a", raises=ValueError()), seen.listener("b", schedule=every(2)), seen.listener("c")]
-    fire = compile_listeners(listeners, clock, recover=continue_after)
+    fire = compile_listeners(listeners, clock, handle_exception=continue_after)
     iterate(fire, clock, 1)
     seen.calls.clear()
     clock.iter = 0
@@ -347,7 +367,7 @@ def test_failure_does_not_lose_seconds_of_later_listeners() -> None:
     seen, clock = Recorder(), Clock(timer=lambda: now[0])
     clock.start()
     listeners = [seen.listener("a", raises=ValueError()), seen.listener("b", schedule=every(10, unit="seconds"))]
-    fire = compile_listeners(listeners, clock, recover=continue_after)
+    fire = compile_listeners(listeners, clock, handle_exception=continue_after)
     for second in (1.0, 9.0, 11.0, 19.0, 21.0):
         now[0] = second
         iterate(fire, clock, 1)
@@ -366,11 +386,13 @@ def test_exception_propagates_unchanged_if_the_handler_returns_true() -> None:
 def test_exception_of_generated_code_is_not_attributed_to_a_listener() -> None:
     handled: list[Listener] = []
 
-    def recover(error: Exception, raiser: Listener, *_: Any) -> bool:
+    def handle_exception(error: Exception, raiser: Listener, *_: Any) -> bool:
         handled.append(raiser)
         return False
 
-    fire = compile_listeners([Recorder().listener("a", "loss")], fill={"loss": "1 / 0"}, recover=recover)
+    fire = compile_listeners(
+        [Recorder().listener("a", "loss")], default_arguments={"loss": "1 / 0"}, handle_exception=handle_exception
+    )
     with pytest.raises(ZeroDivisionError):
         fire()
     assert handled == []

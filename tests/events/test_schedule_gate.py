@@ -96,7 +96,7 @@ def test_equal_schedules_are_evaluated_once() -> None:
     ("unit", "source"),
     [
         ("iter", "_clock.iter >= c.next"),
-        ("batch", "_clock.batch >= c.next or _clock.batch <= c.seen"),
+        ("batch", "_clock.batch >= c.next or _clock.batch <= c.last_value"),
         ("step", "_clock.steps_done >= c.next"),
         ("seconds", "True"),
         (None, "True"),

@@ -25,15 +25,15 @@ class Moment:
     end: int | None = None
     silent: set[Unit | None] = field(default_factory=set)
 
-    def counts(self, unit: Unit | None) -> bool:
+    def is_counted(self, unit: Unit | None) -> bool:
         return unit not in self.silent
 
-    def number(self, unit: Unit | None) -> int:
-        return self.first if self.counts(unit) else 0
+    def current(self, unit: Unit | None) -> int:
+        return self.first if self.is_counted(unit) else 0
 
-    def span(self, unit: Unit | None) -> tuple[int, int]:
+    def range(self, unit: Unit | None) -> tuple[int, int]:
         final = self.first if self.final is None else self.final
-        return (self.first, final) if self.counts(unit) else (1, 0)
+        return (self.first, final) if self.is_counted(unit) else (1, 0)
 
     def limit(self, unit: Unit | None) -> int | None:
         return self.end
