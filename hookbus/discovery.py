@@ -56,8 +56,8 @@ def find_entry(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Plugi
         The only entry that matches and is not blocked.
 
     Raises:
-        PluginNotFound: If no installed package publishes the name. The message names the package to install.
-        PluginClash: If multiple packages publish the name.
+        PluginNotFoundError: If no installed package publishes the name. The message names the package to install.
+        PluginConflictError: If multiple packages publish the name.
         PluginError: If `HOOKBUS_BLOCK` blocks the name.
     """
     installed = list_entries(group)

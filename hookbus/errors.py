@@ -1,27 +1,27 @@
 """Exception hierarchy of hookbus.
 
     HookbusError
-    ├── PointError              an unknown point, or arguments that a point does not accept
-    ├── HookError               an error in a hook
-    │   ├── RegistrationError   a hook was rejected; nothing of it was registered
-    │   ├── OrderError          before=/after= constraints that form a cycle
-    │   └── HookFailure         a hook raised StopIteration, which a loop would read as "end of data"
-    ├── PluginError             an error in an installed plugin package
-    │   ├── PluginNotFound      no installed package publishes the name
-    │   ├── PluginClash         two packages publish the same name
-    │   ├── PluginVersionError  a package that requires another version of hookbus
-    │   └── PluginImportError   a package that cannot be imported
-    ├── ConfigError             an invalid run file or configuration; lists all problems
-    ├── RequestError            a request that cannot be fulfilled
-    ├── ServiceError            a service without a provider (also a LookupError)
-    ├── MetricError             an unknown or ambiguous metric name (also a KeyError)
-    ├── LoopError               a loop that cannot train: no loss, no data, or no limit
-    ├── WorkDirError            a work directory that is in use or not writable
-    ├── RankError               ranks that lost their connection or made different collective calls
-    └── CheckpointError         a checkpoint that cannot be written, found or loaded
-        └── CheckpointDamaged   a checkpoint whose checksum does not match
+    ├── PointError                    an unknown point, or arguments that a point does not accept
+    ├── HookError                     an error in a hook
+    │   ├── RegistrationError         a hook was rejected; nothing of it was registered
+    │   ├── OrderError                before=/after= constraints that form a cycle
+    │   └── HookStopIterationError    a hook raised StopIteration, which a loop would read as "end of data"
+    ├── PluginError                   an error in an installed plugin package
+    │   ├── PluginNotFoundError       no installed package publishes the name
+    │   ├── PluginConflictError       two packages publish the same name
+    │   ├── PluginVersionError        a package that requires another version of hookbus
+    │   └── PluginImportError         a package that cannot be imported
+    ├── ConfigError                   an invalid run file or configuration; lists all problems
+    ├── RequestError                  a request that cannot be fulfilled
+    ├── ServiceError                  a service without a provider (also a LookupError)
+    ├── MetricError                   an unknown or ambiguous metric name (also a KeyError)
+    ├── LoopError                     a loop that cannot train: no loss, no data, or no limit
+    ├── WorkDirError                  a work directory that is in use or not writable
+    ├── RankError                     ranks that lost their connection or made different collective calls
+    └── CheckpointError               a checkpoint that cannot be written, found or loaded
+        └── CheckpointCorruptedError  a checkpoint whose checksum does not match
 
-    HookWarning                 warning category of every error that is reported without ending the run
+    HookWarning                       warning category of every error that is reported without ending the run
 
 Messages have the form `<where>: <what is invalid>, got <value>. <what to do>.`
 """

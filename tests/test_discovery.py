@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LOADING = """
     import json, os, sys
-    from hookbus.runfile.builder import get_hook_class
+    from hookbus._config.hooks import get_hook_class
     from hookbus.errors import PluginError
 
     answer = {}
@@ -65,7 +65,7 @@ class TestLookup:
 
     def test_close_match_is_suggested(self, loaded: dict[str, str]) -> None:
         assert loaded["greeet"].startswith(
-            "PluginNotFound: No installed package publishes the hook 'greeet'. Did you mean 'greet'"
+            "PluginNotFoundError: No installed package publishes the hook 'greeet'. Did you mean 'greet'"
         )
         assert loaded["greeet"].endswith("refer to your own class as my_module:greeet.")
 
@@ -74,14 +74,14 @@ class TestLookup:
         assert "pip install" in loaded["nothing_like_it"]
 
     def test_full_name_requires_the_right_package(self, loaded: dict[str, str]) -> None:
-        assert loaded["killing-hooks/greet"].startswith("PluginNotFound: ")
+        assert loaded["killing-hooks/greet"].startswith("PluginNotFoundError: ")
 
 
 class TestConflicts:
     @pytest.mark.parametrize("name", ["twin", "TwinHook"])
     def test_conflict_names_both_packages(self, loaded: dict[str, str], name: str) -> None:
         other = " and tomorrow-hooks 5.0" if name == "TwinHook" else ""
-        assert loaded[name].startswith(f"PluginClash: The hook {name!r} is published by ")
+        assert loaded[name].startswith(f"PluginConflictError: The hook {name!r} is published by ")
         for package in ("twin-one 1.0", "twin-two 2.0", *other.split(" and ")[1:]):
             assert package in loaded[name]
         assert "'twin-one/twin' or 'twin-two/twin'." in loaded[name]
@@ -96,7 +96,7 @@ class TestConflicts:
 
     def test_run_file_accepts_a_full_name(self, environment: Environment) -> None:
         script = """
-            from hookbus.config import load_config
+            from hookbus import load_config
             hooks = load_config({"hooks": [{"type": "Twin.Two/twin"}]}).build_hooks()
             answer = [hook.origin for hook in hooks]
         """
@@ -114,8 +114,8 @@ def test_lookup_of_a_blocked_hook_raises(environment: Environment, blocked: str)
 def test_installed_hook_is_neither_imported_nor_registered(environment: Environment) -> None:
     script = """
         import sys
-        from hookbus.runfile.builder import get_default_hooks
-        from hookbus.config import load_config
+        from hookbus._config.hooks import get_default_hooks
+        from hookbus import load_config
         from hookbus.discovery import list_entries
         config = load_config({"hooks": [{"type": "greet"}]})
         defaults = [type(hook).__module__ for hook in get_default_hooks()]
@@ -140,9 +140,9 @@ def test_requested_package_is_imported(environment: Environment) -> None:
 
 def test_hook_of_the_file_replaces_the_default_hook(environment: Environment) -> None:
     script = """
-        from hookbus.runfile.builder import get_default_hooks
-        from hookbus.config import load_config
-        from hookbus.runfile.defaults import merge_defaults
+        from hookbus._config.hooks import get_default_hooks
+        from hookbus import load_config
+        from hookbus._config.hooks import merge_defaults
         from hookbus import HookBus
         config = load_config({"hooks": [{"type": "logger", "text": "mine"}]})
         bus = HookBus(merge_defaults(config.build_hooks(), get_default_hooks()))
@@ -161,7 +161,7 @@ def test_points_of_a_package_are_declared_on_use(environment: Environment) -> No
     script = """
         import io, contextlib
         from hookbus import HookBus
-        from hookbus.runfile.builder import build_hook
+        from hookbus._config.hooks import build_hook
         output = io.StringIO()
         with contextlib.redirect_stdout(output):
             bus = HookBus([build_hook({"type": "render"})])
@@ -179,7 +179,7 @@ def test_order_depends_on_priority_and_not_on_the_origin(environment: Environmen
     script = """
         import itertools
         from hookbus import HookBus
-        from hookbus.runfile.builder import build_hook
+        from hookbus._config.hooks import build_hook
         answer = []
         for numbers in itertools.permutations((10, 20, 30)):
             bus = HookBus()
@@ -202,7 +202,7 @@ def test_broken_optional_packages_are_not_imported(bare_environment: Environment
         (broken / f"{name}.py").write_text("raise ImportError('broken here')\n")
     script = """
         import hookbus
-        from hookbus.config import parse_config
+        from hookbus._config.load import parse_config
         from hookbus.testing import fake_training
         everything = [getattr(hookbus, name) for name in hookbus.__all__]
         outcome = fake_training(epochs=1).run.outcome

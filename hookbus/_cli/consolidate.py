@@ -24,7 +24,7 @@ def consolidate(path: Path, output: Path | None = None) -> Path:
 
     Raises:
         CheckpointError: If the generation does not exist, or if the file already exists or cannot be written.
-        CheckpointDamaged: If a checksum of the generation does not match.
+        CheckpointCorruptedError: If a checksum of the generation does not match.
     """
     path = resolve_path(path)
     directory = path if path.is_dir() else resolve_pointer(path, load_file_on_meta(path))

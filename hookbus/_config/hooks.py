@@ -114,7 +114,7 @@ def get_hook_class(name: str) -> type:
         The class.
 
     Raises:
-        PluginNotFound, PluginClash, PluginVersionError, PluginImportError: If the lookup fails, see
+        PluginNotFoundError, PluginConflictError, PluginVersionError, PluginImportError: If the lookup fails, see
             `hookbus.discovery`.
         PluginError: If the object is not a hook class.
     """
