@@ -14,6 +14,9 @@ from hookbus.errors import ConfigError, format_error, suggest_names
 
 __all__ = ["describe_error", "import_string", "require_library", "resolve_import", "suggest_if_close"]
 
+PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(__file__))
+"""Directory of the package hookbus, whose errors are described without a location."""
+
 
 def import_string(path: str) -> Any:
     """Import the object that an import string refers to. The current directory is searched as well.
@@ -49,7 +52,7 @@ def resolve_import(value: object) -> Any:
     Validator of settings that accept either an object or its import string.
 
     Args:
-        value: An import string in the form that `import_path` accepts, or the object itself.
+        value: An import string in the form that `import_string` accepts, or the object itself.
 
     Returns:
         The imported object, or `value` if it is not a string.
@@ -82,7 +85,7 @@ def suggest_if_close(name: str, known: Iterable[str]) -> str:
 
 
 def _is_installed(filename: str) -> bool:
-    if filename.startswith(("<frozen", os.path.dirname(__file__))) or "site-packages" in filename:
+    if filename.startswith(("<frozen", PACKAGE_DIRECTORY)) or "site-packages" in filename:
         return True
     return any(filename.startswith(path) for path in sysconfig.get_paths().values())
 
@@ -101,8 +104,5 @@ def require_library(hook: str, library: str, install: str) -> None:
     try:
         importlib.import_module(library)
     except Exception as error:
-        raise ConfigError(
-            [
-                f"{hook}: the required module {library} cannot be imported: {describe_error(error)}. Run: pip install {install}"
-            ]
-        ) from error
+        message = f"{hook}: the required module {library} cannot be imported: {describe_error(error)}."
+        raise ConfigError([f"{message} Run: pip install {install}"]) from error

@@ -104,5 +104,5 @@ def test_error_in_hookbus_has_no_location() -> None:
     from hookbus._training.eval_metrics import build_metrics
     from hookbus.errors import ConfigError
 
-    with pytest.raises(ConfigError, match=r"and 'out_features'\. Name a function"):
+    with pytest.raises(ConfigError, match=r"and 'out_features'\. Use a function"):
         build_metrics(["torch.nn:Linear"])

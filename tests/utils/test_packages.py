@@ -73,15 +73,15 @@ def test_distribution_of_a_library_is_found_by_its_module() -> None:
 
 
 SCRIPT = """
-    from hookbus import _packages
-    from hookbus.runfile.builder import build_hook
+    from hookbus._config.hooks import build_hook
+    from hookbus._utils import packages
     hook = build_hook({"type": "render"})
-    specs = lambda *of: [spec.__name__ for spec in _packages.point_specs(*of)]
+    specs = lambda *of: [spec.__name__ for spec in packages.load_point_specs(*of)]
     answer = {
-        "package": _packages.package_of(hook),
-        "entry point": _packages.entry_point_of(type(hook)),
-        "by entry point": sorted(_packages.class_of_entry("render")),
-        "by class": sorted(_packages.class_of_entry("RenderHook")),
+        "package": packages.package_label(hook),
+        "entry point": packages.get_entry_point_name(type(hook)),
+        "by entry point": sorted(packages.hook_names_of_entry("render")),
+        "by class": sorted(packages.hook_names_of_entry("RenderHook")),
         "points by name": specs({"after_render"}),
         "points by module": specs((), "acme_render.inner"),
         "other points": specs({"after_nothing"}, "acme_hooks"),

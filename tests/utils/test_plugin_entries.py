@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 LISTED = """
     import os, warnings
-    from hookbus.config import parse_config
-    from hookbus._plugin_entries import short_names
+    from hookbus._config.load import parse_config
+    from hookbus._utils.plugin_entries import short_names
     from hookbus.discovery import list_entries
     warnings.simplefilter("ignore")
     names = list(short_names(list_entries()).values())
