@@ -62,10 +62,10 @@ _HOMES = {
     "hookimpl": "_events.markers",
     "hookspec": "_events.markers",
     "import_string": "_utils.imports",
-    "resolve_import": "_utils.imports",
     "last": "_events.schedules",
     "load_config": "_config.load",
     "once": "_events.schedules",
+    "resolve_import": "_utils.imports",
 }
 _WITH_TORCH = ("Splits", "Trainer", "WriterHook")
 __all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch

@@ -272,7 +272,7 @@ class TestTest:
             from pathlib import Path
 
             from hookbus import Hook
-            from hookbus.state import write_checkpoint
+            from hookbus.checkpoint.state import write_checkpoint
 
             class Elsewhere(Hook):
                 def before_run(self, run):
@@ -602,7 +602,7 @@ def test_narrow_terminal_does_not_break_names(project: Project, arguments: list[
 
 IMPORTS = """
     import contextlib, io, sys
-    from hookbus.cli import app
+    from hookbus._cli.app import app
     from hookbus.discovery import list_entries
     answer = {}
     for command in (["hooks"], ["points"], ["points", "--json"]):

@@ -37,7 +37,7 @@ def test_known_blocked_names_do_not_warn(monkeypatch: pytest.MonkeyPatch, blocke
 def test_blocked_hook_of_a_run_file_is_skipped_with_a_warning(environment: Environment) -> None:
     script = """
         import warnings
-        from hookbus.config import load_config
+        from hookbus import load_config
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             config = load_config({"hooks": ["greet", {"type": "twin-one/twin"}]})

@@ -336,7 +336,7 @@ class TestHooks:
 
     def test_disabled_hook_may_be_missing(self, bare_environment: Any) -> None:
         script = """
-            from hookbus.config import parse_config
+            from hookbus._config.load import parse_config
             off = {"type": "EMAHook", "enabled": False}
             answer = [parse_config({"hooks": hooks})[1] for hooks in ([off], {"wandb": None}, {"wandbb": None})]
         """

@@ -389,7 +389,7 @@ class AliasingTheMomentum(AliasingTheWeights):
 def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Undo the changes that a faulty hook makes to the process."""
     monkeypatch.setenv("A_VARIABLE_OF_THE_USER", "original")
-    monkeypatch.setattr("hookbus.testing.leaks.PATIENCE", 0.2)
+    monkeypatch.setattr("hookbus.testing.leaks.TIMEOUT_S", 0.2)
     handler = signal.getsignal(signal.SIGUSR2)
     yield
     signal.signal(signal.SIGUSR2, handler)
