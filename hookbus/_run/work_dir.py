@@ -1,11 +1,8 @@
-"""Work directory of a run: lock, status file, configuration and registered outputs."""
+"""Work directory of a run: status file, configuration and registered outputs."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
-import logging
 import os
 import shutil
 import socket
@@ -18,47 +15,34 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from hookbus._run.directory_lock import (
+    acquire_lock,
+    get_reason,
+    get_write_error,
+    not_lockable_error,
+    not_writable_error,
+    release_lock,
+    warn_if_unsupported,
+)
 from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_temporary_files, write_json, written_by
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
-__all__ = ["STATUS", "WorkDir", "acquire", "get_write_error", "parse_resume", "preview", "read_status"]
+__all__ = ["STATUS", "WorkDir", "acquire", "parse_resume", "preview", "read_status"]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
 """Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one."""
 
 CONFIG = "config.yaml"
-LOCK = ".lock"
 OUTPUTS = ".made"
 """File that lists the outputs of runs in the work directory, one per line."""
 
 DIRECTORIES = ("checkpoints", "logs", "visualization")
 
-LOCKED_BY_OTHERS = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
-LOCKS_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
-"""Errors of `flock` on file systems without locks: NFS without a lock daemon, Lustre without `-o flock`, FUSE."""
 
 MAX_LOCKED_NEW_DIRECTORIES = 16
 """Number of newly created siblings that may turn out to be locked before the search for a free one fails."""
-
-_logger = logging.getLogger("hookbus")
-
-_locks: set[int] = set()
-"""File descriptors of the locks of this process."""
-
-_unsupported: dict[int, str] = {}
-"""Descriptors of lock files without a lock, and the reason of the system."""
-
-
-# A lock of `flock` belongs to the open file, which a fork shares: it is released when all copies are closed.
-def _release_after_fork() -> None:
-    """Close the locks in a forked child, such as a data worker, which may outlive this process."""
-    while _locks:
-        os.close(_locks.pop())
-
-
-os.register_at_fork(after_in_child=_release_after_fork)
 
 
 class WorkDir:
@@ -184,7 +168,7 @@ class WorkDir:
     def release(self) -> None:
         """Release the lock of the directory. Idempotent."""
         if self._lock is not None:
-            _unlock(self._lock)
+            release_lock(self._lock)
             self._lock = None
 
 
@@ -246,13 +230,13 @@ def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked:
     Raises:
         WorkDirError: If the directory cannot be written, or an active run has locked it.
     """
-    lock = None if locked else _lock(directory, needed=True, label="directory", setting="out_dir")
+    lock = None if locked else acquire_lock(directory, needed=True, label="directory", setting="out_dir")
     if lock is not None:
-        _warn_if_unsupported(lock, directory)
+        warn_if_unsupported(lock, directory)
     remove_temporary_files(directory, run)
     if removed:
         _remove_run_files(directory, removed)
-    return partial(_unlock, lock) if lock is not None else lambda: None
+    return partial(release_lock, lock) if lock is not None else lambda: None
 
 
 def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
@@ -267,34 +251,9 @@ def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tup
     try:
         target = next(candidate for candidate in _candidates(path) if any_run or not (candidate / STATUS).exists())
     except OSError as error:
-        return path, str(_not_writable_error(path, _get_reason(error)))
+        return path, str(not_writable_error(path, get_reason(error)))
     reason = get_write_error(target)
-    return target, str(_not_writable_error(target, reason)) if reason else ""
-
-
-def get_write_error(path: Path) -> str:
-    """Return why a directory cannot be written or created, without writing to it; "" if it can."""
-    try:
-        os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
-        parent = next(ancestor for ancestor in (path, *path.absolute().parents) if ancestor.exists())
-    except (OSError, ValueError) as error:
-        return _get_reason(error)
-    if not parent.is_dir():
-        return f"{parent} is not a directory"
-    return "" if os.access(parent, os.W_OK) else f"no write permission in {parent}"
-
-
-def _get_reason(error: OSError | ValueError) -> str:
-    """Return the reason of an error of the system, or of a ValueError about an invalid character in a path."""
-    return str(error.strerror if isinstance(error, OSError) else error)
-
-
-def _not_writable_error(
-    path: Path, reason: str, label: str = "work directory", setting: str = "work_dir"
-) -> WorkDirError:
-    """Return the error of a directory that cannot be written."""
-    shown = path if str(path).isprintable() else repr(str(path))
-    return WorkDirError(f"The {label} {shown} cannot be written: {reason}. Set another {setting}.")
+    return target, str(not_writable_error(target, reason)) if reason else ""
 
 
 def _candidates(path: Path) -> Iterator[Path]:
@@ -321,87 +280,20 @@ def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, int]:
     locked_new = 0
     for target in _candidates(path):
         is_new = not os.path.lexists(target)
-        lock = _lock(target, needed=any_run)
+        lock = acquire_lock(target, needed=any_run)
         # Checked with the lock: a run that starts at the same time may have written its status in the meantime.
         if lock is not None and (any_run or not (target / STATUS).exists()):
-            _warn_if_unsupported(lock, target)
+            warn_if_unsupported(lock, target)
             return target, lock
         if lock is not None:
-            _unlock(lock)
+            release_lock(lock)
         elif is_new:
             # Another process may lock a new directory first, but not time after time.
             locked_new += 1
             if locked_new == MAX_LOCKED_NEW_DIRECTORIES:
                 reason = f"the file system reports {locked_new} new directories as locked by other processes"
-                raise _not_lockable_error(path, reason, "work directory", "work_dir")
+                raise not_lockable_error(path, reason, "work directory", "work_dir")
     raise AssertionError  # the candidates do not end
-
-
-def _lock(path: Path, *, needed: bool, label: str = "work directory", setting: str = "work_dir") -> int | None:
-    """Lock a directory.
-
-    Args:
-        path: Directory; created if it is missing.
-        needed: Whether a lock of another process is an error.
-        label: Kind of directory, for messages.
-        setting: Setting that names the directory, for messages.
-
-    Returns:
-        The descriptor of the lock file, which is unlocked if the file system does not support locks; None if another
-        process has locked the directory.
-
-    Raises:
-        WorkDirError: If the directory cannot be written or locked.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except (OSError, ValueError) as error:
-        raise _not_writable_error(path, _get_reason(error), label, setting) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in LOCKED_BY_OTHERS:
-            owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-            os.close(descriptor)
-            if needed:
-                raise WorkDirError(
-                    f"The {label} {path} is in use by an active run ({owner}). Stop that run, or set another {setting}."
-                ) from None
-            return None
-        if error.errno not in LOCKS_UNSUPPORTED:
-            os.close(descriptor)
-            raise _not_lockable_error(path, _get_reason(error), label, setting) from error
-        _unsupported[descriptor] = _get_reason(error)
-    # The content is informative only; the lock is that of the system, which is released when the process ends.
-    _locks.add(descriptor)
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
-    return descriptor
-
-
-def _warn_if_unsupported(lock: int, path: Path) -> None:
-    """Log a warning if the file system of a directory does not support locks."""
-    if lock in _unsupported:
-        _logger.warning(
-            "%s: the file system does not support locks (%s), so concurrent runs in this directory cannot be "
-            "detected. Start only one run at a time in it.",
-            path,
-            _unsupported[lock],
-        )
-
-
-def _not_lockable_error(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
-    """Return the error of a directory that cannot be locked."""
-    return WorkDirError(f"The {label} {path} cannot be locked: {reason}. Set another {setting}.")
-
-
-def _unlock(descriptor: int) -> None:
-    """Release a lock. Idempotent."""
-    if descriptor in _locks:  # a forked child has closed its descriptors already
-        _locks.remove(descriptor)
-        _unsupported.pop(descriptor, None)
-        os.close(descriptor)
 
 
 def _remove_run(path: Path, run: str) -> list[Path]:

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hookbus._run.directory_lock import get_write_error
 from hookbus._run.resume import check_checkpoints, get_checkpoint_directory
-from hookbus._run.work_dir import get_write_error, read_status
+from hookbus._run.work_dir import read_status
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.load import check_compatible, load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.state import (
