@@ -476,7 +476,7 @@ class TestResume:
 
 
 class DelayedSaver(Hook):
-    """Saver that requests a save of the best in the first epoch and writes it in `catch_up`."""
+    """Saver that requests a save of the best in the first epoch and writes it in `wait_for_pending`."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -496,7 +496,7 @@ class DelayedSaver(Hook):
     def write(self, run: Run, checkpoint: dict[str, Any]) -> None:
         self.checkpoint = {"state_dict": {"weight": run.weights.raw()["weight"].clone()}}
 
-    def catch_up(self, run: Run) -> None:
+    def wait_for_pending(self, run: Run) -> None:
         write_checkpoint(self.path, self.checkpoint, 1)
 
 

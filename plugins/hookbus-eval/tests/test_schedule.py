@@ -16,13 +16,13 @@ class Number:
     def __init__(self, number: int) -> None:
         self._number = number
 
-    def counts(self, unit: Unit | None) -> bool:
+    def is_counted(self, unit: Unit | None) -> bool:
         return True
 
-    def number(self, unit: Unit | None) -> int:
+    def current(self, unit: Unit | None) -> int:
         return self._number
 
-    def span(self, unit: Unit | None) -> tuple[int, int]:
+    def range(self, unit: Unit | None) -> tuple[int, int]:
         return self._number, self._number
 
     def limit(self, unit: Unit | None) -> int | None:

@@ -170,7 +170,8 @@ class TestReading:
     def test_gradients_of_other_steps_are_not_measured(self, monkeypatch):
         measured = []
         monkeypatch.setattr(
-            "hookbus_gradient_flow.hook.measure", lambda *args: measured.append(args) or compute_gradient_stats(*args)
+            "hookbus_gradient_flow.hook.compute_gradient_stats",
+            lambda *args: measured.append(args) or compute_gradient_stats(*args),
         )
         make_trainer([1] * 9, [GradientFlowHook(frequency=4)]).fit()
         assert len(measured) == 2

@@ -124,7 +124,7 @@ def test_ticker_calls_the_function_until_stopped_and_joins_its_thread() -> None:
 
 FORK_SCRIPT = """
     import os, threading
-    from hookbus_logger.bar import Ticker
+    from hookbus_logger.progress_bar import Ticker
 
     lock, ticked = threading.Lock(), threading.Event()
 
