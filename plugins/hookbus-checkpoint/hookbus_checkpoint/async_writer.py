@@ -35,12 +35,12 @@ class AsyncWriter:
 
     Args:
         name: the name of the checkpoint hook.
-        catch_up: called with the run after an iteration in which a save was completed.
+        on_save_done: called with the run after an iteration in which a save was completed.
         overlap: whether to copy during the next forward and backward.
     """
 
-    def __init__(self, name: str, catch_up: Callable[[Run], None], *, overlap: bool) -> None:
-        self._name, self._catch_up, self._overlap = f"{name}.background", catch_up, overlap
+    def __init__(self, name: str, on_save_done: Callable[[Run], None], *, overlap: bool) -> None:
+        self._name, self._on_save_done, self._overlap = f"{name}.background", on_save_done, overlap
         self._snapshot, self._stable = Snapshot(), StableTensors()
         # One worker: saves are written in order, and never two at a time.
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
@@ -152,7 +152,7 @@ class AsyncWriter:
 
     def _poll(self, run: Run) -> None:
         if self._writing is not None and self._writing.done():
-            self._catch_up(run)
+            self._on_save_done(run)
 
     def _before_optimizer_step(self, run: Run) -> None:
         self._copied.wait()

@@ -31,7 +31,7 @@ def get_memory(tensor: Tensor) -> Memory:
         tensor: any tensor.
 
     Returns:
-        The memory, or `NOWHERE` for empty, sharded, sparse, quantized, conjugated and negated tensors.
+        The memory, or `NO_MEMORY` for empty, sharded, sparse, quantized, conjugated and negated tensors.
     """
     # A DTensor is a wrapper around its local shard and has no storage itself.
     if hasattr(tensor, "device_mesh"):
@@ -76,7 +76,7 @@ class Snapshot:
         self._buffers = self._copying.used
 
     def release_originals(self) -> None:
-        """Release the original tensors. `stayed` must not be called afterwards."""
+        """Release the original tensors. `is_unchanged` must not be called afterwards."""
         self._copying.copied.clear()
 
     def is_unchanged(self) -> bool:

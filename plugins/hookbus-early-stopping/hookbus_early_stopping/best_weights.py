@@ -57,10 +57,10 @@ class BestWeights:
             path = None
         if path is None:
             return None
-        catch_up = getattr(run.get("checkpoint_saver"), "wait_for_pending", None)
-        if catch_up is not None:
+        wait_for_pending = getattr(run.get("checkpoint_saver"), "wait_for_pending", None)
+        if wait_for_pending is not None:
             # With `async_save` the file may still be in progress on the writer thread.
-            catch_up(run)
+            wait_for_pending(run)
         checkpoint = read_checkpoint(path)
         return cls(checkpoint["state_dict"], checkpoint.get("ema_state_dict"))
 

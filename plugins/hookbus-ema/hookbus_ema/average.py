@@ -227,8 +227,8 @@ class _Group(NamedTuple):
 
     Attributes:
         averages, weights: tensors in the same order.
-        staging: preallocated copies of the weights on the device and with the dtype of the averages; None if the weights
-            have the same device and dtype.
+        staging: preallocated copies of the weights on the device and with the dtype of the averages; None if the
+            weights have the same device and dtype.
     """
 
     averages: list[Tensor]

@@ -60,8 +60,9 @@ class GradientFlowHook(Hook):
         parameters = _get_parameters(run.model)
         _, unknown = match_targets(parameters, self.config.targets)
         if unknown:
+            paths = list_paths(parameters)
             raise ConfigError(
-                f"`targets`: {target!r} matches no parameter of the model.{suggest_names(target, list_paths(parameters))}"
+                f"`targets`: {target!r} matches no parameter of the model.{suggest_names(target, paths)}"
                 for target in unknown
             )
 

@@ -1,7 +1,7 @@
 """Gradient statistics: mean and maximum of the absolute values, and L2 norm, per parameter.
 
-The statistics are computed on the device of the gradients; `Reading.take` copies those of all parameters to the host at
-once. Usable without hookbus.
+The statistics are computed on the device of the gradients; `GradientStats.to_host` copies those of all parameters to
+the host at once. Usable without hookbus.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GradientStats:
         names: Names of the parameters that have a gradient.
         missing: Names of the parameters that require a gradient and have none.
         sizes: Number of elements of each parameter in `names`.
-        row_indices: Index into `names` of each row of `numbers`.
+        row_indices: Index into `names` of each row of `norms`.
         norms: Tensor of shape (len(names), 3): sum and maximum of the absolute values, and L2 norm; None if `names`
             is empty.
     """
@@ -78,8 +78,8 @@ def compute_gradient_stats(parameters: Mapping[str, Tensor], scale: Tensor | Non
     # The size of the parameter, not of the gradient: a sparse gradient has fewer values.
     sizes = [trainable[name].numel() for name in by_name]
     gradients, groups = list(by_name.values()), _group_by_dtype(by_name.values())
-    numbers = _compute_norms([[gradients[i] for i in group] for group in groups], scale) if groups else None
-    return GradientStats(list(by_name), missing, sizes, [i for group in groups for i in group], numbers)
+    norms = _compute_norms([[gradients[i] for i in group] for group in groups], scale) if groups else None
+    return GradientStats(list(by_name), missing, sizes, [i for group in groups for i in group], norms)
 
 
 def get_loss_scale(scaler: Any, parameters: Mapping[str, Tensor]) -> Tensor | None:
@@ -117,8 +117,8 @@ def _group_by_dtype(gradients: Iterable[Tensor]) -> list[list[int]]:
 def _compute_norms(groups: Sequence[list[Tensor]], scale: Tensor | None) -> Tensor:
     """Return the norms of all groups, of shape (number of gradients, 3), on the device of the first gradient."""
     device = groups[0][0].device
-    numbers = torch.cat([_to_device(device, _compute_group_norms(group)) for group in groups])
-    return numbers if scale is None else numbers / _to_device(device, scale)
+    norms = torch.cat([_to_device(device, _compute_group_norms(group)) for group in groups])
+    return norms if scale is None else norms / _to_device(device, scale)
 
 
 def _to_device(device: torch.device, value: Tensor) -> Tensor:

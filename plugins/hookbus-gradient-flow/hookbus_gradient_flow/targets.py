@@ -38,7 +38,7 @@ def select_parameters(parameters: Mapping[str, T], targets: Sequence[str]) -> di
 
     Args:
         parameters: Parameters by full name; a shared parameter has multiple names.
-        targets: Targets as for `resolve`.
+        targets: Targets as for `match_targets`.
 
     Returns:
         The selected parameters, each by the first of its names that matches.

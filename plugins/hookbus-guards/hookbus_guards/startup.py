@@ -64,9 +64,9 @@ class StartupCheckHook(Hook):
         invalid = invalid_labels(get_targets(batch), self._num_classes, self.config.ignore_index)
         if invalid:
             raise LoopError(
-                f"The batch of iteration {run.clock.current('iter')} contains labels outside the valid class range 0 to "
-                f"{self._num_classes - 1}, got {_format_items(invalid)}. Correct the labels, set `num_classes`, or set "
-                f"`ignore_index` (currently {self.config.ignore_index})."
+                f"The batch of iteration {run.clock.current('iter')} contains labels outside the valid class range 0 "
+                f"to {self._num_classes - 1}, got {_format_items(invalid)}. Correct the labels, set `num_classes`, or "
+                f"set `ignore_index` (currently {self.config.ignore_index})."
             )
 
     @hookimpl(when=once())
@@ -122,9 +122,9 @@ def _check_optimizer(model: nn.Module, optimizer: Any) -> None:
     if missing:
         raise ConfigError(
             [
-                f"The optimizer is missing {len(missing)} trainable parameters of the model: {_format_items(missing)}. Create "
-                "the optimizer with model.parameters() after the last change of the model, or freeze these parameters "
-                "with requires_grad_(False)."
+                f"The optimizer is missing {len(missing)} trainable parameters of the model: "
+                f"{_format_items(missing)}. Create the optimizer with model.parameters() after the last change of the "
+                "model, or freeze these parameters with requires_grad_(False)."
             ]
         )
 

@@ -102,8 +102,8 @@ class JsonLines:
         """Remove the rows that do not match a predicate.
 
         Args:
-            predicate: Predicate called with the number of a row, counted from 0, and the row; {} for a line that is not a
-                JSON object.
+            predicate: Predicate called with the number of a row, counted from 0, and the row; {} for a line that is
+                not a JSON object.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)
         remaining = [line for number, line in enumerate(lines) if predicate(number, _parse_row(line))]

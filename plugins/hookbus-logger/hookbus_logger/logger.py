@@ -133,8 +133,9 @@ class LoggerHook(MetricRecorder):
         clock = run.clock
         if not self.config.by_epoch:
             return f"iteration {format_count(run.iters_done, clock.limit('iter'))}"
+        epoch = format_count(get_epoch(run), run.max_epochs)
         position = format_count(clock.epoch_iter + 1, clock.epoch_length)
-        return f"epoch {format_count(get_epoch(run), run.max_epochs)}  {'iteration ' * (clock.epoch_length is None)}{position}"
+        return f"epoch {epoch}  {'iteration ' * (clock.epoch_length is None)}{position}"
 
     def _print_results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
         epoch = f"epoch {format_count(get_epoch(run), run.max_epochs)}"

@@ -68,7 +68,7 @@ class Target:
 
     @property
     def owner_file(self) -> Path:
-        """File that contains the value of the tag `OWNER`, which finds a run whose ID is not stored yet."""
+        """File that contains the value of the tag `OWNER_TAG`, which finds a run whose ID is not stored yet."""
         return self.directory / "owner"
 
     @property

@@ -32,7 +32,7 @@ def update_teacher(tensor_pairs: list[tuple[Tensor, Tensor]], share: float) -> N
     """Update the teacher in place: `teacher = (1 - share) * teacher + share * student`.
 
     Args:
-        tensor_pairs: Pairs returned by `pairs`.
+        tensor_pairs: Pairs returned by `match_tensors`.
         share: Weight of the student, between 0 and 1. Integer tensors are copied, and all tensors if `share` is 1.
     """
     for teacher, student in tensor_pairs:
