@@ -1,4 +1,4 @@
-"""Collectives with one process; `distributed/test_ranks.py` tests them with multiple processes."""
+"""Collectives with one process; `tests/distributed/test_process_collectives.py` tests them with multiple processes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class TestMultipleRanks:
             ranks.call_on_main("a.pth", raise_corrupted)
         error = ranks.sent[1]
         assert type(error) is CheckpointError
-        assert str(error) == "rank 0 failed in 'a.pth': CheckpointDamaged: a.pth: corrupted"
+        assert str(error) == "rank 0 failed in 'a.pth': CheckpointCorruptedError: a.pth: corrupted"
 
 
 class GatherIterations(Hook):
