@@ -1,9 +1,9 @@
 """Plugin discovery through entry points, metadata first.
 
-1. `offers`: Read the entry points of the installed packages from their metadata. Nothing is imported.
-2. `find`: Select the entry of a requested name, unless `HOOKBUS_BLOCK=a,b` lists it.
+1. `list_entries`: Read the entry points of the installed packages from their metadata. Nothing is imported.
+2. `find_entry`: Select the entry of a requested name, unless `HOOKBUS_BLOCK=a,b` lists it.
 3. `check_version`: Check the hookbus version that the package requires against the running version.
-4. `load`: Import the plugin.
+4. `load_entry`: Import the plugin.
 
 An installed plugin is never registered automatically.
 """
@@ -41,7 +41,7 @@ def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
                     entry.name, split_entry_point(entry)[1], normalize_name(entry.dist.name), entry.dist.version, entry
                 )
             )
-    return sorted(entries, key=lambda offer: (offer.name, offer.package))
+    return sorted(entries, key=lambda plugin: (plugin.name, plugin.package))
 
 
 def find_entry(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> PluginEntry:
@@ -61,28 +61,28 @@ def find_entry(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Plugi
         PluginError: If `HOOKBUS_BLOCK` blocks the name.
     """
     installed = list_entries(group)
-    matching = [offer for offer in installed if offer.matches(name)]
-    free = [offer for offer in matching if not offer.blocked]
+    matching = [plugin for plugin in installed if plugin.matches(name)]
+    free = [plugin for plugin in matching if not plugin.blocked]
     if not matching:
-        aliases = [alias for offer in installed for alias in (offer.name, offer.class_name)]
+        aliases = [alias for plugin in installed for alias in (plugin.name, plugin.class_name)]
         raise PluginNotFoundError(explain_missing(name, kind, aliases))
     if not free:
         raise PluginError(f"The {kind} {name!r} is blocked by {BLOCK_VARIABLE}={os.environ.get(BLOCK_VARIABLE)}.")
     # Two entry points of one package may be aliases of the same class.
-    if len({(offer.package, offer.entry.value) for offer in free}) > 1:
-        packages = " and ".join(f"{offer.package} {offer.version}" for offer in free)
-        choices = " or ".join(repr(offer.full_name) for offer in free)
+    if len({(plugin.package, plugin.entry.value) for plugin in free}) > 1:
+        packages = " and ".join(f"{plugin.package} {plugin.version}" for plugin in free)
+        choices = " or ".join(repr(plugin.full_name) for plugin in free)
         raise PluginConflictError(
             f"The {kind} {name!r} is published by {packages}. Use one of the full names: {choices}."
         )
     return free[0]
 
 
-def check_version(offer: PluginEntry) -> None:
+def check_version(plugin: PluginEntry) -> None:
     """Raise if the package of an entry does not accept the running version of hookbus.
 
     Args:
-        offer: The entry.
+        plugin: The entry.
 
     Raises:
         PluginVersionError: If the package requires another version.
@@ -90,8 +90,8 @@ def check_version(offer: PluginEntry) -> None:
     # Imported here to keep `import hookbus` and `hookbus hooks` fast.
     from packaging.requirements import InvalidRequirement, Requirement
 
-    assert offer.entry.dist is not None
-    for text in offer.entry.dist.requires or ():
+    assert plugin.entry.dist is not None
+    for text in plugin.entry.dist.requires or ():
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
@@ -100,16 +100,16 @@ def check_version(offer: PluginEntry) -> None:
             continue
         if not requirement.specifier.contains(hookbus.__version__, prereleases=True):
             raise PluginVersionError(
-                f"{offer.package} {offer.version} requires hookbus{requirement.specifier}, but hookbus "
-                f"{hookbus.__version__} is installed. Run: pip install --upgrade hookbus {offer.package}"
+                f"{plugin.package} {plugin.version} requires hookbus{requirement.specifier}, but hookbus "
+                f"{hookbus.__version__} is installed. Run: pip install --upgrade hookbus {plugin.package}"
             )
 
 
-def load_entry(offer: PluginEntry) -> Any:
+def load_entry(plugin: PluginEntry) -> Any:
     """Import the object that an entry refers to, after checking the required hookbus version.
 
     Args:
-        offer: The entry.
+        plugin: The entry.
 
     Returns:
         The imported object.
@@ -118,13 +118,13 @@ def load_entry(offer: PluginEntry) -> Any:
         PluginVersionError: If the package requires another version of hookbus.
         PluginImportError: If the import fails. The message contains the cause.
     """
-    check_version(offer)
+    check_version(plugin)
     try:
-        return offer.entry.load()
+        return plugin.entry.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
         raise PluginImportError(
-            f"{offer.package} {offer.version} publishes {offer.name!r}, but {offer.entry.value} cannot be imported: "
-            f"{describe_error(error)}. Repair or remove the package (`hookbus doctor` lists all broken packages)."
+            f"{plugin.package} {plugin.version} publishes {plugin.name!r}, but {plugin.entry.value} cannot be "
+            f"imported: {describe_error(error)}. Repair or remove the package (`hookbus doctor` lists all broken packages)."
         ) from error

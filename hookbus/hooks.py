@@ -20,4 +20,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from hookbus.discovery import list_entries
 
-    return sorted({offer.class_name for offer in list_entries()})
+    return sorted({plugin.class_name for plugin in list_entries()})

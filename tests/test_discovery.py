@@ -119,7 +119,7 @@ def test_installed_hook_is_neither_imported_nor_registered(environment: Environm
         from hookbus.discovery import list_entries
         config = load_config({"hooks": [{"type": "greet"}]})
         defaults = [type(hook).__module__ for hook in get_default_hooks()]
-        ours = {offer.entry.module for offer in list_entries()}
+        ours = {plugin.entry.module for plugin in list_entries()}
         answer = {
             "hooks": [hook.name for hook in config.build_hooks()],
             "defaults": defaults,

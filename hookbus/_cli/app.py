@@ -142,7 +142,7 @@ def points(json_: Json = False) -> None:
         from hookbus.lifecycle import POINTS
 
         aliases = {name: [alias for alias, point in POINT_ALIASES.items() if point == name] for name in POINTS}
-        more = {offer.name: f"{offer.package} {offer.version}" for offer in list_entries(POINTS_GROUP)}
+        more = {plugin.name: f"{plugin.package} {plugin.version}" for plugin in list_entries(POINTS_GROUP)}
         if json_:
             own = {
                 p.name: {"args": ["run", *p.args], "unit": p.unit, "aliases": aliases[p.name], "doc": p.doc}

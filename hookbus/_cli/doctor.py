@@ -24,10 +24,10 @@ IMPORTED_MESSAGE = "hookbus: imported"
 PROBE = f"""
 import sys
 from hookbus import discovery
-offer = next(o for o in discovery.list_entries() if o.full_name == sys.argv[1])
-hook = offer.entry.load()
+plugin = next(o for o in discovery.list_entries() if o.full_name == sys.argv[1])
+hook = plugin.entry.load()
 if not isinstance(hook, type):
-    sys.exit(f"{{offer.entry.value}} should be a hook class, got {{hook!r}}")
+    sys.exit(f"{{plugin.entry.value}} should be a hook class, got {{hook!r}}")
 print({IMPORTED_MESSAGE!r})
 """
 
@@ -58,31 +58,31 @@ def check_installed_hooks() -> Iterator[HookHealth]:
     names = short_names(discovery.list_entries())
     # The threads only wait for the processes, so the GIL does not limit them.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for (offer, name), problem in zip(names.items(), pool.map(_check_offer, names), strict=True):
-            problem = problem or _find_conflict(offer, list(names))
-            yield HookHealth(name, f"{offer.package} {offer.version}", not problem, problem)
+        for (plugin, name), problem in zip(names.items(), pool.map(_check_plugin, names), strict=True):
+            problem = problem or _find_conflict(plugin, list(names))
+            yield HookHealth(name, f"{plugin.package} {plugin.version}", not problem, problem)
     for package, flaw in broken_distributions().items():
         yield HookHealth("", package, False, f"its entry points cannot be read: {flaw}; reinstall the package")
 
 
-def _check_offer(offer: PluginEntry) -> str:
+def _check_plugin(plugin: PluginEntry) -> str:
     try:
-        discovery.check_version(offer)
+        discovery.check_version(plugin)
     except PluginVersionError as error:
         return str(error)
-    return _try_import(offer)
+    return _try_import(plugin)
 
 
-def _find_conflict(offer: PluginEntry, entries: list[PluginEntry]) -> str:
-    others = [entry.package for entry in entries if entry.name == offer.name and entry.package != offer.package]
+def _find_conflict(plugin: PluginEntry, entries: list[PluginEntry]) -> str:
+    others = [entry.package for entry in entries if entry.name == plugin.name and entry.package != plugin.package]
     if not others:
         return ""
-    return f"{', '.join(others)} also publishes {offer.name!r}; use {offer.full_name!r} in run files"
+    return f"{', '.join(others)} also publishes {plugin.name!r}; use {plugin.full_name!r} in run files"
 
 
-def _try_import(offer: PluginEntry) -> str:
+def _try_import(plugin: PluginEntry) -> str:
     """Import a hook in a separate process. Returns the reason if the import fails, else ""."""
-    command = [sys.executable, "-W", "ignore", "-c", PROBE, offer.full_name]
+    command = [sys.executable, "-W", "ignore", "-c", PROBE, plugin.full_name]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

@@ -75,16 +75,16 @@ def _key(names: list[str]) -> str:
 def _build_branches() -> tuple[list[Branch], list[str]]:
     """Return the branches of the importable hooks that are not blocked, and the errors of the others."""
     branches, problems = [], []
-    for offer, name in short_names(discovery.list_entries()).items():
-        if offer.blocked:
+    for plugin, name in short_names(discovery.list_entries()).items():
+        if plugin.blocked:
             continue
         try:
-            cls = get_hook_class(offer.full_name)
+            cls = get_hook_class(plugin.full_name)
         except PluginError as error:
             problems.append(str(error))
             continue
-        is_alone = name == offer.name
-        branches.append(_build_branch([name, *offer.names] if is_alone else [name], cls))
+        is_alone = name == plugin.name
+        branches.append(_build_branch([name, *plugin.names] if is_alone else [name], cls))
     branches += [_build_branch([name], get_hook_class(name)) for name in HOOKS]
     return branches, problems
 

@@ -20,16 +20,16 @@ BLOCKABLE_GROUPS = (HOOKS_GROUP, MODELS_GROUP, DATASETS_GROUP)
 def is_blocked(name: str) -> bool:
     """Return whether `HOOKBUS_BLOCK` blocks every installed hook of a name."""
     # The metadata of the installed packages is read only if a name is blocked.
-    matching = [offer for offer in list_entries() if offer.matches(name)] if blocked_names() else []
-    return bool(matching) and all(offer.blocked for offer in matching)
+    matching = [plugin for plugin in list_entries() if plugin.matches(name)] if blocked_names() else []
+    return bool(matching) and all(plugin.blocked for plugin in matching)
 
 
 def warn_of_unknown_blocks() -> None:
     """Warn about each name in `HOOKBUS_BLOCK` that is neither an installed plugin nor a hook of the hookbus project."""
     blocked = blocked_names()
-    installed = [offer for group in BLOCKABLE_GROUPS if blocked for offer in list_entries(group)]
+    installed = [plugin for group in BLOCKABLE_GROUPS if blocked for plugin in list_entries(group)]
     for name in blocked:
-        if get_publishing_package(name) is None and not any(offer.matches(name) for offer in installed):
-            hint = suggest_if_close(name, [alias for offer in installed for alias in offer.names])
+        if get_publishing_package(name) is None and not any(plugin.matches(name) for plugin in installed):
+            hint = suggest_if_close(name, [alias for plugin in installed for alias in plugin.names])
             message = f"{BLOCK_VARIABLE}: {name!r} is not an installed hook and blocks nothing.{hint}"
             warnings.warn(message, HookWarning, stacklevel=2)

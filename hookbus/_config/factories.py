@@ -31,7 +31,7 @@ class Factories:
     Attributes:
         problems: Error messages with their locations.
         dataset, model, loss, optimizer, scheduler: Factory of the section, or None if there is none.
-        scores: Metrics of validations. Default: accuracy if the loss is cross_entropy.
+        metrics: Metrics of validations. Default: accuracy if the loss is cross_entropy.
         hooks: Hooks of the file.
     """
 
@@ -106,22 +106,22 @@ class Factories:
         return factory  # type: ignore[no-any-return]
 
     def _build_metrics(self) -> dict[str, EvalMetric]:
-        metrics = self._config.metrics
-        if metrics is None:
-            metrics = ["accuracy"] if self._config.loss == "cross_entropy" else []
-        items = metrics.items() if isinstance(metrics, dict) else enumerate(metrics)
-        all_scores: dict[str, EvalMetric] = {}
+        configured = self._config.metrics
+        if configured is None:
+            configured = ["accuracy"] if self._config.loss == "cross_entropy" else []
+        items = configured.items() if isinstance(configured, dict) else enumerate(configured)
+        metrics: dict[str, EvalMetric] = {}
         for key, metric in items:
             try:
-                scores = build_metrics([metric] if isinstance(key, int) else {key: metric})
+                built = build_metrics([metric] if isinstance(key, int) else {key: metric})
             except ConfigError as error:
                 for problem in error.problems:
                     self._add_problem(("metrics", key), problem.removeprefix("metrics: "))
                 continue
-            for name in scores.keys() & all_scores.keys():
+            for name in built.keys() & metrics.keys():
                 self._add_problem(("metrics", key), duplicate_name_error(name))
-            all_scores |= scores
-        return all_scores
+            metrics |= built
+        return metrics
 
     def _build_hooks(self) -> list[Any]:
         try:

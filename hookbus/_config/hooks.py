@@ -193,7 +193,7 @@ def get_default_hooks() -> list[Hook]:
     Returns:
         The hooks with their default settings.
     """
-    installed = {offer.full_name for offer in discovery.list_entries() if not offer.blocked}
+    installed = {plugin.full_name for plugin in discovery.list_entries() if not plugin.blocked}
     # Full names: an installed package of another project must not be able to replace a default hook.
     names = [f"{get_publishing_package(name)}/{name}" for name in DEFAULT_HOOKS]
     return [build_hook({"type": name}) for name in names if name in installed]
@@ -318,7 +318,7 @@ def _is_hook_class(cls: type) -> bool:
 def _requested_entry_point(kind: str) -> str | None:
     """Return the name of the entry point that the user wrote, or None for a class name or an import string."""
     name = kind.strip().rpartition("/")[2]
-    return name if any(name == offer.name for offer in discovery.list_entries()) else None
+    return name if any(name == plugin.name for plugin in discovery.list_entries()) else None
 
 
 def _same_class(left: type, right: type) -> bool:

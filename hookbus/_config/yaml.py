@@ -79,7 +79,7 @@ class Document:
     def is_invalid(self, path: Path) -> bool:
         """Return whether the value at a path, or a value below it, could not be parsed."""
         # The parser has reported such a value, and further messages would only repeat that error.
-        return any(refused_path[: len(path)] == path for refused_path in self.invalid_paths)
+        return any(invalid_path[: len(path)] == path for invalid_path in self.invalid_paths)
 
     def _get_location(self, path: Path, places: dict[Path, Location]) -> Location | None:
         """Return the location of a path, or of its closest parent with a location."""
@@ -107,8 +107,8 @@ def parse(text: str, name: str) -> Document:
             document.problems.append(document.format_problem_at((1, 1), "the file is empty."))
         else:
             document.data = _Converter(document).convert(node, (), 0)
-    except _ParsingAbortedError as refused:
-        document.problems.append(document.format_problem_at(refused.place, str(refused)))
+    except _ParsingAbortedError as error:
+        document.problems.append(document.format_problem_at(error.place, str(error)))
     except RecursionError:
         document.problems.append(document.format_problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
     except YAMLError as error:
@@ -148,7 +148,7 @@ def invalid_character(text: str) -> str:
 
 
 def dump(data: Any) -> str:
-    """Serialize built-in types as YAML, such that `read` returns equal data. The order of mappings is preserved."""
+    """Serialize built-in types as YAML, such that `parse` returns equal data. The order of mappings is preserved."""
     yaml = YAML(typ="safe", pure=True)
     yaml.Representer = _Representer
     yaml.default_flow_style = False

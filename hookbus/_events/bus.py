@@ -1,8 +1,8 @@
 """The event bus: declaration of points, registration of plugins and emission of events.
 
 pluggy stores the plugins and validates their signatures, but does not dispatch. The bus compiles one function per point
-that calls the listeners in order (see `dispatch.compiling`), on first use after each change of the registered plugins.
-`bus.calls` provides these functions; `bus.emit` validates its arguments first.
+that calls the listeners in order (see `codegen`), on first use after each change of the registered plugins. `bus.calls`
+provides these functions; `bus.emit` validates its arguments first.
 """
 
 from __future__ import annotations

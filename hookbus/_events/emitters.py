@@ -15,13 +15,13 @@ EXPLICIT_ARGUMENTS = ("step", "batch_idx", "batch", "model", "outputs", "loss")
 """Arguments that `emit` names explicitly, because collecting them in **kwargs in every iteration would be slow."""
 
 Emitter = Callable[..., None]
-"""Function that `emit` calls for a point, with the arguments in `EXPLICIT` and a dict of all others, positionally."""
+"""Function that `emit` calls for a point, with `EXPLICIT_ARGUMENTS` and a dict of all others, positionally."""
 
 
 def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
     """Generate a function that checks the arguments and emits the point.
 
-    The function takes the arguments in `EXPLICIT` and a dict of all others, positionally.
+    The function takes `EXPLICIT_ARGUMENTS` and a dict of all others, positionally.
 
     Args:
         point: The point.
@@ -32,7 +32,7 @@ def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
     lines = [f"def emit_{point.name}({', '.join(EXPLICIT_ARGUMENTS)}, rest):"]
     if unknown:
         test = " or ".join(f"{name} is not None" for name in unknown)
-        lines.append(f"    if {test}: refuse({', '.join(f'{name}={name}' for name in unknown)})")
+        lines.append(f"    if {test}: reject({', '.join(f'{name}={name}' for name in unknown)})")
     keywords = "".join(f"{name}={name}, " for name in known)
     aliases = [(alias, name) for alias, name in ARGUMENT_ALIASES.items() if name in known]
     lines += ["    if rest:"]
@@ -40,7 +40,7 @@ def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
     lines += ["        if not known.issuperset(rest): rest = check(rest)"]
     if call is not None:
         lines += [f"        call({keywords}**rest)", f"    else: call({keywords})"]
-    namespace: dict[str, Any] = {"call": call, "refuse": _build_rejector(point), "check": _build_argument_check(point)}
+    namespace: dict[str, Any] = {"call": call, "reject": _build_rejector(point), "check": _build_argument_check(point)}
     namespace["known"] = frozenset(point.args)
     exec(compile_source("\n".join(lines) + "\n", f"emit {point.name}"), namespace)
     return namespace[f"emit_{point.name}"]  # type: ignore[no-any-return]
@@ -67,10 +67,10 @@ def bind_point(emit: Callable[..., None], point: Point) -> Callable[..., None]:
 
 
 def _build_rejector(point: Point) -> Callable[..., None]:
-    def refuse(**arguments: Any) -> None:
+    def reject(**arguments: Any) -> None:
         raise _argument_error(point, [name for name, value in arguments.items() if value is not None])
 
-    return refuse
+    return reject
 
 
 def _build_argument_check(point: Point) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -23,14 +23,14 @@ class FailureRecord:
         first: Message of the first failure.
         package: Package of the hook and its version.
         count: Number of failures.
-        in_a_row: Number of consecutive failures by point.
+        consecutive: Number of consecutive failures by point.
         disabled: Position in the run at which the hook was disabled, "" if it is enabled.
     """
 
     first: str
     package: str
     count: int = 0
-    in_a_row: dict[str, int] = field(default_factory=dict)
+    consecutive: dict[str, int] = field(default_factory=dict)
     disabled: str = ""
 
 
@@ -50,13 +50,13 @@ class FailureCounts:
         if record is None:
             record = self._records[hook] = FailureRecord(format_error(error), package_label(plugin))
         record.count += 1
-        record.in_a_row[point] = record.in_a_row.get(point, 0) + 1
+        record.consecutive[point] = record.consecutive.get(point, 0) + 1
         return record
 
     def succeed(self, hook: str, point: str) -> None:
         """Reset the number of consecutive failures of a hook at a point."""
         if (record := self._records.get(hook)) is not None:
-            record.in_a_row[point] = 0
+            record.consecutive[point] = 0
 
     def reset_on_success(self, listener: Listener) -> Callable[..., Any]:
         """Return the function of a listener; if its hook has failed, a function that resets the count on success."""
@@ -68,7 +68,7 @@ class FailureCounts:
         @functools.wraps(call)
         def watch(*args: Any, **kwargs: Any) -> None:
             call(*args, **kwargs)
-            record.in_a_row[point] = 0
+            record.consecutive[point] = 0
 
         return watch
 

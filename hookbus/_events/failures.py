@@ -134,7 +134,7 @@ class Failures:
         """Count a failure: log a warning for the first, and disable the hook if its policy requires it."""
         record = self.counts.add(error, hook, plugin, point)
         if not record.disabled and (
-            record.in_a_row[point] >= MAX_CONSECUTIVE_FAILURES or get_policy(plugin, error) == "disable"
+            record.consecutive[point] >= MAX_CONSECUTIVE_FAILURES or get_policy(plugin, error) == "disable"
         ):
             record.disabled = f"epoch {clock.current('epoch')}, iteration {clock.current('iter')}"
         # The first failure makes `watched` wrap the listeners of the hook; disabling removes them.

@@ -23,7 +23,7 @@ __all__ = ["BusPluginManager", "ManagedBus", "generate_spec_class"]
 
 
 class ManagedBus(Protocol):
-    """Bus whose plugins a `Manager` registers.
+    """Bus whose plugins a `BusPluginManager` registers.
 
     Attributes:
         table: Event tables.

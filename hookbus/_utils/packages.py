@@ -71,7 +71,7 @@ def _hook_entries() -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
-    """Return the entry points of a group. Packages with unreadable metadata are skipped, see `unreadable`."""
+    """Return the entry points of a group. Packages with unreadable metadata are skipped, see `broken_distributions`."""
     try:
         entries = list(importlib.metadata.entry_points(group=group))
     except Exception:  # a single malformed file makes importlib.metadata (Python 3.11) raise for all packages

@@ -69,6 +69,6 @@ def short_names(entries: Iterable[PluginEntry]) -> dict[PluginEntry, str]:
     Returns:
         Names by entry, in the given order.
     """
-    all_offers = list(entries)
-    counts = Counter(offer.name for offer in all_offers)
-    return {offer: offer.name if counts[offer.name] == 1 else offer.full_name for offer in all_offers}
+    plugins = list(entries)
+    counts = Counter(plugin.name for plugin in plugins)
+    return {plugin: plugin.name if counts[plugin.name] == 1 else plugin.full_name for plugin in plugins}

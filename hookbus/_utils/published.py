@@ -78,7 +78,7 @@ def explain_missing(name: str, kind: str, installed: Collection[str]) -> str:
 
     Args:
         name: The requested name.
-        kind: Noun for the message, "hook" for a plugin that may be in `PUBLISHED`.
+        kind: Noun for the message, "hook" for a plugin that may be in `PUBLISHED_HOOKS`.
         installed: Names of the installed plugins.
 
     Returns:

@@ -40,36 +40,36 @@ NAMES = [
 SECRET = "a-secret-that-nobody-may-read"
 
 
-def check_writer(back_end: WriterTestCase) -> None:
+def check_writer(test_case: WriterTestCase) -> None:
     """Check that a hook meets the requirements of this module, each in an empty work directory.
 
     Args:
-        back_end: The hook, and a function that reads back its data.
+        test_case: The hook, and a function that reads back its data.
 
     Raises:
         AssertionError: If a requirement is not met. The message names it.
     """
-    threaded = THREAD_REQUIREMENTS if issubclass(back_end.cls, WriterHook) else {}
+    threaded = THREAD_REQUIREMENTS if issubclass(test_case.cls, WriterHook) else {}
     for name, requirement in {**REQUIREMENTS, **threaded}.items():
         with tempfile.TemporaryDirectory() as directory:
             try:
-                requirement(back_end, Path(directory))
+                requirement(test_case, Path(directory))
             except AssertionError as error:
                 raise AssertionError(
-                    f"{back_end.cls.__name__} does not meet the requirement: {name}. {error}"
+                    f"{test_case.cls.__name__} does not meet the requirement: {name}. {error}"
                 ) from error
 
 
 # -- requirements for every hook that writes records -----------------------------------------------
 
 
-def _records_all(back_end: WriterTestCase, work_dir: Path) -> None:
+def _records_all(test_case: WriterTestCase, work_dir: Path) -> None:
     with forbid_warnings():
-        fake_training([back_end.create_hook()], batches=5, losses=float, scores=get_scores, work_dir=work_dir)
-    check_curves(back_end.read_curves(work_dir), EXPECTED)
+        fake_training([test_case.create_hook()], batches=5, losses=float, scores=get_scores, work_dir=work_dir)
+    check_curves(test_case.read_curves(work_dir), EXPECTED)
 
 
-def _records_all_number_types(back_end: WriterTestCase, work_dir: Path) -> None:
+def _records_all_number_types(test_case: WriterTestCase, work_dir: Path) -> None:
     values = {
         "bf16": torch.tensor(0.5, dtype=torch.bfloat16),
         "half": torch.tensor([0.25], dtype=torch.float16),
@@ -83,107 +83,109 @@ def _records_all_number_types(back_end: WriterTestCase, work_dir: Path) -> None:
         "-inf": -math.inf,
     }
     expected = {name: float(value) for name, value in values.items()}
-    _check_values(back_end, work_dir, values, expected)
+    _check_values(test_case, work_dir, values, expected)
 
 
-def _keeps_names_distinct(back_end: WriterTestCase, work_dir: Path) -> None:
+def _keeps_names_distinct(test_case: WriterTestCase, work_dir: Path) -> None:
     values = {f"special/{name}": float(number) for number, name in enumerate(NAMES)}
-    _check_values(back_end, work_dir, values, {back_end.backend_name(name): value for name, value in values.items()})
+    _check_values(test_case, work_dir, values, {test_case.backend_name(name): value for name, value in values.items()})
 
 
-def _records_10_000_names(back_end: WriterTestCase, work_dir: Path) -> None:
+def _records_10_000_names(test_case: WriterTestCase, work_dir: Path) -> None:
     values = {f"many/{number}": float(number) for number in range(10_000)}
-    _check_values(back_end, work_dir, values, values)
+    _check_values(test_case, work_dir, values, values)
 
 
-def _resumes_after_kill(back_end: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=7)
-    _resume_and_check(back_end, work_dir)
+def _resumes_after_kill(test_case: WriterTestCase, work_dir: Path) -> None:
+    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=7)
+    _resume_and_check(test_case, work_dir)
 
 
-def _resumes_after_kill_with_all_written(back_end: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=7, settle=2.0)
-    _resume_and_check(back_end, work_dir)
+def _resumes_after_kill_with_all_written(test_case: WriterTestCase, work_dir: Path) -> None:
+    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=7, settle=2.0)
+    _resume_and_check(test_case, work_dir)
 
 
-def _restarts_after_kill_without_checkpoint(back_end: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(back_end.cls, back_end.settings, work_dir, kill_at=3, settle=2.0)
-    _resume_and_check(back_end, work_dir)
+def _restarts_after_kill_without_checkpoint(test_case: WriterTestCase, work_dir: Path) -> None:
+    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=3, settle=2.0)
+    _resume_and_check(test_case, work_dir)
 
 
-def _recovers_from_a_full_disk(back_end: WriterTestCase, work_dir: Path) -> None:
-    if not back_end.writes_own_files:
+def _recovers_from_a_full_disk(test_case: WriterTestCase, work_dir: Path) -> None:
+    if not test_case.writes_own_files:
         return
-    messages = run_with_faults(back_end.cls, back_end.settings, work_dir, full_at=4, free_at=7)
+    messages = run_with_faults(test_case.cls, test_case.settings, work_dir, full_at=4, free_at=7)
     assert len(messages) == 1, f"Expected one warning for a full disk, got {len(messages)}: {messages}"
-    check_curves(back_end.read_curves(work_dir), EXPECTED)
+    check_curves(test_case.read_curves(work_dir), EXPECTED)
 
 
-def _keeps_records_before_crash(back_end: WriterTestCase, work_dir: Path) -> None:
+def _keeps_records_before_crash(test_case: WriterTestCase, work_dir: Path) -> None:
     def losses(iteration: int) -> float:
         return float(iteration) if iteration < 4 else 1 / 0
 
     try:
-        fake_training([back_end.create_hook()], batches=5, losses=losses, work_dir=work_dir)
+        fake_training([test_case.create_hook()], batches=5, losses=losses, work_dir=work_dir)
     except ZeroDivisionError:
-        curve = back_end.read_curves(work_dir).get("train/loss")
+        curve = test_case.read_curves(work_dir).get("train/loss")
         expected = [(1, 1.0), (2, 2.0), (3, 3.0)]
         assert curve == expected, f"Expected the records 1, 2 and 3 from before the crash, got {curve}."
 
 
-def _allows_second_cleanup(back_end: WriterTestCase, work_dir: Path) -> None:
-    hook: Any = back_end.create_hook()
+def _allows_second_cleanup(test_case: WriterTestCase, work_dir: Path) -> None:
+    hook: Any = test_case.create_hook()
     with forbid_warnings():
         fake_training([hook], batches=5, losses=float, scores=get_scores, work_dir=work_dir)
         hook.cleanup()
-    check_curves(back_end.read_curves(work_dir), EXPECTED)
+    check_curves(test_case.read_curves(work_dir), EXPECTED)
 
 
-def _records_optimizer_steps(back_end: WriterTestCase, work_dir: Path) -> None:
-    fake_training([back_end.create_hook()], batches=5, accumulate=2, losses=float, scores=get_scores, work_dir=work_dir)
+def _records_optimizer_steps(test_case: WriterTestCase, work_dir: Path) -> None:
+    fake_training(
+        [test_case.create_hook()], batches=5, accumulate=2, losses=float, scores=get_scores, work_dir=work_dir
+    )
     expected = {
         "train/loss": [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5), (5, 9.5)],  # means of losses 1 and 2, 3 and 4, ...
         "lr": [(step, 0.1) for step in range(1, 6)],
         "val/accuracy": [(2, 0.75), (5, 0.875)],  # validations after 5 and 10 iterations
     }
-    check_curves(back_end.read_curves(work_dir), expected)
+    check_curves(test_case.read_curves(work_dir), expected)
 
 
-def _preserves_training(back_end: WriterTestCase, work_dir: Path) -> None:
+def _preserves_training(test_case: WriterTestCase, work_dir: Path) -> None:
     without = fake_training(scores=get_scores, work_dir=work_dir / "without")
-    with_it = fake_training([back_end.create_hook()], scores=get_scores, work_dir=work_dir / "with")
+    with_it = fake_training([test_case.create_hook()], scores=get_scores, work_dir=work_dir / "with")
     weights_without, weights_with = (fingerprint(training.model.state_dict()) for training in (without, with_it))
     assert weights_without == weights_with, "The weights differ from a training without the hook."
     assert fingerprint(without.rng) == fingerprint(with_it.rng), "The RNG states differ from the ones without it."
 
 
-def _records_on_rank_0_only(back_end: WriterTestCase, work_dir: Path) -> None:
+def _records_on_rank_0_only(test_case: WriterTestCase, work_dir: Path) -> None:
     # Simulates rank 1 of a run without a process group.
     os.environ.update(RANK="1", WORLD_SIZE="2")
     try:
-        fake_training([back_end.create_hook()], batches=5, losses=float, work_dir=work_dir)
+        fake_training([test_case.create_hook()], batches=5, losses=float, work_dir=work_dir)
     finally:
         del os.environ["RANK"], os.environ["WORLD_SIZE"]
     written = [path for path in work_dir.rglob("*") if path.is_file()]
     assert not written, f"Rank 1 wrote {written}. Write on rank 0 only."
 
 
-def _redacts_secrets(back_end: WriterTestCase, work_dir: Path) -> None:
+def _redacts_secrets(test_case: WriterTestCase, work_dir: Path) -> None:
     config = {
         "lr": 0.1,
         "api_key": SECRET,
         "hooks": [{"type": "x", "token": SECRET, "url": f"http://me:{SECRET}@host/"}],
     }
-    fake_training([back_end.create_hook()], losses=float, work_dir=work_dir, config=config)
+    fake_training([test_case.create_hook()], losses=float, work_dir=work_dir, config=config)
     leaks = [path for path in work_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert not leaks, f"A secret of the configuration is stored in {leaks}. Redact secrets."
 
 
-def _ignores_sanity_check(back_end: WriterTestCase, work_dir: Path) -> None:
+def _ignores_sanity_check(test_case: WriterTestCase, work_dir: Path) -> None:
     fake_training(
-        [back_end.create_hook(), _SanityCheck()], batches=5, losses=float, scores=get_scores, work_dir=work_dir
+        [test_case.create_hook(), _SanityCheck()], batches=5, losses=float, scores=get_scores, work_dir=work_dir
     )
-    check_curves(back_end.read_curves(work_dir), EXPECTED)
+    check_curves(test_case.read_curves(work_dir), EXPECTED)
 
 
 REQUIREMENTS: Mapping[str, Callable[[WriterTestCase, Path], None]] = {
@@ -225,13 +227,13 @@ class _LogValues(Hook):
 
 
 def _check_values(
-    back_end: WriterTestCase, work_dir: Path, values: Mapping[str, Any], expected: Mapping[str, float]
+    test_case: WriterTestCase, work_dir: Path, values: Mapping[str, Any], expected: Mapping[str, float]
 ) -> None:
     with forbid_warnings():
         fake_training(
-            [back_end.create_hook(), _LogValues(values)], epochs=1, batches=1, losses=float, work_dir=work_dir
+            [test_case.create_hook(), _LogValues(values)], epochs=1, batches=1, losses=float, work_dir=work_dir
         )
-    curves = back_end.read_curves(work_dir)
+    curves = test_case.read_curves(work_dir)
     check_curves(
         {name: curve for name, curve in curves.items() if name not in ("train/loss", "lr")}, _to_curves(expected)
     )
@@ -241,11 +243,11 @@ def _to_curves(values: Mapping[str, float]) -> dict[str, list[tuple[int, float]]
     return {name: [(0, value)] for name, value in values.items()}
 
 
-def _resume_and_check(back_end: WriterTestCase, work_dir: Path) -> None:
+def _resume_and_check(test_case: WriterTestCase, work_dir: Path) -> None:
     """Run the same training again and check that the complete run is recorded."""
     with forbid_warnings():
         fake_training(
-            [back_end.create_hook()],
+            [test_case.create_hook()],
             batches=5,
             losses=float,
             scores=get_scores,
@@ -253,4 +255,4 @@ def _resume_and_check(back_end: WriterTestCase, work_dir: Path) -> None:
             resume="auto",
             fresh=True,
         )
-    check_curves(back_end.read_curves(work_dir), EXPECTED)
+    check_curves(test_case.read_curves(work_dir), EXPECTED)

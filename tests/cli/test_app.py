@@ -608,7 +608,7 @@ IMPORTS = """
     for command in (["hooks"], ["points"], ["points", "--json"]):
         with contextlib.redirect_stdout(io.StringIO()):
             app(command, standalone_mode=False)
-    answer = sorted({"torch", "numpy", *(offer.entry.module for offer in list_entries())} & set(sys.modules))
+    answer = sorted({"torch", "numpy", *(plugin.entry.module for plugin in list_entries())} & set(sys.modules))
 """
 
 

@@ -17,7 +17,7 @@ from hookbus_wandb.files import TransactionLog, find_run_files
 from hookbus_wandb.names import STEP
 from hookbus_wandb.names import to_wandb_name as stored_by_wandb
 
-__all__ = ["BACK_ENDS"]
+__all__ = ["TEST_CASES"]
 
 
 def tensorboard_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
@@ -63,7 +63,7 @@ def wandb_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
     return [(name, row[STEP], value) for row in rows for name, value in row.items() if name not in own]
 
 
-BACK_ENDS = [
+TEST_CASES = [
     WriterTestCase(TensorBoardHook, tensorboard_numbers),
     WriterTestCase(JsonlHook, jsonl_numbers),
     WriterTestCase(MLflowHook, mlflow_numbers, backend_name=stored_by_mlflow, writes_own_files=False),

@@ -13,7 +13,7 @@ from hookbus.testing import WriterTestCase
 from hookbus.testing.threads import THREAD_REQUIREMENTS
 from hookbus.testing.writers import REQUIREMENTS
 from hookbus_mlflow import MLflowHook
-from tests.conformance.backends import BACK_ENDS
+from tests.conformance.backends import TEST_CASES
 
 Requirement = Callable[[WriterTestCase, Path], None]
 
@@ -28,25 +28,25 @@ IN_A_SEPARATE_PROCESS = [
 SLOW = [REQUIREMENTS[description] for description in IN_A_SEPARATE_PROCESS]
 
 
-def get_requirements(back_end: WriterTestCase) -> dict[str, Requirement]:
+def get_requirements(test_case: WriterTestCase) -> dict[str, Requirement]:
     """Return the requirements of a backend by description. A full disk only concerns backends with their own files."""
-    threaded = THREAD_REQUIREMENTS if issubclass(back_end.cls, WriterHook) else {}
+    threaded = THREAD_REQUIREMENTS if issubclass(test_case.cls, WriterHook) else {}
     named = {**REQUIREMENTS, **threaded}
     return {
         description: requirement
         for description, requirement in named.items()
-        if back_end.writes_own_files or description != FULL_DISK
+        if test_case.writes_own_files or description != FULL_DISK
     }
 
 
 def iter_cases() -> Iterator[Any]:
-    for back_end in BACK_ENDS:
-        for description, requirement in get_requirements(back_end).items():
-            slow = requirement in SLOW or back_end.cls is MLflowHook  # creating its database takes seconds
+    for test_case in TEST_CASES:
+        for description, requirement in get_requirements(test_case).items():
+            slow = requirement in SLOW or test_case.cls is MLflowHook  # creating its database takes seconds
             marks = [pytest.mark.slow, pytest.mark.timeout(600)] if slow else []
-            yield pytest.param(back_end, requirement, id=f"{back_end.cls.__name__}: {description}", marks=marks)
+            yield pytest.param(test_case, requirement, id=f"{test_case.cls.__name__}: {description}", marks=marks)
 
 
-@pytest.mark.parametrize(("back_end", "requirement"), list(iter_cases()))
-def test_backend_meets_the_requirement(back_end: WriterTestCase, requirement: Requirement, tmp_path: Path) -> None:
-    requirement(back_end, tmp_path)
+@pytest.mark.parametrize(("test_case", "requirement"), list(iter_cases()))
+def test_backend_meets_the_requirement(test_case: WriterTestCase, requirement: Requirement, tmp_path: Path) -> None:
+    requirement(test_case, tmp_path)

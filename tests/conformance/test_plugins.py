@@ -22,7 +22,7 @@ DECLARED = {
 }
 """Declared entry points: hook class by package and name."""
 
-OFFERS = [offer for offer in discovery.list_entries() if offer.package in {project["name"] for project in PROJECTS}]
+PLUGINS = [plugin for plugin in discovery.list_entries() if plugin.package in {project["name"] for project in PROJECTS}]
 
 
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
@@ -52,16 +52,16 @@ def get_example_settings(cls: type[Hook]) -> dict[str, Any]:
 
 
 def test_every_declared_hook_is_installed() -> None:
-    entry_points = {(offer.package, offer.name): offer.entry.value for offer in OFFERS}
+    entry_points = {(plugin.package, plugin.name): plugin.entry.value for plugin in PLUGINS}
     assert entry_points == DECLARED, "Install the missing packages: pip install -e plugins/..."
 
 
 @pytest.mark.parametrize(
-    "offer", [offer for offer in OFFERS if offer.name not in NEEDS], ids=lambda offer: offer.full_name
+    "plugin", [plugin for plugin in PLUGINS if plugin.name not in NEEDS], ids=lambda plugin: plugin.full_name
 )
-def test_hook_passes_the_check(offer: PluginEntry) -> None:
-    cls = discovery.load_entry(offer)
-    check_hook(cls, **(WORKING.get(offer.name) or get_example_settings(cls)))
+def test_hook_passes_the_check(plugin: PluginEntry) -> None:
+    cls = discovery.load_entry(plugin)
+    check_hook(cls, **(WORKING.get(plugin.name) or get_example_settings(cls)))
 
 
 @pytest.mark.parametrize("name", NEEDS)

@@ -36,7 +36,7 @@ def reported(counts: FailureCounts) -> list[str]:
 def test_consecutive_failures_are_counted_per_point(counts: FailureCounts) -> None:
     for message, point in (("one", "after_epoch"), ("two", "after_epoch"), ("three", "after_val")):
         record = counts.add(ValueError(message), "watch", Watch(), point)
-    assert record.in_a_row == {"after_epoch": 2, "after_val": 1}
+    assert record.consecutive == {"after_epoch": 2, "after_val": 1}
     assert (record.first, record.package, record.count) == ("ValueError: one", MODULE, 3)
 
 
@@ -45,7 +45,7 @@ def test_success_resets_the_consecutive_failures_of_one_point(counts: FailureCou
     record = counts.add(ValueError(), "watch", Watch(), "after_val")
     counts.succeed("watch", "after_epoch")
     counts.succeed("other", "after_epoch")
-    assert record.in_a_row == {"after_epoch": 0, "after_val": 1}
+    assert record.consecutive == {"after_epoch": 0, "after_val": 1}
     assert record.count == 2
 
 
@@ -57,7 +57,7 @@ def test_listener_is_wrapped_only_after_a_failure_of_its_hook(counts: FailureCou
     watched = counts.reset_on_success(listener)
     assert watched != watch.after_train_iter
     watched()
-    assert record.in_a_row == {"after_train_iter": 0}
+    assert record.consecutive == {"after_train_iter": 0}
 
 
 def test_hook_is_disabled_until_it_is_unregistered(counts: FailureCounts) -> None:

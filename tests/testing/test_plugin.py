@@ -21,7 +21,7 @@ PLUGIN_TEST = """
         assert recording_bus.calls_made == [("mine", "before_run")]
 
     def test_bus_is_new(recording_bus):
-        assert recording_bus.fired == []
+        assert recording_bus.emitted_points == []
 """
 
 
