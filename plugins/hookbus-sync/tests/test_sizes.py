@@ -41,8 +41,7 @@ def test_aspect_ratio_is_rounded_to_multiples_of_32() -> None:
 def test_sizes_depend_on_the_seed_and_not_on_the_process() -> None:
     first = [Sizes(1, interval=2).size_for_iteration(i) for i in range(20)]
     script = (
-        "from hookbus_sync.sizes import Sizes\n"
-        "print([Sizes(1, interval=2).size_for_iteration(i) for i in range(20)])"
+        "from hookbus_sync.sizes import Sizes\nprint([Sizes(1, interval=2).size_for_iteration(i) for i in range(20)])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 

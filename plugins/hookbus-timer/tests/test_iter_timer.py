@@ -43,7 +43,7 @@ class ValueRecorder(Hook):
         self.timer, self.values = timer, {}
 
     def after_train_iter(self, run):
-        self.values[run.iters_done] = self.timer.values(run)
+        self.values[run.iters_done] = self.timer.get_values(run)
 
 
 def make_timer(clock, **settings):

@@ -43,7 +43,7 @@ class AnnotationHook(SampleHook):
         raise NotImplementedError(f"{type(self).__name__} must implement `panels`")
 
     def find_samples(self, batch: Any, outputs: Any) -> Samples:
-        """Return the samples under the usual keys, and annotations under the keys of `places`."""
+        """Return the samples under the usual keys, and annotations under `target_keys`."""
         samples = super().find_samples(batch, outputs)
         # In a flat mapping boxes, labels and masks are separate keys. They are annotations of one image only together.
         is_flat = isinstance(batch, Mapping) and get_first(batch, self.target_keys) is not None

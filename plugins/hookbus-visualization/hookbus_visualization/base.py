@@ -191,11 +191,11 @@ class SampleHook(ImageHook):
     config: SampleConfig
 
     def draw(self, run: Run, stage: str, samples: Samples, batch: Any, outputs: Any) -> None:
-        """Render the samples and pass them to `deliver`.
+        """Render the samples and pass them to `publish`.
 
         Args:
             run: The current run.
-            stage: The stage, for `deliver`.
+            stage: The stage, for `publish`.
             samples: At most `max_samples` samples, without targets if `draw_gt` is false and without predictions if
                 `draw_pred` is false.
             batch: The full batch, for `warn_no_samples`.
