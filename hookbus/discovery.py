@@ -126,5 +126,6 @@ def load_entry(plugin: PluginEntry) -> Any:
     except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
         raise PluginImportError(
             f"{plugin.package} {plugin.version} publishes {plugin.name!r}, but {plugin.entry.value} cannot be "
-            f"imported: {describe_error(error)}. Repair or remove the package (`hookbus doctor` lists all broken packages)."
+            f"imported: {describe_error(error)}. Repair or remove the package (`hookbus doctor` lists all broken "
+            "packages)."
         ) from error
