@@ -232,7 +232,7 @@ def verify(path: Path) -> Sidecar:
 
     Raises:
         CheckpointError: If the file or its sidecar is missing.
-        CheckpointDamaged: If the file matches no entry of its sidecar.
+        CheckpointCorruptedError: If the file matches no entry of its sidecar.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: file does not exist.")

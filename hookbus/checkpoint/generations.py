@@ -73,7 +73,7 @@ def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
 
     Raises:
         CheckpointError: If the directory of the generation does not exist.
-        CheckpointDamaged: If the reference is not the name of a generation.
+        CheckpointCorruptedError: If the reference is not the name of a generation.
     """
     pointer = content.get(POINTER_KEY)
     if not isinstance(pointer, Mapping):
@@ -118,7 +118,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """Load the manifest of a generation.
 
     Raises:
-        CheckpointDamaged: If the manifest is missing or corrupted.
+        CheckpointCorruptedError: If the manifest is missing or corrupted.
     """
     try:
         fields: dict[str, Any] = json.loads((directory / MANIFEST_FILE).read_text())
@@ -139,7 +139,7 @@ def verify_generation(directory: Path, manifest: str | None = None) -> None:
         manifest: Expected hash of the manifest, from a reference file; None to accept any valid manifest.
 
     Raises:
-        CheckpointDamaged: If a file is missing or does not match; the message contains its path.
+        CheckpointCorruptedError: If a file is missing or does not match; the message contains its path.
     """
     files = read_manifest(directory)["files"]
     if manifest is not None and hash_file(directory / MANIFEST_FILE) != manifest:

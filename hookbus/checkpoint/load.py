@@ -60,7 +60,7 @@ def load_file(path: Path, **options: Any) -> dict[str, Any]:
 
     Raises:
         CheckpointError: If the file cannot be opened, or does not contain a dict.
-        CheckpointDamaged: If `torch.save` did not write the file, or it contains other objects than data.
+        CheckpointCorruptedError: If `torch.save` did not write the file, or it contains other objects than data.
     """
     try:
         content = torch.load(path, weights_only=True, **options)
@@ -104,7 +104,7 @@ def verify_checkpoint(path: Path) -> None:
 
     Raises:
         CheckpointError: If the generation of a reference does not exist.
-        CheckpointDamaged: If a file is missing or corrupted.
+        CheckpointCorruptedError: If a file is missing or corrupted.
     """
     if path.is_dir():
         verify_generation(path)

@@ -109,7 +109,7 @@ def read_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
         tensors: Tensors to load into, by name: full or sharded, with the shapes of the written tensors.
 
     Raises:
-        CheckpointDamaged: If the files are missing, or contain other objects than data.
+        CheckpointCorruptedError: If the files are missing, or contain other objects than data.
     """
     try:
         with warnings.catch_warnings():
@@ -213,7 +213,7 @@ def read_generation(
 
     Raises:
         CheckpointError: If a file does not exist.
-        CheckpointDamaged: If a file is corrupted, or contains other objects than data.
+        CheckpointCorruptedError: If a file is corrupted, or contains other objects than data.
     """
     common = load_file(directory / COMMON_FILE, map_location=map_location)
     names = common.pop(NAMES_KEY)

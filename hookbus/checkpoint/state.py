@@ -174,7 +174,7 @@ def read_checkpoint(
 
     Raises:
         CheckpointError: If the file does not exist, or is not a checkpoint.
-        CheckpointDamaged: If the file is corrupted.
+        CheckpointCorruptedError: If the file is corrupted.
     """
     path = resolve_path(path)
     if not is_verified:

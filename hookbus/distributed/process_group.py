@@ -52,7 +52,7 @@ THREADS = Path("/proc/self/task")
 GLOO_THREAD = "pt_gloo_runloop"
 """Name of the worker threads of a gloo group."""
 
-TIMEOUT_S = 5.0
+EXIT_TIMEOUT_SECONDS = 5.0
 """Time in seconds to wait for these threads at exit; a thread may be blocked on a process that has died."""
 
 
@@ -185,7 +185,7 @@ def drain_threads() -> None:
     before 3.14, a thread that requests the interpreter during finalization aborts the process ("terminate called
     without an active exception"), and torchrun reports a failure.
     """
-    end, before = time.monotonic() + TIMEOUT_S, None
+    end, before = time.monotonic() + EXIT_TIMEOUT_SECONDS, None
     while time.monotonic() < end:
         now = _get_thread_switches()
         if now is not None and now == before:

@@ -246,7 +246,7 @@ class TestClaim:
 
 
 class TestOwn:
-    def test_own_registers_new_files_also_for_the_resumed_run(self, tmp_path: Path) -> None:
+    def test_register_output_registers_new_files_also_for_the_resumed_run(self, tmp_path: Path) -> None:
         (tmp_path / "user.txt").touch()
         first = acquire(tmp_path)
         assert not first.register_output(tmp_path / "user.txt")
@@ -260,7 +260,7 @@ class TestOwn:
         assert [second.register_output(tmp_path / name) for name in ("user.txt", "new.txt")] == [False, True]
         second.release()
 
-    def test_own_registers_no_file_outside(self, tmp_path: Path) -> None:
+    def test_register_output_registers_no_file_outside(self, tmp_path: Path) -> None:
         work_dir = acquire(tmp_path / "x")
         assert not work_dir.register_output(tmp_path / "new.txt")
         assert not (tmp_path / "x" / ".made").exists()

@@ -18,18 +18,18 @@ from hookbus.writers.append_only_file import AppendOnlyFile
 
 path = Path(sys.argv[1])
 file = AppendOnlyFile(path)
-file.put(b"first\\n")
+file.append(b"first\\n")
 file.flush()
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-file.put(b"second\\n")
-file.put(b"third\\n")
+file.append(b"second\\n")
+file.append(b"third\\n")
 try:
     file.flush()
 except OSError:
     print(path.read_bytes().decode(), end="")
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
-file.put(b"again\\n")
+file.append(b"again\\n")
 file.close()
 """
 
