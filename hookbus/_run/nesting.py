@@ -223,7 +223,7 @@ def _stopping_emitter(point: str, emitter: Emitter) -> Emitter:
     """Return an emitter that leaves the loop of an interrupted run, before an iteration or after it.
 
     Raises:
-        LoopLeft: When the emitter is called.
+        StopLoop: When the emitter is called.
     """
 
     def emit(*arguments: Any) -> None:

@@ -52,7 +52,7 @@ class TrainingData:
         """
         if self._resumable is not None:
             raise LoopError(
-                "training_data.before_reading: the training data is already being read. Register the function at "
+                "training_data.register_dataset_hook: the training data is already being read. Register the function at "
                 "before_run or before_train."
             )
         self._preparations.append(prepare)
