@@ -212,7 +212,7 @@ def _may_request(plugin: object) -> bool:
 
 def _replace_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
     """Return a request with its saver replaced by the result of `look_up`, to send it to other ranks by name."""
-    saver = request.details.get("checkpoint_saver")
+    saver = request.details.get("saver")
     return request if saver is None else replace(request, details={**request.details, "saver": look_up(saver)})
 
 
