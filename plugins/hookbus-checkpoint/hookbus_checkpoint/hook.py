@@ -65,7 +65,7 @@ class CheckpointHook(Hook):
         if run.iters_done == 0:
             self.best.reset()
         # Evaluated on rank 0 only, so that all ranks use the same directory.
-        directory = run.ranks.call_on_main("the checkpoint directory", lambda: self.get_directory(run))
+        directory = run.ranks.call_on_main("the checkpoint directory", lambda: self.directory(run))
         self._writer.attach(run, directory, self.name)
         run.provide("checkpoint_saver", self)
 
@@ -114,7 +114,7 @@ class CheckpointHook(Hook):
 
     # -- writing -------------------------------------------------------------------------------
 
-    def get_directory(self, run: Run) -> Path:
+    def directory(self, run: Run) -> Path:
         """Return the directory of the checkpoints of a run.
 
         Args:

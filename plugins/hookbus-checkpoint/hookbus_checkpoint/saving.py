@@ -30,7 +30,7 @@ class Save:
     """One save.
 
     Attributes:
-        folder: checkpoints of the directory.
+        directory: checkpoints of the directory.
         plan: names of the checkpoint.
         bests: best results of this checkpoint, by metric.
         keep: maximum number of periodic checkpoints; None to keep all.
@@ -38,7 +38,7 @@ class Save:
         generation: number of the checkpoint, set by `register`.
     """
 
-    folder: CheckpointDirectory
+    directory: CheckpointDirectory
     plan: Plan
     bests: dict[str, BestResult]
     keep: int | None
@@ -50,9 +50,9 @@ class Save:
     def register(self, run: Run) -> None:
         """Register the checkpoint in the run and in the directory, before its content is collected."""
         # The content includes this state: a run that resumes from the checkpoint must know its file names.
-        self._periodic_before = list(self.folder.periodic)
+        self._periodic_before = list(self.directory.periodic)
         self._best_before = {metric: run.best.get(metric) for metric in self.bests}
-        self.generation = self.folder.begin(self.plan)
+        self.generation = self.directory.begin(self.plan)
         run.best.update(self.bests)
 
     def undo(self, run: Run) -> None:
@@ -60,7 +60,7 @@ class Save:
         # A save may fail after its file was committed, while it creates links.
         names = run.ranks.call_on_main("the names of a failed save", self._get_committed_names)
         written = [name for name in self.plan.counted if name in names]
-        self.folder.periodic = [*(name for name in self._periodic_before if name not in written), *written]
+        self.directory.periodic = [*(name for name in self._periodic_before if name not in written), *written]
         for metric, before in self._best_before.items():
             path = self.bests[metric].path
             if path is not None and path.name in names:
@@ -81,10 +81,10 @@ class Save:
         """
         try:
             write_checkpoint(self.plan.path, checkpoint, self.generation)
-            self.folder.record(self.plan.path)
-            self.folder.finish(self.plan, self.keep)
+            self.directory.record(self.plan.path)
+            self.directory.finish(self.plan, self.keep)
         except OSError as error:
-            remove_unreferenced(self.folder.path, self.folder.run)
+            remove_unreferenced(self.directory.path, self.directory.run)
             raise CheckpointError(self._format_error(error, checkpoint)) from error
 
     def write_collective(self, checkpoint: dict[str, Any], ranks: Collectives) -> None:
@@ -102,13 +102,13 @@ class Save:
             from hookbus.checkpoint.sharded import write_generation
 
             # Before rank 0 commits the main file, which refers to the shards.
-            checkpoint = write_generation(self.folder.path, checkpoint, self.generation, ranks)
+            checkpoint = write_generation(self.directory.path, checkpoint, self.generation, ranks)
         ranks.call_on_main(f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
         self.sync_file_list(ranks)
 
     def sync_file_list(self, ranks: Collectives) -> None:
         """Broadcast the names of the periodic checkpoints, which only rank 0 changes during a write."""
-        self.folder.periodic = ranks.broadcast("the periodic files", self.folder.periodic)
+        self.directory.periodic = ranks.broadcast("the periodic files", self.directory.periodic)
 
     def _get_committed_names(self) -> list[str]:
         return [path.name for path in (self.plan.path, *self.plan.links) if self._is_committed(path)]
@@ -122,7 +122,7 @@ class Save:
     def _format_error(self, error: OSError, checkpoint: dict[str, Any]) -> str:
         required = sum(tensor.untyped_storage().nbytes() for tensor in iter_tensors(checkpoint))
         # The directory itself may be what could not be created.
-        parents = (self.folder.path, *self.folder.path.absolute().parents)
+        parents = (self.directory.path, *self.directory.path.absolute().parents)
         existing = next(path for path in parents if path.is_dir())
         return (
             f"{self.plan.path} could not be written: {error}. About {required:,} bytes are required, and "

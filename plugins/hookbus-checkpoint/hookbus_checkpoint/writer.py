@@ -37,9 +37,9 @@ class CheckpointWriter:
 
     def __init__(self, config: CheckpointConfig, best: BestTracker) -> None:
         self._config, self._best = config, best
-        self._folder = CheckpointDirectory(Path())
+        self._directory = CheckpointDirectory(Path())
         self._save: Save | None = None
-        self._background: AsyncWriter | None = None
+        self._async_writer: AsyncWriter | None = None
         self._unfinished: Save | None = None
         self._saved_at: tuple[int, int] | None = None
         # Names for which a conflict with a foreign file was logged.
@@ -58,14 +58,14 @@ class CheckpointWriter:
         Raises:
             ConfigError: If the run does not support the value of `async_save`.
         """
-        if run.iters_done == 0 or directory != self._folder.path:
-            self._folder, self._saved_at = CheckpointDirectory(directory), None
+        if run.iters_done == 0 or directory != self._directory.path:
+            self._directory, self._saved_at = CheckpointDirectory(directory), None
         if run.get(GENERATIONS) is None:
             run.provide(GENERATIONS, {})
         _check_async(self._config, run)
         if self._config.async_save:
-            self._background = AsyncWriter(name, self.wait_for_pending, overlap=self._config.async_save == "overlap")
-            self._background.attach(run)
+            self._async_writer = AsyncWriter(name, self.wait_for_pending, overlap=self._config.async_save == "overlap")
+            self._async_writer.attach(run)
 
     def begin(self, run: Run) -> None:
         """Claim the directory at the start of the training.
@@ -77,23 +77,24 @@ class CheckpointWriter:
             WorkDirError: If the directory is in use by an active run.
             CheckpointError: If the directory contains checkpoints of another run.
         """
-        run.lock_directory(self._folder.path)
-        self._folder.run = run.id
+        run.lock_directory(self._directory.path)
+        self._directory.run = run.id
         if run.work_dir is not None:
-            self._folder.record = run.work_dir.record_checkpoint
+            self._directory.record = run.work_dir.record_checkpoint
         # Automatic resume selects the latest checkpoint of a directory, so its checkpoints must belong to one run.
-        foreign = run.ranks.call_on_main("checkpoints of other runs", self._folder.foreign_checkpoints)
+        foreign = run.ranks.call_on_main("checkpoints of other runs", self._directory.foreign_checkpoints)
         if foreign:
+            names = ", ".join(path.name for path in foreign)
             raise CheckpointError(
-                f"{self._folder.path} contains checkpoints of another run: {', '.join(path.name for path in foreign)}. "
+                f"{self._directory.path} contains checkpoints of another run: {names}. "
                 "Resume that run, move its files, or set another `out_dir`."
             )
 
     def detach(self, run: Run) -> None:
         """Shut down the writer thread."""
-        background, self._background = self._background, None
-        if background is not None:
-            background.detach(run)
+        async_writer, self._async_writer = self._async_writer, None
+        if async_writer is not None:
+            async_writer.detach(run)
 
     def needs_save(self, run: Run) -> bool:
         """Whether the run advanced since the latest checkpoint, or the last link of that checkpoint is missing."""
@@ -101,7 +102,7 @@ class CheckpointWriter:
             return True
         # A killed process may have committed the checkpoint without its link.
         return run.ranks.call_on_main(
-            "whether the last is the newest", lambda: self._folder.is_stale(self._get_available_name(run, LAST))
+            "whether the last is the newest", lambda: self._directory.is_stale(self._get_available_name(run, LAST))
         )
 
     # -- writing -----------------------------------------------------------------------------
@@ -120,10 +121,10 @@ class CheckpointWriter:
         self.wait_for_pending(run)
         # Rank 0 decides, because names depend on the existing files.
         decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests))
-        plan, bests, self._folder.generation = decided
-        self._save = Save(self._folder, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
+        plan, bests, self._directory.generation = decided
+        self._save = Save(self._directory, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
         self._save.register(run)
-        run.require(GENERATIONS)[self._folder.path] = self._folder.generation
+        run.require(GENERATIONS)[self._directory.path] = self._directory.generation
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
 
@@ -150,8 +151,8 @@ class CheckpointWriter:
             return save.plan.is_best if self._succeeds(run, save, work) else None
         self._unfinished = save
         # Other ranks write sharded weights only.
-        if self._background is not None and (run.ranks.is_main or has_sharded_tensors(checkpoint)):
-            self._background.begin(save, checkpoint, run)
+        if self._async_writer is not None and (run.ranks.is_main or has_sharded_tensors(checkpoint)):
+            self._async_writer.begin(save, checkpoint, run)
         return None
 
     def wait_for_pending(self, run: Run) -> None:
@@ -177,7 +178,7 @@ class CheckpointWriter:
             CheckpointError: If the file could not be written and `on_save_error` is "raise".
         """
         path = run.ranks.call_on_main(
-            "the file to publish", lambda: self._folder.path / self._get_available_name(run, NAME)
+            "the file to publish", lambda: self._directory.path / self._get_available_name(run, NAME)
         )
         try:
             publish(run, path, self._best.primary_best(run))
@@ -189,11 +190,15 @@ class CheckpointWriter:
     def state_dict(self) -> dict[str, Any]:
         """Return the periodic checkpoints of this run, the generation, and the position of the latest save."""
         saved_at = None if self._saved_at is None else list(self._saved_at)
-        return {"periodic": list(self._folder.periodic), "generation": self._folder.generation, "saved_at": saved_at}
+        return {
+            "periodic": list(self._directory.periodic),
+            "generation": self._directory.generation,
+            "saved_at": saved_at,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, without files that are not in this directory."""
-        self._folder.load(state["periodic"], state["generation"])
+        self._directory.load(state["periodic"], state["generation"])
         self._saved_at = None if state["saved_at"] is None else (state["saved_at"][0], state["saved_at"][1])
 
     # -- helpers -----------------------------------------------------------------------------
@@ -209,32 +214,32 @@ class CheckpointWriter:
         if not (due or bests or last):
             due = [self._get_position(run)]
         plan = self._select_names(run, due, list(names.values()), last)
-        placed = {m: self._best.with_path(best, self._folder.path / names[m]) for m, best in bests.items()}
+        placed = {m: self._best.with_path(best, self._directory.path / names[m]) for m, best in bests.items()}
         # Another hook of this run may have written to the directory since it was scanned.
         generations: dict[Path, int] = run.require(GENERATIONS)
-        return plan, placed, max(self._folder.scan(), generations.get(self._folder.path, 0))
+        return plan, placed, max(self._directory.scan(), generations.get(self._directory.path, 0))
 
     def _select_names(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
         periodic = [self._get_available_name(run, self._config.file_name(*position)) for position in due]
         pinned = [name for name, position in zip(periodic, due, strict=True) if self._config.is_pinned(*position)]
-        return self._folder.plan(periodic, best, last, pinned)
+        return self._directory.plan(periodic, best, last, pinned)
 
     def _wait(self, save: Save, ranks: Collectives) -> None:
-        background = self._background
-        assert background is not None
+        async_writer = self._async_writer
+        assert async_writer is not None
         # Collective: a failed shard of any rank has to fail the save on all ranks.
-        ranks.call_on_all(f"the checkpoint {save.plan.path}", background.wait)
+        ranks.call_on_all(f"the checkpoint {save.plan.path}", async_writer.wait)
         save.sync_file_list(ranks)
 
     def _get_available_name(self, run: Run, name: str) -> str:
         """Return the name, or another one if a foreign file has the name, which is logged once."""
-        available = self._folder.available_name(name)
+        available = self._directory.available_name(name)
         if available != name and name not in self._logged_conflicts:
             self._logged_conflicts.add(name)
             run.logger.warning(
                 "%s was not written by this run and is not overwritten; this run writes %s. Move the existing file to "
                 "use the usual name.",
-                self._folder.path / name,
+                self._directory.path / name,
                 available,
             )
         return available

@@ -222,9 +222,9 @@ class TestFiles:
             def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
                 weights = checkpoint["state_dict"].values()
                 expected[f"iter_{run.iters_done}.pth"] = [weight.clone() for weight in weights]
-                background, gate = hook._writer._background, threading.Event()
-                assert background is not None
-                background._executor.submit(gate.wait)
+                writer, gate = hook._writer._async_writer, threading.Event()
+                assert writer is not None
+                writer._executor.submit(gate.wait)
                 threading.Timer(0.05, gate.set).start()
 
         hook = CheckpointHook(async_save="overlap", interval=1, by_epoch=False, max_keep_ckpts=None, save_best=False)
@@ -243,9 +243,9 @@ class TestFiles:
         class Delay(Hook):
             def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
                 expected[:] = [weight.clone() for weight in checkpoint["state_dict"].values()]
-                background, gate = hooks[delayed]._writer._background, threading.Event()
-                assert background is not None
-                background._executor.submit(gate.wait)
+                writer, gate = hooks[delayed]._writer._async_writer, threading.Event()
+                assert writer is not None
+                writer._executor.submit(gate.wait)
                 threading.Timer(0.05, gate.set).start()
 
         settings: dict[str, Any] = {"async_save": "overlap", "interval": 2, "by_epoch": False, "save_best": False}
@@ -339,7 +339,7 @@ class BlockedSave(Hook):
 
     def before_save_checkpoint(self, run: Run) -> None:
         if run.iters_done == self.until - 1:
-            self.hook()._writer._background._executor.submit(self.gate.wait)
+            self.hook()._writer._async_writer._executor.submit(self.gate.wait)
 
     def after_forward(self, run: Run) -> None:
         if run.iter == self.until - 1:
@@ -384,9 +384,9 @@ def test_saves_are_sequential_and_the_second_allocates_no_memory(
         most = max(most, writing)
         time.sleep(0.01)
         real(value, file)
-        background = hook._writer._background
-        assert background is not None
-        allocated.append(background._snapshot.allocated_bytes)
+        writer = hook._writer._async_writer
+        assert writer is not None
+        allocated.append(writer._snapshot.allocated_bytes)
         writing -= 1
 
     monkeypatch.setattr(torch, "save", save)

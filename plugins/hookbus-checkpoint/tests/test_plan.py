@@ -9,13 +9,13 @@ from hookbus_checkpoint.plan import CheckpointDirectory
 
 
 def save(
-    folder: CheckpointDirectory, periodic: str | None, best: list[str], last: str | None, keep: int | None = None
+    directory: CheckpointDirectory, periodic: str | None, best: list[str], last: str | None, keep: int | None = None
 ) -> None:
-    plan = folder.plan([periodic] if periodic else [], best, last)
-    folder.scan()
-    folder.begin(plan)
-    atomic_write(plan.path, lambda file: file.write(plan.path.name.encode()), folder.generation)
-    folder.finish(plan, keep)
+    plan = directory.plan([periodic] if periodic else [], best, last)
+    directory.scan()
+    directory.begin(plan)
+    atomic_write(plan.path, lambda file: file.write(plan.path.name.encode()), directory.generation)
+    directory.finish(plan, keep)
 
 
 def test_periodic_name_is_written_and_the_others_are_links(tmp_path: Path) -> None:
@@ -36,8 +36,8 @@ def test_best_name_is_written_without_a_periodic_name(tmp_path: Path) -> None:
 
 def test_generation_exceeds_those_of_existing_files(tmp_path: Path) -> None:
     atomic_write(tmp_path / "epoch_9.pth", lambda file: file.write(b"older run"), 41)
-    folder = CheckpointDirectory(tmp_path)
-    save(folder, "epoch_1.pth", [], None)
+    directory = CheckpointDirectory(tmp_path)
+    save(directory, "epoch_1.pth", [], None)
 
     sidecar = read_sidecar(tmp_path / "epoch_1.pth")
     assert sidecar is not None
@@ -45,20 +45,20 @@ def test_generation_exceeds_those_of_existing_files(tmp_path: Path) -> None:
 
 
 def test_repeated_name_counts_once(tmp_path: Path) -> None:
-    folder = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(tmp_path)
     for _ in range(3):
-        save(folder, "epoch_1.pth", [], "last.pth", keep=1)
+        save(directory, "epoch_1.pth", [], "last.pth", keep=1)
 
-    assert folder.periodic == ["epoch_1.pth"]
+    assert directory.periodic == ["epoch_1.pth"]
     assert (tmp_path / "epoch_1.pth").exists()
 
 
 def test_names_without_a_file_are_removed_from_the_state(tmp_path: Path) -> None:
     (tmp_path / "epoch_2.pth").touch()
-    folder = CheckpointDirectory(tmp_path)
-    folder.load(["epoch_1.pth", "epoch_2.pth"], generation=3)
+    directory = CheckpointDirectory(tmp_path)
+    directory.load(["epoch_1.pth", "epoch_2.pth"], generation=3)
 
-    assert (folder.periodic, folder.generation) == (["epoch_2.pth"], 3)
+    assert (directory.periodic, directory.generation) == (["epoch_2.pth"], 3)
 
 
 def test_name_of_a_foreign_file_is_not_used(tmp_path: Path) -> None:
@@ -66,36 +66,36 @@ def test_name_of_a_foreign_file_is_not_used(tmp_path: Path) -> None:
     atomic_write(tmp_path / "last-2.pth", lambda file: file.write(b"other"), 1, "other")
     atomic_write(tmp_path / "epoch_1.pth", lambda file: file.write(b"mine"), 1, "mine")
     (tmp_path / "epoch_2.pth").symlink_to(tmp_path / "nowhere")
-    folder = CheckpointDirectory(tmp_path, "mine")
+    directory = CheckpointDirectory(tmp_path, "mine")
 
     names = ("last.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth")
-    assert [folder.available_name(name) for name in names] == [
+    assert [directory.available_name(name) for name in names] == [
         "last-3.pth",
         "epoch_1.pth",
         "epoch_2-2.pth",
         "epoch_3.pth",
     ]
-    assert folder.foreign_checkpoints() == [tmp_path / "last-2.pth"]
+    assert directory.foreign_checkpoints() == [tmp_path / "last-2.pth"]
 
 
 def test_replaced_file_is_not_removed(tmp_path: Path) -> None:
-    folder = CheckpointDirectory(tmp_path)
-    save(folder, "epoch_1.pth", [], None)
+    directory = CheckpointDirectory(tmp_path)
+    save(directory, "epoch_1.pth", [], None)
     (tmp_path / "epoch_1.pth").write_text("mine")
     (tmp_path / "epoch_1.pth.json").unlink()
-    save(folder, "epoch_2.pth", [], None, keep=1)
+    save(directory, "epoch_2.pth", [], None, keep=1)
 
     assert (tmp_path / "epoch_1.pth").read_text() == "mine"
-    assert folder.periodic == ["epoch_2.pth"]
+    assert directory.periodic == ["epoch_2.pth"]
 
 
 @pytest.mark.parametrize("method", ["write", "rename"])
 def test_name_of_a_replaced_last_file_is_not_used(tmp_path: Path, method: str) -> None:
-    folder = CheckpointDirectory(tmp_path, "mine")
-    plan = folder.plan(["epoch_1.pth"], [], "last.pth")
+    directory = CheckpointDirectory(tmp_path, "mine")
+    plan = directory.plan(["epoch_1.pth"], [], "last.pth")
     atomic_write(plan.path, lambda file: file.write(b"mine"), 1, "mine")
-    folder.finish(plan, None)
-    assert folder.available_name("last.pth") == "last.pth"
+    directory.finish(plan, None)
+    assert directory.available_name("last.pth") == "last.pth"
 
     if method == "write":
         (tmp_path / "last.pth").write_text("other")
@@ -104,7 +104,7 @@ def test_name_of_a_replaced_last_file_is_not_used(tmp_path: Path, method: str) -
         (tmp_path / "other").rename(tmp_path / "last.pth")
     (tmp_path / "last.pth.json").unlink()
 
-    assert folder.available_name("last.pth") == "last-2.pth"
+    assert directory.available_name("last.pth") == "last-2.pth"
 
 
 def test_pinned_file_does_not_count(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_pinned_file_does_not_count(tmp_path: Path) -> None:
 
 
 def test_file_is_behind_if_it_is_outdated_or_missing(tmp_path: Path) -> None:
-    folder = CheckpointDirectory(tmp_path)
-    assert folder.is_stale("last.pth")
-    save(folder, "epoch_1.pth", [], "last.pth")
-    assert not folder.is_stale("last.pth")
-    save(folder, "epoch_2.pth", [], None)
-    assert folder.is_stale("last.pth")
-    assert not folder.is_stale("epoch_2.pth")
+    directory = CheckpointDirectory(tmp_path)
+    assert directory.is_stale("last.pth")
+    save(directory, "epoch_1.pth", [], "last.pth")
+    assert not directory.is_stale("last.pth")
+    save(directory, "epoch_2.pth", [], None)
+    assert directory.is_stale("last.pth")
+    assert not directory.is_stale("epoch_2.pth")
     (tmp_path / "epoch_2.pth").unlink()
-    assert folder.is_stale("epoch_2.pth")
+    assert directory.is_stale("epoch_2.pth")

@@ -67,7 +67,7 @@ def test_signal_during_an_asynchronous_save_results_in_both_checkpoints(tmp_path
     class BlockedSave(Hook):
         def before_save_checkpoint(self, run: Run) -> None:
             if run.iters_done == 3:
-                checkpoints._writer._background._executor.submit(sent.wait)
+                checkpoints._writer._async_writer._executor.submit(sent.wait)
 
         def after_train_iter(self, run: Run) -> None:
             if run.iters_done == 5:

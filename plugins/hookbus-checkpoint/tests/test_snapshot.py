@@ -147,7 +147,7 @@ class TestDeferred:
         weight.data[0] = torch.nextafter(weight[0], torch.tensor(2.0))
         assert not snapshot.is_unchanged()
 
-    def test_forget_releases_the_originals(self) -> None:
+    def test_originals_are_released(self) -> None:
         memory = np.ones(3, dtype=np.float32)
         weight, reference, snapshot = torch.from_numpy(memory), weakref.ref(memory), Snapshot()
         copy = snapshot.take({"weight": weight}, deferred=[weight])
