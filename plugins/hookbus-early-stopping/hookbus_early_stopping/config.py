@@ -90,7 +90,7 @@ class EarlyStoppingConfig(HookConfig):
         return source
 
     def build_stopping_rule(self) -> StoppingRule:
-        """Create a decision with these settings and no scores."""
+        """Create a stopping rule with these settings and no scores."""
         return StoppingRule(
             self.direction,
             patience=self.patience,

@@ -86,7 +86,7 @@ class EarlyStoppingHook(Hook):
         if self.config.best_weights_source == "file":
             # Not in `before_run`, where the checkpoint hook registers its service: the order depends on the priorities.
             check_saver(run, self.name)
-        # The restored decision may be due: with unchanged settings a stopped run does not train another iteration.
+        # The restored rule may be met already: with unchanged settings a stopped run does not train another iteration.
         self._request_stop_if_due(run)
 
     def after_val(self, run: Run, metrics: Metrics) -> None:
@@ -114,7 +114,7 @@ class EarlyStoppingHook(Hook):
     # -- state -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the decision, the stopped epoch, the monitor, and the best weights if they are kept in memory."""
+        """Return the state: stopping rule, stopped epoch, monitor, and the best weights if they are kept in memory."""
         return {
             **self.stopping_rule.state_dict(),
             "stopped_epoch": self.stopped_epoch,
@@ -134,9 +134,9 @@ class EarlyStoppingHook(Hook):
     # -- helpers ---------------------------------------------------------------------------------
 
     def _request_stop_if_due(self, run: Run) -> bool:
-        """Request a stop if the decision is to stop, and return whether it is."""
+        """Request a stop if the stopping rule is met, and return whether it is."""
         reason = self.stopping_rule.reason
-        # The decision is evaluated again after `min_epochs`: a metric that has recovered by then causes no stop.
+        # The rule is evaluated again after `min_epochs`: a metric that has recovered by then causes no stop.
         if reason is None or run.epochs_done < self.config.min_epochs:
             return False
         run.request_stop(f"{self.config.monitor} {reason}")

@@ -13,11 +13,11 @@ from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
 NAN, INF = math.nan, math.inf
 
 
-def get_stop(decision: StoppingRule, scores: Sequence[float]) -> int | None:
-    """Return the number of the first score, from 1, at which the decision is to stop; None for never."""
+def get_stop(rule: StoppingRule, scores: Sequence[float]) -> int | None:
+    """Return the number of the first score, from 1, at which the rule is to stop; None for never."""
     for number, score in enumerate(scores, 1):
-        decision.update(score, number)
-        if decision.reason is not None:
+        rule.update(score, number)
+        if rule.reason is not None:
             return number
     return None
 
@@ -37,35 +37,35 @@ class TestImprovement:
         ],
     )
     def test_improvement_exceeds_min_delta(self, mode: Mode, min_delta: float, score: float, improves: bool) -> None:
-        decision = StoppingRule(mode, min_delta=min_delta)
-        assert decision.update(1.0, 1)
-        assert decision.update(score, 2) is improves
-        assert decision.best_epoch == (2 if improves else 1)
+        rule = StoppingRule(mode, min_delta=min_delta)
+        assert rule.update(1.0, 1)
+        assert rule.update(score, 2) is improves
+        assert rule.best_epoch == (2 if improves else 1)
 
     def test_improvement_is_measured_from_the_last_accepted_score(self) -> None:
-        decision = StoppingRule("max", min_delta=0.1, patience=2)
-        assert get_stop(decision, [3.00, 3.05, 3.12, 3.14, 3.20, 3.30]) == 5
-        assert decision.best_score == 3.12
+        rule = StoppingRule("max", min_delta=0.1, patience=2)
+        assert get_stop(rule, [3.00, 3.05, 3.12, 3.14, 3.20, 3.30]) == 5
+        assert rule.best_score == 3.12
 
     def test_small_gains_add_up_to_an_improvement(self) -> None:
-        decision = StoppingRule("max", min_delta=0.25, patience=3)
-        assert get_stop(decision, [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75]) is None
-        assert decision.best_score == 0.75
-        assert decision.best_epoch == 7
+        rule = StoppingRule("max", min_delta=0.25, patience=3)
+        assert get_stop(rule, [0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75]) is None
+        assert rule.best_score == 0.75
+        assert rule.best_epoch == 7
 
     def test_first_improvement_exceeds_the_baseline(self) -> None:
-        decision = StoppingRule("max", baseline=0.5, patience=2)
-        assert not decision.update(0.5, 1)
-        assert (decision.best_score, decision.best_epoch, decision.wait_count) == (0.5, None, 1)
-        assert decision.update(0.75, 2)
-        assert (decision.best_score, decision.best_epoch, decision.wait_count) == (0.75, 2, 0)
+        rule = StoppingRule("max", baseline=0.5, patience=2)
+        assert not rule.update(0.5, 1)
+        assert (rule.best_score, rule.best_epoch, rule.wait_count) == (0.5, None, 1)
+        assert rule.update(0.75, 2)
+        assert (rule.best_score, rule.best_epoch, rule.wait_count) == (0.75, 2, 0)
 
     @pytest.mark.parametrize("score", [NAN, INF, -INF])
     @pytest.mark.parametrize("mode", ["min", "max"])
     def test_nonfinite_score_is_no_improvement(self, mode: Mode, score: float) -> None:
-        decision = StoppingRule(mode, check_finite=False)
-        assert not decision.update(score, 1)
-        assert decision.best_score is None
+        rule = StoppingRule(mode, check_finite=False)
+        assert not rule.update(score, 1)
+        assert rule.best_score is None
 
 
 class TestPatience:
@@ -74,17 +74,17 @@ class TestPatience:
         assert get_stop(StoppingRule("min", patience=patience), [1.0, 1.0, 1.0, 1.0, 1.0]) == stop
 
     def test_improvement_resets_the_wait_count(self) -> None:
-        decision = StoppingRule("min", patience=2)
-        assert get_stop(decision, [5.0, 6.0, 4.0, 6.0, 3.0, 6.0, 6.0, 1.0]) == 7
-        assert (decision.best_score, decision.best_epoch, decision.wait_count) == (3.0, 5, 2)
+        rule = StoppingRule("min", patience=2)
+        assert get_stop(rule, [5.0, 6.0, 4.0, 6.0, 3.0, 6.0, 6.0, 1.0]) == 7
+        assert (rule.best_score, rule.best_epoch, rule.wait_count) == (3.0, 5, 2)
 
     def test_improvement_clears_the_reason_to_stop(self) -> None:
-        decision = StoppingRule("min", patience=2)
+        rule = StoppingRule("min", patience=2)
         for epoch, score in enumerate([5.0, 4.0, 4.0, 4.0], 1):
-            decision.update(score, epoch)
-        assert decision.reason is not None
-        decision.update(3.0, 5)
-        assert decision.reason is None
+            rule.update(score, epoch)
+        assert rule.reason is not None
+        rule.update(3.0, 5)
+        assert rule.reason is None
 
     @pytest.mark.parametrize(
         ("scores", "stop", "best_epoch"),
@@ -93,9 +93,9 @@ class TestPatience:
     def test_nan_counts_as_no_improvement_if_check_finite_is_false(
         self, scores: list[float], stop: int, best_epoch: int
     ) -> None:
-        decision = StoppingRule("min", patience=3, check_finite=False)
-        assert get_stop(decision, scores) == stop
-        assert decision.best_epoch == best_epoch
+        rule = StoppingRule("min", patience=3, check_finite=False)
+        assert get_stop(rule, scores) == stop
+        assert rule.best_epoch == best_epoch
 
 
 class TestThresholds:
@@ -159,16 +159,16 @@ def test_nonfinite_score_stops_immediately(mode: Mode, score: float) -> None:
 def test_reason_describes_the_cause_of_the_stop(
     settings: dict[str, Any], scores: list[float], reason: str | None
 ) -> None:
-    decision = StoppingRule("min", **settings)
-    get_stop(decision, scores)
-    assert decision.reason == reason
+    rule = StoppingRule("min", **settings)
+    get_stop(rule, scores)
+    assert rule.reason == reason
 
 
 SCORES = st.lists(st.sampled_from([NAN, INF, -INF, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]), max_size=12)
 
 
 @hypothesis.given(SCORES, st.integers(0, 12), st.sampled_from(["min", "max"]), st.integers(0, 4), st.booleans())
-def test_restored_decision_continues_like_the_uninterrupted_one(
+def test_restored_rule_continues_like_the_uninterrupted_one(
     scores: list[float], restart: int, mode: Mode, patience: int, check_finite: bool
 ) -> None:
     uninterrupted, first, second = (

@@ -41,13 +41,13 @@ def render_chart(gradients: Sequence[Gradient], missing: Iterable[str] = (), tit
     row = min(MAX_ROW_HEIGHT, max(MIN_ROW_HEIGHT, MAX_HEIGHT // max(count, 1)))
     size = (2 * MARGIN + LABEL_WIDTH + BAR_WIDTH, HEADER_HEIGHT + row * count + FOOTER_HEIGHT)
     image = Image.new("RGB", size, BACKGROUND_COLOR)
-    pen = _ChartRenderer(image, row, *_get_decades(gradients))
-    pen.draw_text(MARGIN, MARGIN // 2, title)
-    pen.draw_axis(count)
+    renderer = _ChartRenderer(image, row, *_get_decades(gradients))
+    renderer.draw_text(MARGIN, MARGIN // 2, title)
+    renderer.draw_axis(count)
     for i, gradient in enumerate(gradients):
-        pen.draw_bars(i, gradient)
+        renderer.draw_bars(i, gradient)
     for i, name in enumerate(absent, start=len(gradients)):
-        pen.draw_note(i, name, "no gradient")
+        renderer.draw_note(i, name, "no gradient")
     return image
 
 

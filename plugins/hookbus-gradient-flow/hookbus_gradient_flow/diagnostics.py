@@ -63,9 +63,9 @@ def find_problems(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict
     for name in missing:
         problems.setdefault("missing", {})[name] = math.nan
     for gradient in gradients:
-        kind = _classify(gradient)
-        if kind is not None:
-            problems.setdefault(kind, {})[gradient.name] = gradient.l2
+        problem_type = _classify(gradient)
+        if problem_type is not None:
+            problems.setdefault(problem_type, {})[gradient.name] = gradient.l2
     return problems
 
 
@@ -99,14 +99,14 @@ class ProblemReporter:
         """
         problems = find_problems(gradients, missing)
         new = {
-            kind: {name: norm for name, norm in norms.items() if (kind, name) not in self._reported}
-            for kind, norms in problems.items()
+            problem_type: {name: norm for name, norm in norms.items() if (problem_type, name) not in self._reported}
+            for problem_type, norms in problems.items()
         }
         # Replaced, not extended: a problem that disappears and returns is reported again.
-        self._reported = {(kind, name) for kind, norms in problems.items() for name in norms}
-        was_empty, self._was_frozen = self._was_frozen, not gradients and not missing
-        all_frozen = [f"step {step}: {ALL_FROZEN_MESSAGE}"] if self._was_frozen and not was_empty else []
-        return all_frozen + [format_problem(kind, norms, step) for kind, norms in new.items() if norms]
+        self._reported = {(problem_type, name) for problem_type, norms in problems.items() for name in norms}
+        was_frozen, self._was_frozen = self._was_frozen, not gradients and not missing
+        all_frozen = [f"step {step}: {ALL_FROZEN_MESSAGE}"] if self._was_frozen and not was_frozen else []
+        return all_frozen + [format_problem(problem_type, norms, step) for problem_type, norms in new.items() if norms]
 
 
 def _classify(gradient: Gradient) -> ProblemType | None:
@@ -117,9 +117,9 @@ def _classify(gradient: Gradient) -> ProblemType | None:
     return "exploding" if gradient.l2 > EXPLODING else None
 
 
-def _format_names(kind: ProblemType, norms: dict[str, float]) -> str:
+def _format_names(problem_type: ProblemType, norms: dict[str, float]) -> str:
     shown: Sequence[str] = [
-        f"{name} ({norm:.2g})" if kind in ("vanishing", "exploding") else name
+        f"{name} ({norm:.2g})" if problem_type in ("vanishing", "exploding") else name
         for name, norm in list(norms.items())[:MAX_NAMES]
     ]
     more = len(norms) - len(shown)

@@ -119,14 +119,14 @@ class GradientFlowHook(Hook):
     # -- reporting -----------------------------------------------------------------------------
 
     def _log_measurement(self, run: Run) -> None:
-        reading, self._stats = self._stats, None
-        if reading is None:
+        stats, self._stats = self._stats, None
+        if stats is None:
             return
-        gradients = reading.to_host()
+        gradients = stats.to_host()
         values = {f"gradients/{g.name}/{kind}": getattr(g, kind) for g in gradients for kind in ("mean", "max", "l2")}
         if values:
             run.bus.emit("log_scalars", values=values)
-        missing = _filter_optimized(run, self._parameters, reading.missing)
+        missing = _filter_optimized(run, self._parameters, stats.missing)
         for text in self._problem_reporter.update(gradients, missing, run.steps_done):
             run.logger.warning("%s: %s", self.name, text)
         if values or missing:

@@ -50,7 +50,7 @@ def test_message_names_at_most_five_parameters():
     assert text.startswith("step 1: 8 parameters have no gradient: w0, w1, w2, w3, w4 and 3 more. ")
 
 
-class TestComplaints:
+class TestProblemReporter:
     def test_problem_is_reported_again_only_after_a_normal_gradient(self):
         complaints, bad, good = ProblemReporter(), [make_gradient("w", 5.0, 2e3)], [make_gradient("w", 5.0)]
         counts = [len(complaints.update(gradients, [], i)) for i, gradients in enumerate([bad, bad, good, bad])]

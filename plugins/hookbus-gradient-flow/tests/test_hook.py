@@ -66,7 +66,7 @@ def test_hook_passes_the_conformance_checks():
     check_hook(GradientFlowHook, frequency=1)
 
 
-class TestReading:
+class TestMeasurement:
     def test_gradients_are_measured_every_frequency_steps(self):
         make_trainer([1, 2, 3, 4, 5], [GradientFlowHook(frequency=2), recorder := MaximumRecorder()]).fit()
         assert recorder.maxima == {2: 2.0, 4: 4.0}

@@ -54,15 +54,15 @@ def test_gradients_are_divided_by_the_scale():
 
 def test_parameter_without_gradient_is_missing_and_frozen_or_empty_is_ignored():
     frozen, empty = nn.Parameter(torch.ones(2), requires_grad=False), nn.Parameter(torch.ones(0))
-    reading = compute_gradient_stats(
+    stats = compute_gradient_stats(
         {"a": nn.Parameter(torch.ones(2)), "b": make_parameter(torch.ones(1)), "c": frozen, "d": empty}
     )
-    assert (reading.missing, [gradient.name for gradient in reading.to_host()]) == (["a"], ["b"])
+    assert (stats.missing, [gradient.name for gradient in stats.to_host()]) == (["a"], ["b"])
 
 
 def test_model_without_any_gradient_has_no_statistics():
-    reading = compute_gradient_stats({"a": nn.Parameter(torch.ones(2))})
-    assert (reading.missing, reading.to_host()) == (["a"], [])
+    stats = compute_gradient_stats({"a": nn.Parameter(torch.ones(2))})
+    assert (stats.missing, stats.to_host()) == (["a"], [])
 
 
 def test_float16_is_accumulated_in_float32():
@@ -111,9 +111,9 @@ def test_nonfinite_value_makes_the_maximum_nonfinite(value):
 def test_statistics_are_copied_to_the_host_once():
     parameters = {f"w{i}": make_parameter(torch.randn(3)) for i in range(20)}
     with HostCopyRecorder() as copies:
-        reading = compute_gradient_stats(parameters, scale=torch.tensor(2.0))
+        stats = compute_gradient_stats(parameters, scale=torch.tensor(2.0))
         assert copies.names == []
-        reading.to_host()
+        stats.to_host()
     assert copies.names == ["tolist"]
 
 
@@ -130,10 +130,10 @@ def test_number_of_operations_does_not_depend_on_the_number_of_parameters():
 def test_statistics_reference_neither_the_graph_nor_the_gradients():
     weight = nn.Parameter(torch.ones(2))
     weight.grad = (weight * 3).clone()  # as after backward(create_graph=True)
-    reading = compute_gradient_stats({"w": weight})
+    stats = compute_gradient_stats({"w": weight})
     weight.grad.detach().fill_(7.0)
-    assert not reading.norms.requires_grad
-    assert reading.to_host()[0].max == 3.0
+    assert not stats.norms.requires_grad
+    assert stats.to_host()[0].max == 3.0
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=5), min_size=1, max_size=4))

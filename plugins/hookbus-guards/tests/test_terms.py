@@ -51,7 +51,7 @@ class TestLossTerms:
         assert extract_loss_terms(outputs) == {}
 
 
-class TestRead:
+class TestCheckFinite:
     @pytest.mark.parametrize("bad", [INF, -INF, NAN])
     def test_any_term_that_is_not_finite_is_detected(self, bad: float) -> None:
         assert check_finite({"loss": 1.5, "a": torch.tensor(0.25)}) == (True, 1.5)
@@ -67,7 +67,7 @@ class TestRead:
         assert not check_finite({"loss": torch.tensor(INF), "a": torch.tensor(-INF)})[0]
 
 
-class TestDescribe:
+class TestFormatTerms:
     def test_values_that_are_not_finite_are_first(self) -> None:
         outputs = {"loss": torch.tensor(INF), "cls": torch.tensor(0.3), "box": INF, "logits": torch.ones(3)}
 

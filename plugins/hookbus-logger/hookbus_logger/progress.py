@@ -59,7 +59,7 @@ class ProgressHook(Hook):
 
     def before_train(self) -> None:
         """Restart the throughput measurement, so that iterations restored from a checkpoint are not counted."""
-        self._pace = ThroughputMeter()
+        self._throughput = ThroughputMeter()
 
     @hookimpl(when=_interval)
     def after_train_iter(self, run: Run) -> None:
@@ -68,11 +68,11 @@ class ProgressHook(Hook):
 
     def before_val(self) -> None:
         """Pause the throughput measurement during validation."""
-        self._pace.pause(time.monotonic())
+        self._throughput.pause(time.monotonic())
 
     def after_val(self) -> None:
         """Resume the throughput measurement."""
-        self._pace.resume(time.monotonic())
+        self._throughput.resume(time.monotonic())
 
     def before_val_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Switch to the progress of a validation loader."""
@@ -95,18 +95,18 @@ class ProgressHook(Hook):
             return ProgressState(f"{kind} {name}" if name else kind, clock.batch + 1, total, self._loss)
         if run.mode != "train":
             return ProgressState("starting")
-        self._pace.update(run.iters_done, time.monotonic())
-        pace, limit = self._pace.per_second, clock.limit("iter")
-        eta = format_clock_time((limit - run.iters_done) / pace) if pace and limit is not None else "unknown"
+        self._throughput.update(run.iters_done, time.monotonic())
+        rate, limit = self._throughput.per_second, clock.limit("iter")
+        eta = format_clock_time((limit - run.iters_done) / rate) if rate and limit is not None else "unknown"
         if run.max_epochs is None:
-            return ProgressState("iteration", run.iters_done, run.max_iters, self._loss, pace, eta)
+            return ProgressState("iteration", run.iters_done, run.max_iters, self._loss, rate, eta)
         label = f"epoch {format_count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
-        return ProgressState(label, run.iters_done - clock.epoch_first_iter, clock.epoch_length, self._loss, pace, eta)
+        return ProgressState(label, run.iters_done - clock.epoch_first_iter, clock.epoch_length, self._loss, rate, eta)
 
     # -- internal ------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        self._pace, self._loss, self._loader = ThroughputMeter(), None, None
+        self._throughput, self._loss, self._loader = ThroughputMeter(), None, None
 
     def _show(self, run: Run) -> None:
         console = get_console(run)

@@ -113,31 +113,31 @@ def format_throughput(per_second: float) -> str:
     return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
 
 
-def build_bar(view: ProgressState, width: int) -> RenderableType:
+def build_bar(state: ProgressState, width: int) -> RenderableType:
     """Build a progress line with a bar for a terminal.
 
     The bar pulses if the total is unknown, and is omitted if the terminal is too narrow.
 
     Args:
-        view: Progress to render.
+        state: Progress to render.
         width: Width of the terminal in columns.
 
     Returns:
         A renderable of exactly one line.
     """
-    texts = [view.label, view.position, *view.details]
+    texts = [state.label, state.position, *state.details]
     bar_width = min(MAX_BAR_WIDTH, width - 1 - sum(len(text) + GAP for text in texts) - GAP)
     if bar_width < MIN_BAR_WIDTH:
-        return Text(format_line(view), no_wrap=True, overflow="ellipsis")
+        return Text(format_line(state), no_wrap=True, overflow="ellipsis")
     grid = Table.grid(padding=(0, GAP, 0, 0))
-    progress = ProgressBar(total=view.total, completed=view.done, width=bar_width, pulse=view.total is None)
+    progress = ProgressBar(total=state.total, completed=state.done, width=bar_width, pulse=state.total is None)
     grid.add_row(texts[0], progress, *texts[1:])
     return grid
 
 
-def format_line(view: ProgressState) -> str:
+def format_line(state: ProgressState) -> str:
     """Format the progress as one line of plain text."""
-    return (" " * GAP).join([view.label, view.position, *view.details])
+    return (" " * GAP).join([state.label, state.position, *state.details])
 
 
 class Ticker:

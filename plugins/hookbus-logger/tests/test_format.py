@@ -84,7 +84,7 @@ def join_text(line: list[Part]) -> str:
     return "".join(text for text, _ in line)
 
 
-def test_values_line_shortens_names_and_places_times_last() -> None:
+def test_formatted_values_have_short_names_and_times_last() -> None:
     values = {"time/iter": 0.012, "train/loss": 0.5, "eta": 65.0, "grad/norm": 2.0, "time/eta": 3.0}
 
     line = format_values(values, prefix="train/")
@@ -92,14 +92,14 @@ def test_values_line_shortens_names_and_places_times_last() -> None:
     assert join_text(line) == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
 
 
-def test_values_line_highlights_nonfinite_values_with_their_count() -> None:
+def test_nonfinite_values_are_highlighted_with_their_count() -> None:
     line = format_values({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
 
     assert join_text(line) == "loss nan (2 not finite)  acc 0.5000"
     assert [text for text, style in line if style == "bold red"] == ["nan", " (2 not finite)"]
 
 
-def test_joined_skips_empty_groups() -> None:
+def test_join_groups_skips_empty_groups() -> None:
     assert join_text(join_groups([], [("a", "")], [("", "dim")], [("b", ""), ("c", "")])) == "a  bc"
 
 

@@ -204,7 +204,7 @@ def test_any_rows_are_written_and_sorted_within_each_moment(
 # -- removing --------------------------------------------------------------------------------------------
 
 
-def test_keep_removes_rows_and_later_rows_are_appended(path: Path) -> None:
+def test_filter_removes_rows_and_later_rows_are_appended(path: Path) -> None:
     lines = JsonLines(path)
     for number in range(5):
         lines.write({"n": number})
@@ -218,7 +218,7 @@ def test_keep_removes_rows_and_later_rows_are_appended(path: Path) -> None:
     lines.close()
 
 
-def test_keep_does_not_replace_an_unchanged_file(path: Path) -> None:
+def test_filter_does_not_replace_an_unchanged_file(path: Path) -> None:
     lines = JsonLines(path)
     lines.write({"n": 0})
     before = path.stat().st_ino
@@ -229,7 +229,7 @@ def test_keep_does_not_replace_an_unchanged_file(path: Path) -> None:
     lines.close()
 
 
-def test_keep_passes_an_invalid_line_as_an_empty_row(path: Path) -> None:
+def test_filter_passes_an_invalid_line_as_an_empty_row(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"n": 0}\nnonsense\n[1]\n')
     rows: list[tuple[int, dict[str, Any]]] = []

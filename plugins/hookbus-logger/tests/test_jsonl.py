@@ -402,7 +402,7 @@ KILLED_SCRIPT = """
     import os, signal, sys
     from pathlib import Path
     from hookbus import Hook, Trainer
-    from hookbus.state import write_checkpoint
+    from hookbus.checkpoint.state import write_checkpoint
     from hookbus.testing import fake_training
     from hookbus_logger import JsonlHook
 

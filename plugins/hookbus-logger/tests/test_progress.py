@@ -30,8 +30,8 @@ class RecordProgress(Hook):
         self.entries: list[tuple[str, int, int | None]] = []
 
     def record(self, run: Run) -> None:
-        view = self.progress.get_progress(run)
-        self.entries.append((view.label, view.done, view.total))
+        state = self.progress.get_progress(run)
+        self.entries.append((state.label, state.done, state.total))
 
     def before_train(self, run: Run) -> None:
         self.record(run)
@@ -145,8 +145,8 @@ def test_eta_ignores_restored_iterations_and_validations(
 
         def after_train_iter(self, run: Run) -> None:
             clock.now += 1
-            view = progress.get_progress(run)
-            self.facts = (view.per_second, view.eta)
+            state = progress.get_progress(run)
+            self.details = (state.per_second, state.eta)
 
         def after_val_iter(self) -> None:
             clock.now += 20
@@ -157,7 +157,7 @@ def test_eta_ignores_restored_iterations_and_validations(
     resumed = trainer(progress, RecordProgress(progress), hook, StopAt(93), resume=tmp_path / "80.pth", **options)
     resumed.fit()
 
-    assert hook.facts == (1.0, "0:00:07")
+    assert hook.details == (1.0, "0:00:07")
 
 
 def test_eta_is_unknown_if_the_length_is_unknown(trainer: Callable[..., Trainer], unsized_loader: Any) -> None:

@@ -18,58 +18,58 @@ from hookbus_logger.progress_bar import (
 )
 
 
-def render(view: ProgressState, width: int = 100) -> str:
+def render(state: ProgressState, width: int = 100) -> str:
     console = Console(width=width, color_system=None)
     with console.capture() as captured:
-        console.print(Group(build_bar(view, width)))
+        console.print(Group(build_bar(state, width)))
     return captured.get()
 
 
 def test_throughput_is_the_number_of_iterations_per_second() -> None:
-    pace = ThroughputMeter()
+    meter = ThroughputMeter()
     for done, now in ((80, 100.0), (85, 105.0), (90, 110.0)):
-        pace.update(done, now)
+        meter.update(done, now)
 
-    assert pace.per_second == 1.0
+    assert meter.per_second == 1.0
 
 
 def test_throughput_excludes_pauses() -> None:
-    pace = ThroughputMeter()
-    pace.update(0, 0.0)
-    pace.pause(5.0)
-    pace.update(10, 12.0)
-    pace.resume(25.0)
-    pace.update(20, 30.0)
+    meter = ThroughputMeter()
+    meter.update(0, 0.0)
+    meter.pause(5.0)
+    meter.update(10, 12.0)
+    meter.resume(25.0)
+    meter.update(20, 30.0)
 
-    assert pace.per_second == 20 / 10
+    assert meter.per_second == 20 / 10
 
 
 def test_throughput_uses_only_the_window() -> None:
-    pace = ThroughputMeter(span=10.0)
-    pace.update(0, 0.0)
+    meter = ThroughputMeter(span=10.0)
+    meter.update(0, 0.0)
     for second in range(1, 31):
-        pace.update(100 * second, float(second))
+        meter.update(100 * second, float(second))
     for second in range(31, 41):
-        pace.update(3000 + second - 30, float(second))
+        meter.update(3000 + second - 30, float(second))
 
-    assert pace.per_second == 1.0
+    assert meter.per_second == 1.0
 
 
 def test_two_measurements_outside_the_window_yield_a_throughput() -> None:
-    pace = ThroughputMeter(span=10.0)
-    pace.update(0, 0.0)
-    pace.update(50, 100.0)
+    meter = ThroughputMeter(span=10.0)
+    meter.update(0, 0.0)
+    meter.update(50, 100.0)
 
-    assert pace.per_second == 0.5
+    assert meter.per_second == 0.5
 
 
 def test_throughput_is_none_before_an_iteration_is_completed() -> None:
-    pace = ThroughputMeter()
-    assert pace.per_second is None
-    pace.update(7, 1.0)
-    assert pace.per_second is None
-    pace.update(7, 2.0)
-    assert pace.per_second is None
+    meter = ThroughputMeter()
+    assert meter.per_second is None
+    meter.update(7, 1.0)
+    assert meter.per_second is None
+    meter.update(7, 2.0)
+    assert meter.per_second is None
 
 
 @pytest.mark.parametrize(
@@ -80,29 +80,29 @@ def test_throughput_below_one_is_formatted_in_seconds_per_iteration(per_second: 
 
 
 def test_plain_line_contains_all_fields() -> None:
-    view = ProgressState("epoch 2/5", 150, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+    state = ProgressState("epoch 2/5", 150, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
-    assert format_line(view) == "epoch 2/5  150/450  loss 0.4213  12.3 it/s  eta 0:00:24"
+    assert format_line(state) == "epoch 2/5  150/450  loss 0.4213  12.3 it/s  eta 0:00:24"
     assert format_line(ProgressState("validating", 3)) == "validating  3 it"
 
 
 def test_bar_fits_on_one_line_at_any_width() -> None:
-    view = ProgressState("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+    state = ProgressState("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
-    assert render(view).split() == [
+    assert render(state).split() == [
         *("epoch", "2/5", "━" * 16, "225/450"),
         *("loss", "0.4213", "12.3", "it/s", "eta", "0:00:24"),
     ]
     for width in range(10, 100):
-        assert render(view, width).count("\n") == 1
-        assert len(render(view, width).rstrip("\n")) <= width
+        assert render(state, width).count("\n") == 1
+        assert len(render(state, width).rstrip("\n")) <= width
 
 
 def test_narrow_terminal_omits_the_bar() -> None:
-    view = ProgressState("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
+    state = ProgressState("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
-    assert render(view, 60) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s  eta 0:00:24\n"
-    assert render(view, 30) == "epoch 2/5  225/450  loss 0.42…\n"
+    assert render(state, 60) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s  eta 0:00:24\n"
+    assert render(state, 30) == "epoch 2/5  225/450  loss 0.42…\n"
 
 
 def test_bar_without_a_total_contains_the_count() -> None:

@@ -40,7 +40,7 @@ def parse_strict_json(text: str) -> Any:
         (Fraction(1, 4), 0.25),
     ],
 )
-def test_plain_number_converts_any_single_number(value: Any, number: float) -> None:
+def test_to_number_converts_any_single_number(value: Any, number: float) -> None:
     converted = to_number(value)
 
     assert converted == number
@@ -84,7 +84,7 @@ def test_scalars_convert_names_and_report_numbers_out_of_range() -> None:
     assert problems == ["'big' exceeds the range of a float"]
 
 
-def test_plain_converts_a_configuration_to_strict_json() -> None:
+def test_to_json_converts_a_configuration_to_strict_json() -> None:
     config = {
         "model": {"lr": 0.1, "path": Path("runs/x")},
         "betas": (0.9, math.inf),

@@ -40,7 +40,7 @@ class TestRevision:
         assert get_git_revision(tmp_path) is None
 
 
-class TestFacts:
+class TestEnvironment:
     def test_environment_is_json_serializable(self) -> None:
         environment = collect_environment("cpu")
 

@@ -23,7 +23,7 @@ def to_lists(value: Any) -> Any:
     return type(value)(map(to_lists, value)) if isinstance(value, (tuple, list)) else value
 
 
-class TestSplit:
+class TestSplitBatch:
     @pytest.mark.parametrize(
         ("batch", "parts"),
         [
@@ -50,7 +50,7 @@ class TestSize:
         )
 
 
-class TestJoined:
+class TestMergeOutputs:
     def test_scalars_are_summed_and_samples_concatenated(self) -> None:
         outputs = [
             {"loss": torch.tensor(1.0), "output": torch.ones(1, 2), "acc": 1.0, "count": torch.tensor(3), "tag": "a"},
