@@ -70,7 +70,7 @@ def compute_check(path: Path) -> str:
 
 
 class TestCommit:
-    def test_commit_writes_the_file_and_its_sidecar_only(self, tmp_path: Path) -> None:
+    def test_atomic_write_writes_the_file_and_its_sidecar_only(self, tmp_path: Path) -> None:
         path = tmp_path / "a" / "b" / "x.pth"
         sidecar = commit_in_two_writes(path, NEW, generation=7)
 
@@ -111,7 +111,7 @@ class TestCommit:
 
         assert get_names(tmp_path) == ["x.txt"]
 
-    def test_commit_replaces_an_existing_file(self, tmp_path: Path) -> None:
+    def test_atomic_write_replaces_an_existing_file(self, tmp_path: Path) -> None:
         commit_in_two_writes(tmp_path / "x.pth", OLD, 1)
         commit_in_two_writes(tmp_path / "x.pth", NEW, 2)
 
@@ -293,7 +293,7 @@ class TestKill:
         if content is not None:
             assert verify(path).hash == xxhash.xxh3_128_hexdigest(content)
 
-    def test_kill_during_the_first_commit(self, tmp_path: Path) -> None:
+    def test_kill_during_the_first_atomic_write(self, tmp_path: Path) -> None:
         path = tmp_path / "x.pth"
 
         def check_and_clear() -> None:

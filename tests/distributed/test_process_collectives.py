@@ -58,7 +58,7 @@ def test_existing_process_group_of_the_script_is_used(launch: Launch) -> None:
         from hookbus.distributed.process_collectives import get_collectives
 
         dist.init_process_group("gloo")
-        report(get_collectives().gather("numbers", RANK))
+        report(get_collectives().all_gather("numbers", RANK))
         dist.destroy_process_group()
     """
 
@@ -74,7 +74,7 @@ class TestDebugVariable:
 
         assert completed.reports[1]["gather"] == [{"name": "a"}, {"name": "b"}]
 
-    def test_location_of_by_main_is_the_line_of_the_caller(self, launch: Launch) -> None:
+    def test_location_of_call_on_main_is_the_line_of_the_caller(self, launch: Launch) -> None:
         script = """
             from hookbus.errors import RankError
             from hookbus.distributed.process_collectives import get_collectives
@@ -170,10 +170,10 @@ FAILURE = """
 
 def test_ranks_rejoin_after_a_caught_error_and_report_only_the_next_one(launch: Launch) -> None:
     script = """
-    first = fail(join(), 2)
-    ranks = join()
+    first = fail(get_collectives(), 2)
+    ranks = get_collectives()
     gathered = ranks.all_gather("number", RANK)
-    report([first, gathered, fail(ranks, 0), join() is not ranks])
+    report([first, gathered, fail(ranks, 0), get_collectives() is not ranks])
     """
     completed = launch(FAILURE + script, ranks=3)
 
@@ -201,12 +201,12 @@ def test_ranks_rejoin_after_a_caught_error_and_report_only_the_next_one(launch: 
 
 def test_rank_that_continues_alone_after_an_error_raises_a_rank_error(launch: Launch) -> None:
     script = """
-    messages = [fail(join(), 1)]
-    # rank 0 never joins script: shorten the 30 minutes that rank 1 blocks
+    messages = [fail(get_collectives(), 1)]
+    # rank 0 never rejoins: shorten the 30 minutes that rank 1 blocks
     distributed_c10d.default_pg_timeout = timedelta(seconds=3)
     if RANK == 1:
         try:
-            join()
+            get_collectives()
         except RankError as error:
             messages.append(str(error))
     report(messages)
@@ -220,7 +220,7 @@ def test_rank_that_continues_alone_after_an_error_raises_a_rank_error(launch: La
     assert second.endswith(". Catch the error of a failed run on every rank, or on none.")
 
 
-def test_by_main_returns_the_result_of_rank_0_on_all_ranks(launch: Launch) -> None:
+def test_call_on_main_returns_the_result_of_rank_0_on_all_ranks(launch: Launch) -> None:
     script = """
         from hookbus.distributed.process_collectives import get_collectives
 

@@ -51,7 +51,7 @@ def test_leaves_are_replaced_and_containers_are_copied() -> None:
     assert tree["a"] == OrderedDict(b=[1, (2, 3)])
 
 
-def test_layout_is_that_of_the_parameters_of_a_model(model: nn.Module) -> None:
+def test_sharding_is_that_of_the_parameters_of_a_model(model: nn.Module) -> None:
     layout = sharding_of(nn.ModuleDict({"module": model}))
 
     assert layout is not None
