@@ -52,8 +52,8 @@ class TrainingData:
         """
         if self._resumable is not None:
             raise LoopError(
-                "training_data.register_dataset_hook: the training data is already being read. Register the function at "
-                "before_run or before_train."
+                "training_data.register_dataset_hook: the training data is already being read. Register the function "
+                "at before_run or before_train."
             )
         self._preparations.append(prepare)
 
