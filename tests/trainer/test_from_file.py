@@ -86,16 +86,16 @@ class TestBuilding:
             def with_shape(num_classes, input_shape): return nn.Linear(input_shape[0], num_classes)
             def without_shape(): return nn.Linear(1, 1)
             """,
-            "shapes.py",
+            "shaped_models.py",
         )
 
         def shape(*overrides: str) -> tuple[int, ...]:
-            model: Any = build_trainer(project, "dataset.type=shapes:three", *overrides).model
+            model: Any = build_trainer(project, "dataset.type=shaped_models:three", *overrides).model
             return tuple(model.weight.shape)
 
-        assert shape("model={type: 'shapes:with_shape'}") == (3, 7)
-        assert shape("model={type: 'shapes:with_shape', num_classes: 9}") == (9, 7)
-        assert shape("model={type: 'shapes:without_shape'}") == (1, 1)
+        assert shape("model={type: 'shaped_models:with_shape'}") == (3, 7)
+        assert shape("model={type: 'shaped_models:with_shape', num_classes: 9}") == (9, 7)
+        assert shape("model={type: 'shaped_models:without_shape'}") == (1, 1)
 
     def test_loss_is_a_class_or_a_function_with_settings(self, project: Project) -> None:
         loss = build_trainer(project, "loss={type: 'torch.nn:CrossEntropyLoss', reduction: sum}").steps.loss_fn
