@@ -5,8 +5,9 @@ Importing `hookbus` imports neither torch nor any plugin; public names are loade
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hookbus._utils.lazy import lazy_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -69,9 +70,4 @@ _HOMES = {
 }
 _WITH_TORCH = ("Splits", "Trainer", "WriterHook")
 __all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'hookbus' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hookbus.{_HOMES[name]}"), name)
+__getattr__ = lazy_names(__name__, {name: f"hookbus.{module}" for name, module in _HOMES.items()})

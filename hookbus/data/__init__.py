@@ -5,3 +5,27 @@ derives the order and the randomness of samples from the seed. `train_shard` and
 ranks. `batches` contains the operations on a batch, `rng` the state of the generators, and `workers` the worker
 processes.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookbus._utils.lazy import lazy_names
+
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
+if TYPE_CHECKING:
+    from hookbus.data.batches import get_targets as get_targets
+    from hookbus.data.batches import move_to_device as move_to_device
+    from hookbus.data.loaders import iter_datasets as iter_datasets
+    from hookbus.data.loaders import loader_length as loader_length
+    from hookbus.data.rng import derive_seed as derive_seed
+
+_MODULES = {
+    "derive_seed": "hookbus.data.rng",
+    "get_targets": "hookbus.data.batches",
+    "iter_datasets": "hookbus.data.loaders",
+    "loader_length": "hookbus.data.loaders",
+    "move_to_device": "hookbus.data.batches",
+}
+__all__ = sorted(_MODULES)
+__getattr__ = lazy_names(__name__, _MODULES)

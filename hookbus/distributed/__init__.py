@@ -4,3 +4,33 @@
 `process_collectives` implements them with the error propagation of `error_store`. `fsdp` shards a model, `sharding`
 describes and converts sharded tensors, and `unwrap` returns the model inside a wrapper.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookbus._utils.lazy import lazy_names
+
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
+if TYPE_CHECKING:
+    from hookbus.distributed.collectives import Collectives as Collectives
+    from hookbus.distributed.process_group import is_main as is_main
+    from hookbus.distributed.process_group import rank as rank
+    from hookbus.distributed.process_group import world_size as world_size
+    from hookbus.distributed.sharding import has_sharded_tensors as has_sharded_tensors
+    from hookbus.distributed.sharding import sharding_of as sharding_of
+    from hookbus.distributed.sharding import to_full_tensors as to_full_tensors
+    from hookbus.distributed.unwrap import unwrap_model as unwrap_model
+
+_MODULES = {
+    "Collectives": "hookbus.distributed.collectives",
+    "has_sharded_tensors": "hookbus.distributed.sharding",
+    "is_main": "hookbus.distributed.process_group",
+    "rank": "hookbus.distributed.process_group",
+    "sharding_of": "hookbus.distributed.sharding",
+    "to_full_tensors": "hookbus.distributed.sharding",
+    "unwrap_model": "hookbus.distributed.unwrap",
+    "world_size": "hookbus.distributed.process_group",
+}
+__all__ = sorted(_MODULES)
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -1,1 +1,45 @@
 """Writer hooks: the base class, its queue and thread, and the conversion of values for backends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookbus._utils.lazy import lazy_names
+
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
+if TYPE_CHECKING:
+    from hookbus.writers.append_only_file import AppendOnlyFile as AppendOnlyFile
+    from hookbus.writers.hook import WriterConfig as WriterConfig
+    from hookbus.writers.hook import WriterHook as WriterHook
+    from hookbus.writers.host_copies import to_finite_array as to_finite_array
+    from hookbus.writers.images import image_directory as image_directory
+    from hookbus.writers.images import to_pil_image as to_pil_image
+    from hookbus.writers.learning_rates import get_learning_rates as get_learning_rates
+    from hookbus.writers.learning_rates import name_learning_rates as name_learning_rates
+    from hookbus.writers.redaction import flatten as flatten
+    from hookbus.writers.redaction import is_secret as is_secret
+    from hookbus.writers.redaction import redact as redact
+    from hookbus.writers.redaction import redact_config as redact_config
+    from hookbus.writers.tags import sanitize_name as sanitize_name
+    from hookbus.writers.writer import RecordKey as RecordKey
+    from hookbus.writers.writer import Writer as Writer
+
+_MODULES = {
+    "AppendOnlyFile": "hookbus.writers.append_only_file",
+    "RecordKey": "hookbus.writers.writer",
+    "Writer": "hookbus.writers.writer",
+    "WriterConfig": "hookbus.writers.hook",
+    "WriterHook": "hookbus.writers.hook",
+    "flatten": "hookbus.writers.redaction",
+    "get_learning_rates": "hookbus.writers.learning_rates",
+    "image_directory": "hookbus.writers.images",
+    "is_secret": "hookbus.writers.redaction",
+    "name_learning_rates": "hookbus.writers.learning_rates",
+    "redact": "hookbus.writers.redaction",
+    "redact_config": "hookbus.writers.redaction",
+    "sanitize_name": "hookbus.writers.tags",
+    "to_finite_array": "hookbus.writers.host_copies",
+    "to_pil_image": "hookbus.writers.images",
+}
+__all__ = sorted(_MODULES)
+__getattr__ = lazy_names(__name__, _MODULES)

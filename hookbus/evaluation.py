@@ -1,0 +1,27 @@
+"""Evaluation of a model in hooks and custom loops: metrics, evaluation mode and RNG isolation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hookbus._utils.lazy import lazy_names
+
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
+if TYPE_CHECKING:
+    from hookbus._training.eval_metrics import build_metrics as build_metrics
+    from hookbus._training.evaluation import eval_mode as eval_mode
+    from hookbus._training.evaluation import evaluate as evaluate
+    from hookbus._training.evaluation import named_loaders as named_loaders
+    from hookbus._training.evaluation import preserve_training_modes as preserve_training_modes
+    from hookbus.data.rng import isolate_rng as isolate_rng
+
+_MODULES = {
+    "build_metrics": "hookbus._training.eval_metrics",
+    "eval_mode": "hookbus._training.evaluation",
+    "evaluate": "hookbus._training.evaluation",
+    "isolate_rng": "hookbus.data.rng",
+    "named_loaders": "hookbus._training.evaluation",
+    "preserve_training_modes": "hookbus._training.evaluation",
+}
+__all__ = sorted(_MODULES)
+__getattr__ = lazy_names(__name__, _MODULES)

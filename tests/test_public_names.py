@@ -1,0 +1,44 @@
+"""Tests of the public packages: their names resolve, and importing a package imports no torch."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("checkpoint", "data", "distributed", "evaluation", "metrics", "writers")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_of_a_package_resolve_to_the_objects_of_that_name(package: str) -> None:
+    module = importlib.import_module(f"hookbus.{package}")
+    for name, source in module._MODULES.items():
+        assert getattr(module, name) is getattr(importlib.import_module(source), name)
+    assert module.__all__ == sorted(set(module.__all__))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_type_checkers_see_the_public_names_of_a_package(package: str) -> None:
+    module = importlib.import_module(f"hookbus.{package}")
+    imported = re.findall(
+        r"^    from ([\w.]+) import (\w+) as \2$", Path(str(module.__file__)).read_text(), re.MULTILINE
+    )
+    assert {name: defining for defining, name in imported} == module._MODULES
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_unknown_name_of_a_package_raises(package: str) -> None:
+    module = importlib.import_module(f"hookbus.{package}")
+    with pytest.raises(AttributeError, match=f"module 'hookbus.{package}' has no attribute 'unknown'"):
+        _ = module.unknown
+
+
+def test_importing_the_public_packages_does_not_import_torch() -> None:
+    imports = "; ".join(f"import hookbus.{package}" for package in PACKAGES)
+    script = f"import sys; {imports}; print([name for name in ('torch', 'pydantic') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
