@@ -34,9 +34,9 @@ class AsyncWriter:
     forward, and all copies are synchronous.
 
     Args:
-        name: the name of the checkpoint hook.
-        on_save_done: called with the run after an iteration in which a save was completed.
-        overlap: whether to copy during the next forward and backward.
+        name: Name of the checkpoint hook.
+        on_save_done: Called with the run after an iteration in which a save was completed.
+        overlap: Whether to copy during the next forward and backward.
     """
 
     def __init__(self, name: str, on_save_done: Callable[[Run], None], *, overlap: bool) -> None:
@@ -56,13 +56,13 @@ class AsyncWriter:
     # -- the run -----------------------------------------------------------------------------
 
     def attach(self, run: Run) -> None:
-        """Register listeners that poll for completed saves and make optimizer steps wait for copies.
+        """Register listeners that poll for completed saves and block optimizer steps until copies are complete.
 
         With multiple processes a completed save is reported at the next save or at the end of the run, because a single
         rank must not emit events on its own.
 
         Args:
-            run: the run.
+            run: The run.
         """
         if sharding_of(run.model) is not None:
             # Collectives of the writer threads must not interleave with those of the training.
@@ -73,7 +73,7 @@ class AsyncWriter:
             # HIGHEST, so that no other listener of this event changes the weights before the copy is complete.
             guard = run.bus.on("before_optimizer_step", name=f"{self._name}.guard", priority=Priority.HIGHEST)
             guard(self._before_optimizer_step)
-            self._unregister_reader = run.weights.add_reader(self._before_exchange)
+            self._unregister_reader = run.weights.add_reader(self._before_weights_exchange)
 
     def detach(self, run: Run) -> None:
         """Remove the listeners, and shut down the thread after the save in progress."""
@@ -93,9 +93,9 @@ class AsyncWriter:
         Sharded weights are written by all ranks, each on its own thread.
 
         Args:
-            save: the save.
-            checkpoint: the content.
-            run: the run.
+            save: The save.
+            checkpoint: The content.
+            run: The run.
         """
         stable = self._stable.find(checkpoint, run) if self._overlap and self._overlap_is_valid is not False else []
         copy = self._snapshot.take(checkpoint, stable)
@@ -135,7 +135,7 @@ class AsyncWriter:
 
     def _copy(self, save: Save) -> None:
         try:
-            # Not earlier: listing the optimizer state takes time, which the training would wait for.
+            # Not in `begin`: listing the optimizer state takes time and would block the training.
             self._stable.watch_states()
             self._snapshot.finish()
             self._snapshot.release_originals()
@@ -165,8 +165,8 @@ class AsyncWriter:
                 "async_save: overlap: the model changes its weights outside of optimizer steps. Copies are synchronous."
             )
 
-    def _before_exchange(self) -> None:
+    def _before_weights_exchange(self) -> None:
         """Wait for the copy before other weights are loaded into the model."""
         self._copied.wait()
-        # An exchange is no change by the forward: postpone the comparison to the next save.
+        # The exchange would look like a change by the model: postpone the comparison to the next save.
         self._is_comparing = False

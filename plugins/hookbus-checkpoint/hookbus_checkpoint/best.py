@@ -25,7 +25,7 @@ class BestTracker:
     """Compare results with the best so far, which are stored in `run.best`.
 
     Args:
-        config: the configuration with the metrics and their directions.
+        config: Configuration with the metrics and their directions.
     """
 
     def __init__(self, config: CheckpointConfig) -> None:
@@ -42,7 +42,7 @@ class BestTracker:
         """Collect the metrics whose best checkpoint other hooks request; none with `save_best: false`.
 
         Args:
-            hooks: the hooks of the run.
+            hooks: Hooks of the run.
 
         Raises:
             ConfigError: If two hooks request different directions of a metric.
@@ -64,16 +64,16 @@ class BestTracker:
                 self._requested[metric] = rule
 
     def reset_flipped(self, run: Run) -> None:
-        """Reset metrics whose direction was changed, because their best result is now one of the worst."""
+        """Reset the best results of metrics whose direction changed, since they may now be the worst ones."""
         for full, rule in list(self._directions.items()):
-            written = self._names[full]
-            is_tracked = self._config.save_best == "auto" or written in {*self._config.metrics, *self._requested}
-            if is_tracked and full in run.best and self._get_direction(written) != rule:
+            configured = self._names[full]
+            is_tracked = self._config.save_best == "auto" or configured in {*self._config.metrics, *self._requested}
+            if is_tracked and full in run.best and self._get_direction(configured) != rule:
                 run.logger.warning(
                     "The direction of %s changed from %s to %s; its best result is reset.",
                     full,
                     rule,
-                    self._get_direction(written),
+                    self._get_direction(configured),
                 )
                 del run.best[full], self._directions[full]
 
@@ -85,7 +85,7 @@ class BestTracker:
         run, the file cannot be written: a warning is logged, and the path of the result is removed.
 
         Args:
-            run: the run.
+            run: The run.
 
         Yields:
             Full names of metrics with their best results.
@@ -107,8 +107,8 @@ class BestTracker:
         A metric that an earlier validation provided and this one lacks is skipped.
 
         Args:
-            run: the run.
-            metrics: the results of a validation.
+            run: The run.
+            metrics: Results of a validation.
 
         Yields:
             Full names of metrics with their new best results.
@@ -120,13 +120,13 @@ class BestTracker:
         """
         # Two configured names may resolve to the same metric.
         done: set[str] = set()
-        for written in dict.fromkeys([*self._get_metrics(metrics), *self._requested]):
-            full = self._resolve_name(written, metrics)
+        for configured in dict.fromkeys([*self._get_metrics(metrics), *self._requested]):
+            full = self._resolve_name(configured, metrics)
             if full is None or full in done:
                 continue
             done.add(full)
-            self._register_name(full, written)
-            best, rule = run.best.get(full), self._get_direction(written)
+            self._register_name(full, configured)
+            best, rule = run.best.get(full), self._get_direction(configured)
             self._directions[full] = rule
             if is_better(metrics[full], None if best is None else best.value, rule):
                 # Validation evaluates the averaged weights if a hook averages, so `publish` has to write those.
@@ -142,8 +142,8 @@ class BestTracker:
 
         The primary metric is the first configured metric with a best result, then the first one of other hooks.
         """
-        full_names = {written: full for full, written in self._names.items()}
-        candidates = (full_names.get(written) for written in (*self._config.metrics, *full_names))
+        full_names = {configured: full for full, configured in self._names.items()}
+        candidates = (full_names.get(configured) for configured in (*self._config.metrics, *full_names))
         return next(((full, run.best[full]) for full in candidates if full in run.best), None)
 
     def with_path(self, best: BestResult, path: Path) -> BestResult:
@@ -170,22 +170,22 @@ class BestTracker:
         # The metric that the first validation selected is used for the rest of the run.
         return list(self._names.values())[:1] or list(metrics)[:1]
 
-    def _resolve_name(self, written: str, metrics: Metrics) -> str | None:
+    def _resolve_name(self, configured: str, metrics: Metrics) -> str | None:
         try:
-            return resolve_metric_name(written, metrics)
+            return resolve_metric_name(configured, metrics)
         except MetricError as error:
-            if written in self._names.values():
+            if configured in self._names.values():
                 return None
-            if self._config.has_explicit_metrics or written in self._requested:
+            if self._config.has_explicit_metrics or configured in self._requested:
                 raise
             if not self._warned:
                 self._warned = True
                 warnings.warn(f"{error} No best checkpoint is kept. Set `best_metric`.", HookWarning, stacklevel=2)
             return None
 
-    def _register_name(self, full: str, written: str) -> None:
+    def _register_name(self, full: str, configured: str) -> None:
         """Register the configured name of a metric, which determines its file name, and check for conflicts."""
-        self._names[full] = written
+        self._names[full] = configured
         name = self.file_name(full)
         conflicts = sorted(metric for metric in self._names if self.file_name(metric) == name)
         if len(conflicts) > 1:

@@ -15,7 +15,7 @@ MAX_STEM_BYTES = 180
 
 
 def is_better(score: float, best: float | None, rule: Direction) -> bool:
-    """Whether a score improves on the best so far. A tie, NaN and infinity are no improvements."""
+    """Whether a score improves on the best so far. Ties, NaN and infinities are not improvements."""
     if not math.isfinite(score):
         return False
     if best is None:
@@ -29,7 +29,7 @@ def get_file_stem(metric: str) -> str:
     Letters and digits of any script are kept, other characters are replaced by an underscore.
 
     Args:
-        metric: the name of the metric.
+        metric: Name of the metric.
 
     Returns:
         A non-empty name of at most `MAX_STEM_BYTES` bytes in UTF-8.

@@ -42,7 +42,9 @@ def _is_injective(template: str) -> bool:
 class CheckpointConfig(HookConfig):
     """Schedule, content, names and retention of checkpoints."""
 
-    interval: int | None = Field(default=1, ge=1, description="Save every N epochs; null: no periodic checkpoints.")
+    interval: int | None = Field(
+        default=1, ge=1, description="Save every N epochs (or iterations); null: no periodic checkpoints."
+    )
     by_epoch: bool = Field(default=True, description="Whether the interval counts epochs; false: iterations.")
     save_optimizer: bool = Field(default=True, description="Whether checkpoints contain the state of the optimizer.")
     save_scheduler: bool = Field(default=True, description="Whether checkpoints contain the state of the scheduler.")
@@ -162,7 +164,7 @@ class CheckpointConfig(HookConfig):
 
         Args:
             unit: "epoch" or "iteration".
-            number: the number of completed units.
+            number: Number of completed units.
         """
         return (self.template if self._counts(unit) else ITERATION_TEMPLATE).format(number)
 

@@ -19,7 +19,7 @@ __all__ = ["CheckpointHook"]
 
 
 def _build_iteration_schedule(config: CheckpointConfig) -> Schedule:
-    # The duration is checked at iterations also if the interval counts epochs: an epoch may take hours.
+    # The duration is checked at iterations even if the interval counts epochs: an epoch may take hours.
     by_count = every(None if config.by_epoch else config.interval, unit="iter")
     return by_count if config.seconds is None else by_count | every(config.seconds, unit="seconds")
 
@@ -31,7 +31,7 @@ class CheckpointHook(Hook):
     `max_keep_ckpts` does not count. Only files of this run are removed, and only after a newer file was committed.
 
     Attributes:
-        best: tracker of the best results.
+        best: Tracker of the best results.
     """
 
     Config = CheckpointConfig
@@ -53,7 +53,7 @@ class CheckpointHook(Hook):
 
     @property
     def keeps_best(self) -> bool:
-        """Whether best checkpoints are written: by the own metrics, and by those that other hooks request."""
+        """Whether best checkpoints are written: by the metrics of this hook, and by those that other hooks request."""
         return self.config.save_best is not False
 
     # -- requesting ----------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class CheckpointHook(Hook):
         """Return the directory of the checkpoints of a run.
 
         Args:
-            run: the run.
+            run: The run.
 
         Raises:
             CheckpointError: If neither the run has a work directory nor `out_dir` is set.

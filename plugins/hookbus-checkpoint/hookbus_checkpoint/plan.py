@@ -20,10 +20,10 @@ class Plan:
     """Names of one checkpoint.
 
     Attributes:
-        path: path of the written file.
-        links: paths of its hard links.
-        counted: names that count for retention.
-        is_best: whether one of the names is that of a best checkpoint.
+        path: Path of the written file.
+        links: Paths of its hard links.
+        counted: Names that count for retention.
+        is_best: Whether one of the names is that of a best checkpoint.
     """
 
     path: Path
@@ -37,11 +37,11 @@ class CheckpointDirectory:
     """Checkpoints of a run in a directory.
 
     Attributes:
-        path: the directory.
-        run: id of the run; only files written by this run are overwritten or removed.
-        periodic: names of the periodic checkpoints of this run that may be removed, oldest first.
-        generation: generation of the latest checkpoint.
-        record: function that is called with the path of each committed checkpoint, on the thread that wrote it.
+        path: The directory.
+        run: ID of the run; only files written by this run are overwritten or removed.
+        periodic: Names of the periodic checkpoints of this run that may be removed, oldest first.
+        generation: Generation of the latest checkpoint.
+        record: Function that is called with the path of each committed checkpoint, on the thread that wrote it.
     """
 
     path: Path
@@ -50,7 +50,7 @@ class CheckpointDirectory:
     generation: int = 0
     record: Callable[[Path], object] = lambda path: None
     _is_scanned: bool = False
-    # Fingerprints of the best and last files, which avoid reads of their sidecars while the training is blocked.
+    # Fingerprints of the best and last files, so that their sidecars are not read while the training is blocked.
     _fingerprints: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     def available_name(self, name: str) -> str:
@@ -69,10 +69,10 @@ class CheckpointDirectory:
         """Select the names of a checkpoint: the first one is written, the others are hard links.
 
         Args:
-            periodic: names of the periodic checkpoint, empty if none is due.
-            best: names of the best checkpoints.
-            last: name of the last checkpoint, None for no last checkpoint.
-            pinned: periodic names that are never removed.
+            periodic: Names of the periodic checkpoint, empty if none is due.
+            best: Names of the best checkpoints.
+            last: Name of the last checkpoint, None for no last checkpoint.
+            pinned: Periodic names that are never removed.
         """
         paths = [self.path / name for name in (*periodic, *best, *([last] if last else []))]
         return Plan(paths[0], tuple(paths[1:]), tuple(name for name in periodic if name not in pinned), bool(best))
@@ -82,7 +82,7 @@ class CheckpointDirectory:
         # Once per run: scanning the directory reads the sidecars of all checkpoints.
         if not self._is_scanned:
             self._is_scanned = True
-            self.generation = max(self.generation, self._newest_generation())
+            self.generation = max(self.generation, self._get_newest_generation())
         return self.generation
 
     def begin(self, plan: Plan) -> int:
@@ -96,8 +96,8 @@ class CheckpointDirectory:
         """Create the links of a committed checkpoint, and remove checkpoints that exceed the retention.
 
         Args:
-            plan: the names of the checkpoint.
-            keep: the maximum number of periodic checkpoints; None to keep all.
+            plan: Names of the checkpoint.
+            keep: Maximum number of periodic checkpoints; None to keep all.
         """
         # Links first: an interruption in between must not leave fewer checkpoints than before the save.
         for path in plan.links:
@@ -129,12 +129,12 @@ class CheckpointDirectory:
         """Whether a name is available: no file has it, or a file of this run."""
         path = self.path / name
         try:
-            mark = _get_fingerprint(path)
+            fingerprint = _get_fingerprint(path)
         except OSError:
             return True
-        return self._fingerprints.get(name) == mark or written_by(path, self.run)
+        return self._fingerprints.get(name) == fingerprint or written_by(path, self.run)
 
-    def _newest_generation(self) -> int:
+    def _get_newest_generation(self) -> int:
         newest = next(iter(list_newest_first(self.path)), None)
         sidecar = read_sidecar(newest) if newest is not None else None
         unnamed = (number for number, _ in iter_generations(self.path))

@@ -20,7 +20,7 @@ __all__ = ["PreemptionHook"]
 class PreemptionHook(Hook):
     """Save one checkpoint and stop the run at the next boundary after SIGTERM or SIGUSR1.
 
-    The handler only sets a flag. The previous handler is called as well, and is restored at the end of the run. The
+    The handler only records the signal and calls the previous handler, which is restored at the end of the run. The
     previous handler alone handles a second signal. In distributed training a signal to one rank is sufficient: all
     ranks save and stop together, and a later signal to another rank does not kill it.
     """

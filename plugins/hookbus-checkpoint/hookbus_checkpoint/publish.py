@@ -27,9 +27,9 @@ def publish(run: Run, path: Path, best: tuple[str, BestResult] | None) -> None:
     Must be called on every rank: sharded weights are all-gathered, and rank 0 writes.
 
     Args:
-        run: the completed run.
-        path: the file, which gets a sidecar.
-        best: the metric and its best result, None for the final weights.
+        run: Completed run.
+        path: The file, which gets a sidecar.
+        best: Metric and its best result, None for the final weights.
 
     Raises:
         CheckpointError: If the best checkpoint cannot be loaded, or the file cannot be written.

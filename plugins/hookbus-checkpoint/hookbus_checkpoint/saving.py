@@ -30,12 +30,12 @@ class Save:
     """One save.
 
     Attributes:
-        directory: checkpoints of the directory.
-        plan: names of the checkpoint.
-        bests: best results of this checkpoint, by metric.
-        keep: maximum number of periodic checkpoints; None to keep all.
-        metrics: results at the time of the save.
-        generation: number of the checkpoint, set by `register`.
+        directory: Checkpoints of the directory.
+        plan: Names of the checkpoint.
+        bests: Best results of this checkpoint, by metric.
+        keep: Maximum number of periodic checkpoints; None to keep all.
+        metrics: Results at the time of the save.
+        generation: Number of the checkpoint, set by `register`.
     """
 
     directory: CheckpointDirectory
@@ -74,7 +74,7 @@ class Save:
         """Write the checkpoint, create its links, and remove checkpoints that exceed the retention.
 
         Args:
-            checkpoint: the content.
+            checkpoint: The content.
 
         Raises:
             CheckpointError: If the checkpoint could not be written. Existing checkpoints are unchanged.
@@ -91,8 +91,8 @@ class Save:
         """Write the checkpoint collectively: each rank writes its shards, and rank 0 writes everything else.
 
         Args:
-            checkpoint: the content.
-            ranks: the collectives of the writing threads.
+            checkpoint: The content.
+            ranks: Collectives of the writing threads.
 
         Raises:
             CheckpointError: If any rank could not write its part.

@@ -21,14 +21,14 @@ NO_MEMORY: Memory = (0, torch.device("meta"))
 """Memory of a tensor that is not a strided view of a storage."""
 
 IMMUTABLE_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
-"""Immutable types."""
+"""Types whose values are shared by a checkpoint and its copy."""
 
 
 def get_memory(tensor: Tensor) -> Memory:
     """Return the memory that a tensor is a view of, which is equal for tensors that share it.
 
     Args:
-        tensor: any tensor.
+        tensor: Any tensor.
 
     Returns:
         The memory, or `NO_MEMORY` for empty, sharded, sparse, quantized, conjugated and negated tensors.
@@ -57,8 +57,8 @@ class Snapshot:
         """Copy a checkpoint to CPU memory. Overwrites the previous copy.
 
         Args:
-            checkpoint: nested dicts, lists, tuples and sets of built-in types and tensors.
-            deferred: tensors of the checkpoint, and dicts of them, that `finish` copies. A tensor that shares memory
+            checkpoint: Nested dicts, lists, tuples and sets of built-in types and tensors.
+            deferred: Tensors of the checkpoint, and dicts of them, that `finish` copies. A tensor that shares memory
                 with a tensor that is not deferred is copied with that one.
 
         Returns:
@@ -95,13 +95,13 @@ class _Copier:
     """Copy in progress.
 
     Args:
-        buffers: memory of the previous copy, by size in bytes.
-        deferred: ids of the values that `finish` copies.
+        buffers: Memory of the previous copy, by size in bytes.
+        deferred: IDs of the values that `finish` copies.
 
     Attributes:
-        used: memory of this copy, by size in bytes.
-        pending: deferred values: the dict of the copy, the key, and the original.
-        copied: pairs of target and source memory, as bytes, that `finish` copied.
+        used: Memory of this copy, by size in bytes.
+        pending: Deferred values: the dict of the copy, the key, and the original.
+        copied: Pairs of target and source memory, as bytes, that `finish` copied.
     """
 
     def __init__(self, buffers: dict[int, list[Tensor]], deferred: set[int]) -> None:

@@ -31,8 +31,8 @@ class StableTensors:
         """Find parameters, averages, optimizer state, and the RNG state, which was created for the checkpoint.
 
         Args:
-            checkpoint: the content of a checkpoint.
-            run: the run.
+            checkpoint: Content of a checkpoint.
+            run: The run.
 
         Returns:
             Tensors, and dicts of tensors; empty for a run without an optimizer, whose weights may change at any time.

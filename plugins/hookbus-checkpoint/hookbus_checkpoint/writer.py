@@ -31,8 +31,8 @@ class CheckpointWriter:
     """Write the checkpoints of a hook, one at a time, and track the existing files.
 
     Args:
-        config: the configuration of the hook.
-        best: the tracker of the best results.
+        config: Configuration of the hook.
+        best: Tracker of the best results.
     """
 
     def __init__(self, config: CheckpointConfig, best: BestTracker) -> None:
@@ -48,12 +48,12 @@ class CheckpointWriter:
     # -- the run -----------------------------------------------------------------------------
 
     def attach(self, run: Run, directory: Path, name: str) -> None:
-        """Prepare for a run. A continued run in the same directory keeps its files.
+        """Prepare for a run. A run that continues in the same directory keeps its list of files.
 
         Args:
-            run: the run.
-            directory: the directory of the checkpoints.
-            name: the name of the hook.
+            run: The run.
+            directory: Directory of the checkpoints.
+            name: Name of the hook.
 
         Raises:
             ConfigError: If the run does not support the value of `async_save`.
@@ -71,7 +71,7 @@ class CheckpointWriter:
         """Claim the directory at the start of the training.
 
         Args:
-            run: the run.
+            run: The run.
 
         Raises:
             WorkDirError: If the directory is in use by an active run.
@@ -102,7 +102,8 @@ class CheckpointWriter:
             return True
         # A killed process may have committed the checkpoint without its link.
         return run.ranks.call_on_main(
-            "whether the last is the newest", lambda: self._directory.is_stale(self._get_available_name(run, LAST))
+            "whether the last checkpoint is up to date",
+            lambda: self._directory.is_stale(self._get_available_name(run, LAST)),
         )
 
     # -- writing -----------------------------------------------------------------------------
@@ -111,8 +112,8 @@ class CheckpointWriter:
         """Decide the names of a checkpoint for all requests, and register it before its content is collected.
 
         Args:
-            run: the run.
-            requests: the requests.
+            run: The run.
+            requests: The requests.
 
         Returns:
             The path of the checkpoint.
@@ -132,8 +133,8 @@ class CheckpointWriter:
         """Write the planned checkpoint, or start to write it with `async_save`; a failed save is undone.
 
         Args:
-            run: the run.
-            checkpoint: the content.
+            run: The run.
+            checkpoint: The content.
 
         Returns:
             Whether the checkpoint is the best of a metric; None if it failed or is in progress.
@@ -159,7 +160,7 @@ class CheckpointWriter:
         """Wait for a save in progress, and emit `after_save_checkpoint` for it. Must be called on all ranks.
 
         Args:
-            run: the run.
+            run: The run.
 
         Raises:
             CheckpointError: If the checkpoint could not be written and `on_save_error` is "raise".
@@ -172,7 +173,7 @@ class CheckpointWriter:
         """Write the weights as safetensors.
 
         Args:
-            run: the completed run.
+            run: Completed run.
 
         Raises:
             CheckpointError: If the file could not be written and `on_save_error` is "raise".
@@ -210,7 +211,7 @@ class CheckpointWriter:
         names = {metric: self._get_available_name(run, self._best.file_name(metric)) for metric in bests}
         last = self._get_available_name(run, LAST) if self._config.save_last else None
         due = [detail["periodic"] for detail in details if "periodic" in detail]
-        # A request of another hook without details needs a name of its own unless it becomes the last checkpoint.
+        # A request of another hook without details needs a separate name unless it becomes the last checkpoint.
         if not (due or bests or last):
             due = [self._get_position(run)]
         plan = self._select_names(run, due, list(names.values()), last)
