@@ -22,8 +22,8 @@ class BestWeights:
     """Raw and averaged weights of the same optimizer step.
 
     Attributes:
-        raw: state dict of the model with the raw weights.
-        averaged: averaged weights by name, None if no hook averages the weights.
+        raw: State dict of the model with the raw weights.
+        averaged: Averaged weights by name, None if no hook averages the weights.
     """
 
     raw: Mapping[str, Any]
@@ -42,8 +42,8 @@ class BestWeights:
         """Load the weights of the best checkpoint.
 
         Args:
-            run: the run that wrote the checkpoint.
-            metric: the metric whose best checkpoint is loaded.
+            run: Run that wrote the checkpoint.
+            metric: Metric whose best checkpoint is loaded.
 
         Returns:
             The weights, or None if the run has no best checkpoint for this metric.
@@ -81,10 +81,10 @@ def restore_best_weights(run: Run, weights: BestWeights | None, hook: str, metri
     """Load the best weights into the model and log the result.
 
     Args:
-        run: the run.
-        weights: the weights in memory; None to load them from the best checkpoint.
-        hook: the name of the hook, for the log.
-        metric: the metric of the best score, for the log.
+        run: The run.
+        weights: Weights in memory; None to load them from the best checkpoint.
+        hook: Name of the hook, for the log.
+        metric: Metric of the best score, for the log.
 
     Returns:
         True if weights were loaded, False if neither memory nor a best checkpoint contains them, as after a resume
@@ -104,8 +104,8 @@ def check_saver(run: Run, hook: str) -> None:
     """Check that the checkpoint hook keeps the best checkpoint.
 
     Args:
-        run: the run.
-        hook: the name of the hook that loads the best checkpoint, for the message.
+        run: The run.
+        hook: Name of the hook that loads the best checkpoint, for the message.
 
     Raises:
         ConfigError: If no hook writes checkpoints, or the checkpoint hook keeps no best checkpoint.

@@ -36,7 +36,7 @@ class EarlyStoppingConfig(HookConfig):
         description="Whether lower (min) or higher (max) is better; auto: inferred from the name of the metric.",
     )
     baseline: float | None = Field(
-        default=None, allow_inf_nan=False, description="Score that the first improvement has to exceed."
+        default=None, allow_inf_nan=False, description="Initial best score, which the first improvement has to beat."
     )
     restore_best_weights: bool | Literal["memory", "file"] = Field(
         default=True,

@@ -18,13 +18,13 @@ class EarlyStoppingHook(Hook):
     """Stop the training when a metric stops improving, and restore the weights of the best score.
 
     The metric is evaluated after every validation during training, whichever hook requested it, except for the
-    sanity-check validation before training. The best weights are restored after training, whatever its outcome except
-    for a failure, and after the last checkpoint was written: checkpoints contain the final weights. A resumed run stops
-    at the same epoch as an uninterrupted one.
+    sanity-check validation before training. The best weights are restored after training, unless it failed, and after
+    the last checkpoint is written: checkpoints contain the final weights. A resumed run stops at the same epoch as an
+    uninterrupted one.
 
     Attributes:
-        stopping_rule: stopping rule with the best score and the number of validations without improvement.
-        stopped_epoch: epoch in which the hook requested a stop, from 1; None if it requested none.
+        stopping_rule: Stopping rule with the best score and the number of validations without improvement.
+        stopped_epoch: Epoch in which the hook requested a stop, from 1; None if it requested none.
     """
 
     Config = EarlyStoppingConfig
@@ -71,7 +71,7 @@ class EarlyStoppingHook(Hook):
     # -- during training -------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
-        """Reset the state unless the run is resumed, and register for the restore after training."""
+        """Reset the state unless the run is resumed, and register the restore of the best weights."""
         if run.mode != "train":
             return
         if run.iters_done == 0:
@@ -107,7 +107,7 @@ class EarlyStoppingHook(Hook):
             run.logger.warning("%s: no validation provided the metric %r; the hook had no effect.", *self._log_args())
 
     def cleanup(self) -> None:
-        """Unregister from the restore after training."""
+        """Unregister the restore of the best weights."""
         if self._run is not None and self._run.mode == "train" and self.config.best_weights_source is not None:
             self._run.weights.restore_at_end(None)
 

@@ -18,9 +18,9 @@ class Monitor:
     """A monitored metric.
 
     Args:
-        metric: the name of the metric as configured, abbreviated or full.
+        metric: Name of the metric as configured, abbreviated or full.
         mode: "min" if lower is better, "max" if higher is better.
-        strict: whether to raise if a validation lacks the metric; otherwise one warning is emitted.
+        strict: Whether to raise if a validation lacks the metric; otherwise one warning is emitted.
     """
 
     def __init__(self, metric: str, mode: Mode, *, strict: bool) -> None:
@@ -37,7 +37,7 @@ class Monitor:
         """Return the value of the metric.
 
         Args:
-            metrics: results of a validation.
+            metrics: Results of a validation.
 
         Returns:
             The value, or None if the metric is missing and `strict` is False.

@@ -25,17 +25,17 @@ class StoppingRule:
 
     Args:
         mode: "min" if lower is better, "max" if higher is better.
-        patience: the number of consecutive scores without improvement after which to stop. 0 acts as 1.
-        min_delta: the minimum change that counts as an improvement, exclusive, in the unit of the score.
-        baseline: the score that the first improvement has to exceed; None to accept any first score.
-        check_finite: whether to stop at a NaN or infinite score.
-        stopping_threshold: the score from which on the result is good enough to stop; None for no threshold.
-        divergence_threshold: the score from which on the training has diverged; None for no threshold.
+        patience: Number of consecutive scores without improvement after which to stop. 0 acts as 1.
+        min_delta: Minimum change that counts as an improvement, exclusive, in the unit of the score.
+        baseline: Initial best score; None to accept any finite first score.
+        check_finite: Whether to stop at a NaN or infinite score.
+        stopping_threshold: Score from which on the result is good enough to stop; None for no threshold.
+        divergence_threshold: Score from which on the training has diverged; None for no threshold.
 
     Attributes:
-        best_score: best score so far; `baseline` before the first improvement.
-        best_epoch: epoch of the best score, None before the first improvement.
-        wait_count: number of consecutive scores without improvement.
+        best_score: Best score so far; `baseline` before the first improvement.
+        best_epoch: Epoch of the best score, None before the first improvement.
+        wait_count: Number of consecutive scores without improvement.
     """
 
     STATE_ATTRIBUTES = ("best_score", "best_epoch", "wait_count", "_last")
@@ -65,8 +65,8 @@ class StoppingRule:
         """Add a score.
 
         Args:
-            score: the latest score.
-            epoch: the number of the epoch of the score, from 1.
+            score: Latest score.
+            epoch: Number of the epoch of the score, from 1.
 
         Returns:
             True if the score is an improvement.
