@@ -26,21 +26,21 @@ class ExponentialMovingAverage:
     * An update allocates no memory.
     * Shared tensors are averaged once.
     * Frozen tensors are averaged as well, which does not change them, so they may be unfrozen at any time.
-    * Averages have at least 32 bits, because updates of lower precision would be rounded to zero.
+    * Averages have at least 32 bits, because small updates would be rounded away in lower precision.
     * Tensors that are neither floating-point nor complex are copied.
     * Each rank averages its local shards of sharded tensors (FSDP2), without communication.
 
     Args:
-        weights: a module, or tensors by name. The tensors are referenced, not copied: they must be changed in place, as
+        weights: A module, or tensors by name. The tensors are referenced, not copied: they must be changed in place, as
             optimizers do.
-        momentum: the weight of the old average in an update, in [0, 1].
-        warm_up: the length of the momentum warm-up; 0 for `momentum` from the first step on.
-        update_buffers: whether the floating-point buffers of a module are averaged; otherwise an update copies them.
-        device: the device of the averages; default the device of each weight.
+        momentum: Weight of the old average in an update, in [0, 1].
+        warm_up: Length of the momentum warm-up; 0 for `momentum` from the first step on.
+        update_buffers: Whether the floating-point buffers of a module are averaged; otherwise an update copies them.
+        device: Device of the averages; default the device of each weight.
 
     Attributes:
-        momentum, warm_up: the arguments.
-        steps: number of the optimizer step of the last update; 0 before the first.
+        momentum, warm_up: Arguments of the same name.
+        steps: Number of the optimizer step of the last update; 0 before the first.
 
     Raises:
         ValueError: If `momentum` is not in [0, 1] or `warm_up` is negative.
@@ -91,7 +91,7 @@ class ExponentialMovingAverage:
         """Copy the steps of another average, and its averages of the tensors that both average.
 
         Args:
-            other: the other average.
+            other: The other average.
 
         Returns:
             Sorted names of the remaining averaged tensors, whose averages start at their current values.
@@ -115,7 +115,7 @@ class ExponentialMovingAverage:
         """Update the average. Must be called once after each optimizer step.
 
         Args:
-            step: the number of the step, from 1; default the number of the last update plus 1. Only the warm-up depends
+            step: Number of the step, from 1; default the number of the last update plus 1. Only the warm-up depends
                 on it.
 
         Raises:
@@ -140,7 +140,7 @@ class ExponentialMovingAverage:
         """Block until no update is in progress. A no-op here: `update` is synchronous."""
 
     def close(self) -> None:
-        """Release threads; the average remains usable. A no-op here."""
+        """Release threads; the average remains usable. A no-op here: no thread is used."""
 
     def _update_average(self, alpha: float) -> None:
         """Update the averages of the parameters, which do not change before the next optimizer step."""
@@ -197,7 +197,7 @@ class ExponentialMovingAverage:
         Sharded averages accept full tensors as well.
 
         Args:
-            state: the state.
+            state: The state.
 
         Raises:
             ValueError: If names or shapes differ from those of the weights. The message lists all of them, and the
@@ -226,8 +226,8 @@ class _Group(NamedTuple):
     """Tensors that are updated by one fused call.
 
     Attributes:
-        averages, weights: tensors in the same order.
-        staging: preallocated copies of the weights on the device and with the dtype of the averages; None if the
+        averages, weights: Tensors in the same order.
+        staging: Preallocated copies of the weights on the device and with the dtype of the averages; None if the
             weights have the same device and dtype.
     """
 

@@ -26,10 +26,10 @@ def sync_with_model(
     each forward creates.
 
     Args:
-        average: the average so far.
-        model: the model.
-        config: the configuration of a new average.
-        logger: the logger of the warning.
+        average: Average so far.
+        model: The model.
+        config: Configuration of a new average.
+        logger: Logger of the warning.
 
     Returns:
         The same average if the tensors are the same, else a new one. The old one is closed.

@@ -22,9 +22,9 @@ def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -
     """Create an average that starts at the current weights, or at the averages of `resume_from`.
 
     Args:
-        model: the model.
-        config: the configuration.
-        logger: the logger of tensors that `resume_from` does not initialize.
+        model: The model.
+        config: The configuration.
+        logger: Logger of the warning about tensors that `resume_from` does not initialize.
 
     Returns:
         The new average.
@@ -44,10 +44,10 @@ def restore_average(
     """Restore an average for a bit-exact resume.
 
     Args:
-        model: the model.
-        config: the configuration.
-        state: the state returned by `ExponentialMovingAverage.state_dict()`.
-        hook: the name of the hook, for the message.
+        model: The model.
+        config: The configuration.
+        state: State returned by `ExponentialMovingAverage.state_dict()`.
+        hook: Name of the hook, for the message.
 
     Returns:
         The restored average.
@@ -69,9 +69,9 @@ def load_average(average: ExponentialMovingAverage, path: Path, logger: logging.
     Tensors that are missing on either side, or differ in shape, are skipped and logged.
 
     Args:
-        average: the average.
-        path: the checkpoint.
-        logger: the logger of skipped tensors.
+        average: The average.
+        path: The checkpoint.
+        logger: Logger of the warning about skipped tensors.
 
     Raises:
         CheckpointError: If the checkpoint cannot be loaded or contains no matching averages.
