@@ -56,8 +56,8 @@ class EvalConfig(HookConfig):
             # Objects with `__getitem__` alone are iterable as well: Python's sequence protocol.
             if not (isinstance(loader, (str, Iterable)) or hasattr(loader, "__getitem__")):
                 raise ValueError(
-                    f"not a data loader, got {loader!r}. Set the name of a service, a loader, or a mapping of name to "
-                    "one of these."
+                    f"must be a data loader, got {loader!r}. Set the name of a service, a loader, or a mapping of name "
+                    "to one of these."
                 )
             # A list of names would pass as a loader whose batches are strings.
             if isinstance(loader, (list, tuple)) and any(isinstance(batch, str) for batch in loader):
@@ -98,5 +98,5 @@ class EvalConfig(HookConfig):
     @property
     def replaces_validation(self) -> bool:
         """Whether the hook replaces the validation of the run."""
-        is_runs_own = isinstance(self.dataloader, str) and self.dataloader == RUN_LOADER
-        return not is_runs_own or bool(self.metrics) or self.test_fn is not None
+        is_run_loader = isinstance(self.dataloader, str) and self.dataloader == RUN_LOADER
+        return not is_run_loader or bool(self.metrics) or self.test_fn is not None

@@ -16,10 +16,10 @@ def build_validation_schedule(interval: int, start: int, changes: Sequence[tuple
     A number of completed units `n` is due if `n >= start` and `n - start` is a multiple of the interval in effect.
 
     Args:
-        interval: the interval before the first milestone.
-        start: the first number that is due; 0 for the first multiple of the interval.
+        interval: Interval before the first milestone.
+        start: First number that is due; 0 for the first multiple of the interval.
         changes: (milestone, interval) pairs in ascending order; an interval is in effect from its milestone on.
-        unit: the unit that is counted.
+        unit: Unit that is counted.
 
     Returns:
         A schedule in this unit.

@@ -20,8 +20,8 @@ class CustomValidation:
     """Validation with the data, metrics and function of a configuration.
 
     Args:
-        config: the configuration.
-        owner: the name of the hook, for messages.
+        config: The configuration.
+        owner: Name of the hook, for messages.
     """
 
     def __init__(self, config: EvalConfig, owner: str) -> None:
@@ -34,7 +34,7 @@ class CustomValidation:
         Batches are sharded across ranks. `test_fn` is called on every rank with the complete loader.
 
         Args:
-            run: the run.
+            run: The run.
 
         Raises:
             ServiceError: If the run has no service of the configured name.
@@ -51,7 +51,7 @@ class CustomValidation:
         """Return the validation data.
 
         Args:
-            run: the run that provides the services.
+            run: Run that provides the services.
 
         Returns:
             A loader, or a mapping of name to loader. Names of services are resolved.
