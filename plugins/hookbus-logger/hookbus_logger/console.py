@@ -114,17 +114,17 @@ def redirect_messages(console: Console) -> Iterator[None]:
     Args:
         console: Console to print on.
     """
-    logger, console_handler, duplicates = (
+    logger, console_handler, hookbus_filter = (
         logging.getLogger(LOGGER_NAME),
         ConsoleHandler(console),
-        _SkipHookbusMessages(),
+        _HookbusFilter(),
     )
     # Filters on the handlers, not `propagate = False`: pytest's caplog and file handlers on the root logger must still
     # receive the messages.
     filtered_handlers = [handler for handler in _get_handlers(logger) if _writes_to_terminal(handler)]
     level = logger.level
     for handler in filtered_handlers:
-        handler.addFilter(duplicates)
+        handler.addFilter(hookbus_filter)
     logger.addHandler(console_handler)
     # The root logger's default level is WARNING; without this, `run.logger.info` would print nothing.
     if level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:
@@ -135,10 +135,10 @@ def redirect_messages(console: Console) -> Iterator[None]:
         logger.setLevel(level)
         logger.removeHandler(console_handler)
         for handler in filtered_handlers:
-            handler.removeFilter(duplicates)
+            handler.removeFilter(hookbus_filter)
 
 
-class _SkipHookbusMessages(logging.Filter):
+class _HookbusFilter(logging.Filter):
     """Filter that drops messages already printed on the console."""
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -21,7 +21,7 @@ __all__ = [
     "format_values",
     "is_time",
     "join_groups",
-]  # fmt: skip
+]
 
 Part = tuple[str, str]
 """Text and rich style of a part of a line; the style "" means none."""

@@ -63,7 +63,7 @@ class JsonLines:
         """
         # A lone surrogate (from a file name, for example) has no UTF-8 encoding; as an escape it is valid JSON.
         line = f"{_encode(row)}\n".encode("utf-8", "backslashreplace")
-        size = self._size()
+        size = self._get_size()
         if moment != self._moment:
             self._start_moment(moment, size)
         index = bisect_right(self._keys, key)
@@ -149,7 +149,7 @@ class JsonLines:
                 self._file.truncate(before)
             raise
 
-    def _size(self) -> int:
+    def _get_size(self) -> int:
         state = os.fstat(self._file.fileno())
         # Writes to a deleted file succeed on POSIX and are lost; a link count of zero is the only sign of it.
         if state.st_nlink:

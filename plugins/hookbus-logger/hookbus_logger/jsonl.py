@@ -145,13 +145,13 @@ class JsonlHook(MetricRecorder):
         if self._file_run is not run:
             self._file_run = run
             self.cleanup()
-            path = self._path(run)
+            path = self._get_path(run)
             self._may_truncate = run.register_output(path)
             self._file = JsonLines(path)
             self._rows = self._rows_before = self._file.rows
         return self._file
 
-    def _path(self, run: Run) -> Path:
+    def _get_path(self, run: Run) -> Path:
         if self.config.path is not None:
             return self.config.path
         directory = run.get("logs_dir")

@@ -99,11 +99,11 @@ class LoggerHook(MetricRecorder):
     @hookimpl(priority=Priority.HIGHEST)
     def before_epoch(self, run: Run) -> None:
         """Print the table of the previous epoch."""
-        self._show_table(run)
+        self._print_table(run)
 
     def after_run(self, run: Run, mode: str) -> None:
         """Print the table of the last epoch and the outcome of the run."""
-        self._show_table(run)
+        self._print_table(run)
         if mode == "train":
             error = run.exception
             reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
@@ -148,7 +148,7 @@ class LoggerHook(MetricRecorder):
             column = f"{kind} {loader}" if loader else kind
             self._cells |= {name: Cell(name.removeprefix(prefix), column, value) for name, value in metrics.items()}
 
-    def _show_table(self, run: Run) -> None:
+    def _print_table(self, run: Run) -> None:
         if self._table is None:
             return
         (epoch, title, cells), self._table = self._table, None

@@ -15,7 +15,7 @@ from hookbus_logger.config import RecordConfig
 __all__ = ["MetricRecorder", "get_epoch"]
 
 
-def _interval(config: Any) -> Schedule:
+def _build_schedule(config: Any) -> Schedule:
     return every(config.interval, unit="batch" if config.by_epoch else "iter")
 
 
@@ -70,8 +70,8 @@ class MetricRecorder(Hook):
     def before_train_epoch(self, run: Run) -> None:
         """Drop the incomplete interval of the previous epoch, unless its record is pending."""
         # The event is also emitted when a run resumes within an epoch, whose restored window must be preserved.
-        begins = run.iters_done == run.clock.epoch_first_iter
-        if begins and self.config.by_epoch and not self._is_pending:
+        is_epoch_start = run.iters_done == run.clock.epoch_first_iter
+        if is_epoch_start and self.config.by_epoch and not self._is_pending:
             self._get_window(run).reset()
 
     def before_train_iter(self, run: Run) -> None:
@@ -79,16 +79,16 @@ class MetricRecorder(Hook):
         # In every iteration: whether it was the last of a record is known only after the scheduler step.
         self._rates = get_learning_rates(run.optimizer)
 
-    @hookimpl(when=_interval)
+    @hookimpl(when=_build_schedule)
     def after_train_iter(self, run: Run) -> None:
         """Request a record at the end of an interval."""
         self._request_record(run)
 
     def after_train_epoch(self, run: Run) -> None:
         """Request a record of the incomplete interval, unless it is to be dropped."""
-        only = self._recorded_epoch != run.epoch
-        of_epoch = self.config.by_epoch and run.epoch_complete and (only or not self.config.ignore_last)
-        if (of_epoch or run.clock.is_at_limit) and self._get_window(run):
+        is_only_record = self._recorded_epoch != run.epoch
+        is_due = self.config.by_epoch and run.epoch_complete and (is_only_record or not self.config.ignore_last)
+        if (is_due or run.clock.is_at_limit) and self._get_window(run):
             self._request_record(run)
 
     def after_train(self, run: Run) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from hookbus import Hook, Priority, Run, every, hookimpl, once
+from hookbus._events.schedules import Schedule
 from hookbus.metrics.results import Metrics
 from hookbus_logger.config import ProgressConfig
 from hookbus_logger.console import get_console, print_line
@@ -25,7 +26,7 @@ INDENT = " " * 7
 """Indentation of plain lines, aligned with the position in the lines of `LoggerHook`."""
 
 
-def _interval(config: Any) -> Any:
+def _build_schedule(config: Any) -> Schedule:
     # The first iteration is included so that a loss is displayed early in a slow run.
     return once(1, unit="batch") | every(config.interval, unit="batch")
 
@@ -55,16 +56,16 @@ class ProgressHook(Hook):
         self._reset()
         if mode == "train":
             run.metrics.window(self.name)
-        self._show(run)
+        self._start_display(run)
 
     def before_train(self) -> None:
         """Restart the throughput measurement, so that iterations restored from a checkpoint are not counted."""
         self._throughput = ThroughputMeter()
 
-    @hookimpl(when=_interval)
+    @hookimpl(when=_build_schedule)
     def after_train_iter(self, run: Run) -> None:
         """Request the loss to display."""
-        run.request_record(run.metrics.window(self.name), self._take_loss)
+        run.request_record(run.metrics.window(self.name), self._store_loss)
 
     def before_val(self) -> None:
         """Pause the throughput measurement during validation."""
@@ -108,7 +109,7 @@ class ProgressHook(Hook):
     def _reset(self) -> None:
         self._throughput, self._loss, self._loader = ThroughputMeter(), None, None
 
-    def _show(self, run: Run) -> None:
+    def _start_display(self, run: Run) -> None:
         console = get_console(run)
         if console.is_interactive:
             render = partial(self._render, run, console)
@@ -127,7 +128,7 @@ class ProgressHook(Hook):
     def _render(self, run: Run, console: Console) -> RenderableType:
         return build_bar(self.get_progress(run), console.width)
 
-    def _take_loss(self, metrics: Metrics, step: int) -> None:
+    def _store_loss(self, metrics: Metrics, step: int) -> None:
         self._loss = metrics.get("train/loss", self._loss)
 
 
