@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-__all__ = ["check_database"]
+__all__ = ["ensure_database"]
 
 
-def check_database(path: Path, artifacts: str) -> str:
+def ensure_database(path: Path, artifacts: str) -> str:
     """Create an SQLite database of MLflow atomically, unless it exists.
 
     Args:

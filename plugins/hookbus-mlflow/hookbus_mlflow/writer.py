@@ -20,7 +20,7 @@ from hookbus.writers.host_copies import to_finite_array
 from hookbus.writers.images import to_pil_image
 from hookbus.writers.redaction import flatten
 from hookbus.writers.writer import RecordKey
-from hookbus_mlflow.database import check_database
+from hookbus_mlflow.database import ensure_database
 from hookbus_mlflow.names import to_mlflow_name
 
 __all__ = ["MLflowWriter", "Target"]
@@ -81,7 +81,7 @@ class Target:
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.uri:
             return MlflowClient(self.uri)
-        return MlflowClient(check_database(self.directory / "mlflow.db", str(self.artifact_uri)))
+        return MlflowClient(ensure_database(self.directory / "mlflow.db", str(self.artifact_uri)))
 
 
 class MLflowWriter(Writer):
@@ -111,7 +111,7 @@ class MLflowWriter(Writer):
             )
 
     def write_text(self, name: str, text: str, step: int) -> None:
-        """Log a text as the artifact `texts/name/step.txt`."""
+        """Log text as the artifact `texts/name/step.txt`."""
         with _translate_errors():
             self._client.log_text(self._run_id, text, f"texts/{name}/{step}.txt")
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from hookbus_mlflow.database import check_database
+from hookbus_mlflow.database import ensure_database
 
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory):
     directory = tmp_path_factory.mktemp("database")
-    check_database(directory / "mlflow.db", (directory / "artifacts").as_uri())
+    ensure_database(directory / "mlflow.db", (directory / "artifacts").as_uri())
     return directory / "mlflow.db"
 
 

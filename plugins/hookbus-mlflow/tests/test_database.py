@@ -6,20 +6,20 @@ import sys
 import pytest
 from mlflow import MlflowClient
 
-from hookbus_mlflow.database import check_database
+from hookbus_mlflow.database import ensure_database
 
 KILL_BEFORE_COMMIT = """
 import os, signal, sys
 from pathlib import Path
-from hookbus_mlflow.database import check_database
+from hookbus_mlflow.database import ensure_database
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-check_database(Path(sys.argv[1]), "file:///artifacts")
+ensure_database(Path(sys.argv[1]), "file:///artifacts")
 """
 
 
 def test_existing_database_is_not_modified(database):
     before = database.read_bytes()
-    assert check_database(database, "file:///artifacts") == f"sqlite+pysqlite:///{database}"
+    assert ensure_database(database, "file:///artifacts") == f"sqlite+pysqlite:///{database}"
     assert database.read_bytes() == before
 
 
@@ -28,11 +28,11 @@ def test_special_characters_of_a_uri_are_valid_in_the_path(empty_database, tmp_p
     directory.mkdir()
     path = directory / "mlflow.db"
     path.write_bytes(empty_database.read_bytes())
-    client = MlflowClient(check_database(path, "file:///artifacts"))
+    client = MlflowClient(ensure_database(path, "file:///artifacts"))
     run = client.create_run("0")
     assert os.listdir(tmp_path) == [directory.name]
     assert os.listdir(directory) == ["mlflow.db"]
-    assert MlflowClient(check_database(path, "file:///artifacts")).get_run(run.info.run_id).info.status == "RUNNING"
+    assert MlflowClient(ensure_database(path, "file:///artifacts")).get_run(run.info.run_id).info.status == "RUNNING"
 
 
 def test_new_database_is_read_by_mlflow_and_is_the_only_file(empty_database):
@@ -48,5 +48,5 @@ def test_killed_process_leaves_no_incomplete_database(tmp_path):
     command = [sys.executable, "-c", KILL_BEFORE_COMMIT, str(path)]
     assert subprocess.run(command, env=environment, check=False).returncode == -signal.SIGKILL
     assert not path.exists()
-    client = MlflowClient(check_database(path, (tmp_path / "artifacts").as_uri()))
+    client = MlflowClient(ensure_database(path, (tmp_path / "artifacts").as_uri()))
     assert client.create_run("0").info.status == "RUNNING"
