@@ -56,7 +56,7 @@ class GradientFlowHook(Hook):
             ConfigError: If a target matches no parameter.
         """
         if run.model is None:
-            raise HookError("the run has no model to measure gradients of. Pass `model=` to the run.")
+            raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         parameters = _get_parameters(run.model)
         _, unknown = match_targets(parameters, self.config.targets)
         if unknown:
@@ -78,8 +78,8 @@ class GradientFlowHook(Hook):
                 "%s: no gradients are measured, because the parameters are sharded across ranks.", self.name
             )
         self._parameters = {} if is_sharded else select_parameters(_get_parameters(model), self.config.targets)
-        own = re.sub(r"[^\w-]", "_", self.name)  # a name such as "../x" must not leave the directory
-        self._directory = image_directory(run, self.name, "save_dir", self.config.save_dir, own)
+        default_name = re.sub(r"[^\w-]", "_", self.name)  # a name such as "../x" must not leave the directory
+        self._directory = image_directory(run, self.name, "save_dir", self.config.save_dir, default_name)
         self._stats, self._measured_iter, self._problem_reporter = None, -1, ProblemReporter()
 
     # -- measuring -----------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class NumClassCheckHook(Hook):
             ConfigError: If class counts differ, or class names are a string instead of a list.
         """
         if run.model is None:
-            raise HookError("compares the data with the model of the run, got None. Pass `model` to the run.")
+            raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         modules = find_heads(unwrap_model(run.model), self.config.exclude)
         problems = [
             problem

@@ -42,7 +42,9 @@ class MeanTeacherConfig(HookConfig):
         default=0.001, gt=0, le=1, description="Weight of the student in each update of the teacher."
     )
     interval: int = Field(default=1, ge=1, description="Update the teacher every N optimizer steps.")
-    skip_buffer: bool = Field(default=True, description="Leave buffers of the teacher unchanged, instead of updating.")
+    skip_buffer: bool = Field(
+        default=True, description="Leave the buffers of the teacher unchanged; false: update them."
+    )
     teacher: str = Field(default="teacher", min_length=1, description="Name of the teacher module in the model.")
     student: str = Field(default="student", min_length=1, description="Name of the student module in the model.")
 

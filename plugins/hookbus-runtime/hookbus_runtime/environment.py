@@ -25,7 +25,7 @@ def collect_environment(device: Any = None) -> dict[str, Any]:
     """Return the environment of the process as JSON-serializable values; unknown values are None.
 
     Args:
-        device: Device of the model, default None.
+        device: Device of the model; None if unknown.
     """
     return {
         "versions": _get_versions(),
