@@ -75,7 +75,7 @@ class HookBus(RunBus):
             default_arguments=default_arguments,
             namespace=namespace,
             counter_view=PointCounters,
-            reach_all=NON_ABORTING,
+            non_aborting=NON_ABORTING,
             emitter_wrapper=wrap_emitter,
             find_alias=find_framework_alias,
         )

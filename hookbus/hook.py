@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["BaseHook", "Direction", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config"]
 
 
+Direction = Literal["greater", "less"]
+"""Whether greater or smaller values of a metric are better."""
+
 OnError = Literal["raise", "warn", "disable"]
+"""Policy for exceptions of a hook."""
 
 
 class Priority(IntEnum):
@@ -157,7 +161,7 @@ class Hook:
     requires_work_dir: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 
-    _hookbus_configured: ClassVar[bool] = True  # implements `dispatch.checks.ConfiguredPlugin`
+    _hookbus_configured: ClassVar[bool] = True  # implements `hookbus._events.checks.ConfiguredPlugin`
     _config: HookConfig | None = None
     _name: str | None = None
     _run: Run | None = None
@@ -337,6 +341,3 @@ def snake_case(name: str) -> str:
     stem = name.removesuffix("Hook") or name
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", stem)
     return words.lower()
-
-
-Direction = Literal["greater", "less"]

@@ -7,7 +7,7 @@ the run, or None.
 
 An *epoch* is one pass over the training loader, an *iteration* is one micro-batch, and a *step* is one optimizer step.
 `epoch` and `batch_idx` are indices from 0. `step` is the number of completed optimizer steps, the axis of all logged
-values. The clock advances immediately before an `after_*` event. Schedules count in the unit of `@per`.
+values. The clock advances immediately before an `after_*` event. Schedules count in the unit of `@counted`.
 """
 
 from __future__ import annotations

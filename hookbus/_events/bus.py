@@ -35,13 +35,13 @@ P = ParamSpec("P")
 
 
 class EventBus:
-    """Event bus of a run. The subclass defines the points, and what the run does at them.
+    """Event bus of a run. A subclass defines the points and the statements that the run executes at them.
 
     Args:
         order: Order of the listeners at each point, `"nested"` or `"ascending"`.
         points: Points of the bus, by name.
         actions: Spec class of the actions.
-        prologue, epilogue, default_arguments, namespace, counter_view, reach_all: See `Table`.
+        prologue, epilogue, default_arguments, namespace, counter_view, non_aborting: See `EventTable`.
         emitter_wrapper: Function of a point, the function that emits it, and the run. Returns the function that `emit`
             calls.
         find_alias: Lookup of callback names of other frameworks, for error messages.
@@ -71,7 +71,7 @@ class EventBus:
         default_arguments: Callable[[Point], dict[str, str]],
         namespace: Callable[[Any], dict[str, Any]],
         counter_view: Callable[[Any, Point], CounterView],
-        reach_all: Collection[str],
+        non_aborting: Collection[str],
         emitter_wrapper: Callable[[Point, Emitter, Any], Emitter],
         find_alias: AliasLookup,
     ) -> None:
@@ -93,7 +93,7 @@ class EventBus:
             default_arguments=default_arguments,
             namespace=namespace,
             counter_view=counter_view,
-            reach_all=reach_all,
+            non_aborting=non_aborting,
             actions=actions,
         )
         self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
@@ -312,7 +312,7 @@ class EventBus:
         """
         emitter = self._emitters.get(point)
         if emitter is None:
-            emitter = self._emitter(point)
+            emitter = self._build_emitter(point)
         emitter(step, batch_idx, batch, model, outputs, loss, rest)
 
     def fire(self, point: str, **arguments: Any) -> bool:
@@ -326,7 +326,7 @@ class EventBus:
             call(**arguments)
         return call is not None
 
-    def _emitter(self, name: str) -> Emitter:
+    def _build_emitter(self, name: str) -> Emitter:
         """Build and cache the function that `emit` calls for the name or alias of a point."""
         if not isinstance(name, str):
             raise PointError(

@@ -137,21 +137,21 @@ def inspect_plugin(
     Raises:
         RegistrationError: If the plugin is invalid. The message states the reason and the fix.
     """
-    check = _PluginValidator(plugin, name, points, actions, find_alias)
+    validator = _PluginValidator(plugin, name, points, actions, find_alias)
     implementations = [
-        implementation for method in _iter_names(plugin) if (implementation := check.check_method(method))
+        implementation for method in _iter_names(plugin) if (implementation := validator.check_method(method))
     ]
     methods: dict[str, str] = {}
     for item in implementations:
         # Aliases and `specname` allow two methods for one point, whose relative order would be undefined.
         if item.target in methods:
-            raise check.fail(
+            raise validator.fail(
                 f"{methods[item.target]} and {item.method} both implement {item.target}. Remove one of them."
             )
         methods[item.target] = item.method
     # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
     if not implementations and not is_configured(plugin):
-        raise check.fail(_not_a_hook_message(plugin))
+        raise validator.fail(_not_a_hook_message(plugin))
     return implementations
 
 
@@ -199,8 +199,8 @@ class _PluginValidator:
         # Static lookup throughout: `getattr` would execute properties of the plugin.
         self.own_options = inspect.getattr_static(plugin, OPTIONS_ATTRIBUTE, {})
 
-    def fail(self, why: str) -> RegistrationError:
-        return registration_error(self.plugin, self.name, why)
+    def fail(self, problem: str) -> RegistrationError:
+        return registration_error(self.plugin, self.name, problem)
 
     def check_method(self, name: str) -> Implementation | None:
         static = inspect.getattr_static(self.plugin, name, None)
@@ -256,19 +256,22 @@ class _PluginValidator:
     ) -> Implementation:
         is_action = target in self.actions
         args = self.actions[target] if is_action else self.points[target].args
-        call, wants, rest = getattr(self.plugin, name), [], False
+        call, argument_names, accepts_kwargs = getattr(self.plugin, name), [], False
         name = call.__name__ if name in self.own_options else name
         self._check_function_type(name, target, function, options, is_action)
         for parameter in inspect.signature(call).parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD and not is_action:
-                rest = True
+                accepts_kwargs = True
                 continue
             self._check_parameter(f"{name}{inspect.signature(call)}", target, parameter, args, is_action)
-            wants.append(ARGUMENT_ALIASES.get(parameter.name, parameter.name))
-        if len(set(wants)) < len(wants):
-            raise self.fail(f"{name}: an argument is listed under two names: {', '.join(wants)}. Remove one of them.")
+            argument_names.append(ARGUMENT_ALIASES.get(parameter.name, parameter.name))
+        if len(set(argument_names)) < len(argument_names):
+            listed = ", ".join(argument_names)
+            raise self.fail(f"{name}: an argument is listed under two names: {listed}. Remove one of them.")
         self._check_schedule(name, target, options, is_action)
-        return Implementation(self.name, self.plugin, name, call, target, options, tuple(wants), rest)
+        return Implementation(
+            self.name, self.plugin, name, call, target, options, tuple(argument_names), accepts_kwargs
+        )
 
     def _check_function_type(
         self, name: str, target: str, function: Callable[..., Any], options: Options, is_action: bool
@@ -320,12 +323,12 @@ class _PluginValidator:
             raise self.fail(f"{name}: {target} does not support schedules. Remove when=.")
 
 
-def registration_error(plugin: object, name: str, why: str) -> RegistrationError:
+def registration_error(plugin: object, name: str, problem: str) -> RegistrationError:
     """Return the error for an invalid plugin. The message starts with the name and the package of the plugin.
 
     Args:
         plugin: The plugin.
         name: Instance name.
-        why: Reason and fix.
+        problem: Reason and fix.
     """
-    return RegistrationError(f"hook {name!r} ({package_label(plugin)}) cannot be registered: {why}")
+    return RegistrationError(f"hook {name!r} ({package_label(plugin)}) cannot be registered: {problem}")

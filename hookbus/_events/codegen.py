@@ -1,9 +1,9 @@
 """Generation of the function that calls the listeners of a point.
 
 `compile_point` generates a Python function that calls the sorted listeners one after the other with exactly the
-arguments they take, so that an event costs no more than these calls. Schedules cost one comparison per unit
-for all scheduled listeners of a point. The mapping of source lines to listeners is stored in the globals of the
-function, see `hookbus._events.call_stack`.
+arguments they take, so that an event has no overhead beyond these calls. The schedules of a point add one comparison
+per unit, for any number of scheduled listeners. The mapping of source lines to listeners is stored in the globals of
+the function, see `hookbus._events.call_stack`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def compile_point(
         raiser = failing_listener(error)
         if raiser is None:  # raised by the generated code itself, such as KeyboardInterrupt between two calls
             return True
-        # The remaining listeners are compiled on demand, so that the common case without exceptions costs nothing.
+        # The remaining listeners are compiled on demand, so that events without exceptions have no overhead.
         others = _remaining_listeners(raiser, listeners, due)
         rest = compile_point(
             point,
@@ -117,9 +117,8 @@ def _generate_source(
     defaults = {a: default_arguments[a] for a in point.args if a in default_arguments and a in used}
     head += [f"    if {a} is None: {a} = {default}" for a, default in defaults.items()]
     head += ["    _due = ()"] if schedule else []
-    calls, lines = _generate_calls(
-        point, listeners, schedule, start=len(head) + 2
-    )  # lines count from 1, and `try:` precedes
+    # Line numbers start at 1, and `try:` precedes the calls.
+    calls, lines = _generate_calls(point, listeners, schedule, start=len(head) + 2)
     if calls:
         arguments = ", ".join(f"{a!r}: {a}" for a in point.args)
         calls = ["    try:", *calls, "    except BaseException as _error:"]

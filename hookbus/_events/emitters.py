@@ -54,16 +54,16 @@ def bind_point(emit: Callable[..., None], point: Point) -> Callable[..., None]:
         point: The point.
     """
 
-    def fire(*args: Any, **kwargs: Any) -> None:
+    def emit_point(*args: Any, **kwargs: Any) -> None:
         if len(args) > len(point.args):
             raise PointError(
                 f"{point.signature}: expected at most {len(point.args)} positional arguments, got {len(args)}."
             )
         emit(point.name, **dict(zip(point.args, args, strict=False)), **kwargs)
 
-    fire.__name__ = fire.__qualname__ = point.name
-    fire.__doc__ = point.doc or f"Emit {point.signature}."
-    return fire
+    emit_point.__name__ = emit_point.__qualname__ = point.name
+    emit_point.__doc__ = point.doc or f"Emit {point.signature}."
+    return emit_point
 
 
 def _build_rejector(point: Point) -> Callable[..., None]:

@@ -52,17 +52,17 @@ class Failures:
     """Application of the policy to the exceptions of hooks.
 
     Args:
-        changed: Called when the dispatch tables must be compiled again.
-        reach_all: Points that call every listener even if one of them fails.
+        on_change: Called when the dispatch tables must be compiled again.
+        non_aborting: Points that call every listener even if one of them fails.
 
     Attributes:
         counts: Failures by hook.
     """
 
-    def __init__(self, changed: Callable[[], None], reach_all: Collection[str]) -> None:
-        self.reach_all = frozenset(reach_all)
+    def __init__(self, on_change: Callable[[], None], non_aborting: Collection[str]) -> None:
+        self.non_aborting = frozenset(non_aborting)
         self.counts = FailureCounts()
-        self._changed = changed
+        self._on_change = on_change
         self._pending: list[BaseException] = []
         # Id of the exception that propagates from an event. If the event is nested, the enclosing event must not apply
         # the policy of its own hook. A reference instead of the id would keep the frames of the traceback alive.
@@ -76,15 +76,15 @@ class Failures:
         Returns:
             Whether the exception propagates. If it does not, the remaining listeners were called.
         """
-        reaches_all = listener.point in self.reach_all
+        non_aborting = listener.point in self.non_aborting
         if not isinstance(error, Exception):
-            if reaches_all:
+            if non_aborting:
                 self._pending.append(error)
                 proceed()
-            return not reaches_all
+            return not non_aborting
         fatal = id(error) == self._propagating_id or get_policy(listener.plugin, error) == "raise"
         annotated = annotate(error, listener.hook, listener.plugin, listener.point, clock)
-        if fatal and not reaches_all:
+        if fatal and not non_aborting:
             self._propagating_id = id(annotated)
             if annotated is not error:
                 raise annotated from error
@@ -118,7 +118,7 @@ class Failures:
         return result
 
     def raise_pending(self, point: str) -> None:
-        """Raise the exceptions that the listeners of a point in `reach_all` have raised.
+        """Raise the exceptions that the listeners of a point in `non_aborting` have raised.
 
         Raises:
             ExceptionGroup: If there are multiple exceptions. A single exception is raised unchanged.
@@ -137,9 +137,9 @@ class Failures:
             record.consecutive[point] >= MAX_CONSECUTIVE_FAILURES or get_policy(plugin, error) == "disable"
         ):
             record.disabled = f"epoch {clock.current('epoch')}, iteration {clock.current('iter')}"
-        # The first failure makes `watched` wrap the listeners of the hook; disabling removes them.
+        # The first failure makes `reset_on_success` wrap the listeners of the hook; disabling removes them.
         if record.count == 1 or record.disabled:
-            self._changed()
+            self._on_change()
         if record.count == 1:
             result = "The hook is disabled" if record.disabled else "Training continues"
             message = f"hook {hook!r} ({record.package}) failed at {point}: {record.first.rstrip('.')}. {result}."

@@ -69,20 +69,20 @@ def time_hooks(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterat
     Yields:
         Times, updated while the context is active.
     """
-    spent, outer = HookTimings(), bus.table.work_wrapper
+    timings, outer = HookTimings(), bus.table.work_wrapper
 
     def wrap(listener: Listener) -> Callable[..., Any]:
         # Bound once per listener instead of looked up in every call.
-        call, key, measure = listener.call, (listener.hook, listener.point), spent.measure
+        call, key, measure = listener.call, (listener.hook, listener.point), timings.measure
         return call if listener.hook in without else lambda *args, **kwargs: measure(key, call, *args, **kwargs)
 
-    def work_for(hook: str, label: str, work: Callable[[], Any]) -> Any:
-        return spent.measure((hook, label), work if outer is None else partial(outer, hook, label, work))
+    def measure_work(hook: str, label: str, work: Callable[[], Any]) -> Any:
+        return timings.measure((hook, label), work if outer is None else partial(outer, hook, label, work))
 
-    bus.table.work_wrapper = work_for
+    bus.table.work_wrapper = measure_work
     try:
         with bus.wrap_listeners(wrap):
-            yield spent
+            yield timings
     finally:
         bus.table.work_wrapper = outer
 
@@ -94,11 +94,11 @@ def trace_hooks(bus: InstrumentedBus, report: Callable[[str, str], None]) -> Ite
     def wrap(listener: Listener) -> Callable[..., Any]:
         call, hook, point = listener.call, listener.hook, listener.point
 
-        def announce(*args: Any, **kwargs: Any) -> None:
+        def report_and_call(*args: Any, **kwargs: Any) -> None:
             report(hook, point)
             call(*args, **kwargs)
 
-        return announce
+        return report_and_call
 
     with bus.wrap_listeners(wrap):
         yield

@@ -69,8 +69,8 @@ def resolve_schedule(plugin: object, options: Options, point: Point) -> Schedule
         return own
     # `frequency` applies to the points of the unit of the hook only, so that, for example, `after_train` is not
     # affected.
-    gated = _is_per_iteration(point) if plugin.unit == "iter" else point.unit == plugin.unit
-    if not gated:
+    applies = _is_per_iteration(point) if plugin.unit == "iter" else point.unit == plugin.unit
+    if not applies:
         return own
     frequency = every(plugin.config.frequency)
     return frequency if own is None else own & frequency
@@ -121,8 +121,8 @@ def check_listeners(
             raise registration_error(plugin, name, f"{implementation.method}: {error}") from None
     scheduled = any(implementation.options.get("when") is not None for implementation in implementations)
     if is_configured(plugin) and plugin.config.when is not None and not scheduled:
-        why = "`when` replaces the schedules of listeners, but this hook has no scheduled listener."
-        raise registration_error(plugin, name, f"{why} Set `frequency` for its per-iteration points.")
+        problem = "`when` replaces the schedules of listeners, but this hook has no scheduled listener."
+        raise registration_error(plugin, name, f"{problem} Set `frequency` for its per-iteration points.")
 
 
 def check_priority(number: object, plugin: object, name: str) -> None:

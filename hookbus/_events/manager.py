@@ -72,9 +72,8 @@ class BusPluginManager(pluggy.PluginManager):
         super().__init__(PROJECT)
         self._bus, self._find_alias = bus, find_alias
         self._registering: RegisteredPlugin | None = None  # the plugin whose implementations pluggy is reading
-        self._pending_cleanups: list[
-            tuple[object, Callable[..., Any] | None]
-        ] = []  # unregistered plugins and their cleanup
+        # Unregistered plugins, and the functions that call their `cleanup`.
+        self._pending_cleanups: list[tuple[object, Callable[..., Any] | None]] = []
         self.members = PluginRegistry()
 
     def register(self, plugin: object, name: str | None = None) -> str | None:
@@ -203,7 +202,9 @@ class BusPluginManager(pluggy.PluginManager):
             ensure_single_bus(plugin, self._bus)
         existing = self.members.get_name(plugin)
         if existing is not None:
-            raise registration_error(plugin, name, f"the object is already registered as {existing!r}.")
+            raise registration_error(
+                plugin, name, f"the object is already registered as {existing!r}. Unregister it first."
+            )
         if name in self.members:
             other = packages.package_label(self.members[name].plugin)
             raise registration_error(

@@ -36,7 +36,7 @@ POINT_ALIASES: Mapping[str, str] = {
 """Aliases of points, resolved at registration."""
 
 ARGUMENT_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
-"""Aliases of arguments: a listener may name `run` also `runner`."""
+"""Aliases of arguments: a listener may take `runner` instead of `run`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def check_point(point: Point, taken: Collection[str]) -> None:
     if reserved:
         raise PointError(f"{point.name}: reserved argument {', '.join(reserved)}. Remove it from the declaration.")
     if len(set(point.args)) < len(point.args):
-        raise PointError(f"{point.signature}: duplicate argument.")
+        raise PointError(f"{point.signature}: duplicate argument. Name each argument once.")
     if point.unit is not None and point.unit not in get_args(Unit):
         raise PointError(f"{point.name}: unknown unit {point.unit!r}.{suggest_names(point.unit, get_args(Unit))}")
 

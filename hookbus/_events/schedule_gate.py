@@ -23,7 +23,7 @@ class ScheduleCounter:
     """Schedules that count in one unit, and the attribute of the clock that counts the unit.
 
     Args:
-        moment: View of the counters from the point.
+        view: View of the counters from the point.
         unit: Unit, None for schedules that count in multiple units.
         schedules: The schedules.
 
@@ -33,11 +33,11 @@ class ScheduleCounter:
             loader.
     """
 
-    __slots__ = ("_greatest", "_least", "_moment", "_name", "_schedules", "_unit", "last_value", "next")
+    __slots__ = ("_greatest", "_least", "_name", "_schedules", "_unit", "_view", "last_value", "next")
 
-    def __init__(self, moment: CounterView, unit: Unit | None, schedules: Sequence[Schedule]) -> None:
-        self._moment, self._unit, self._schedules = moment, unit, schedules
-        counter = moment.get_counter(unit) if unit else None
+    def __init__(self, view: CounterView, unit: Unit | None, schedules: Sequence[Schedule]) -> None:
+        self._view, self._unit, self._schedules = view, unit, schedules
+        counter = view.get_counter(unit) if unit else None
         self._name, self._least, self._greatest = counter or ("", 0, 0)
         self.next = self.last_value = 0
 
@@ -58,9 +58,9 @@ class ScheduleCounter:
         if not self._name or self._unit is None:
             return
         # Several events may have the same number (the iterations of an epoch), so the current number may recur.
-        self.last_value = getattr(self._moment.clock, self._name)
+        self.last_value = getattr(self._view.clock, self._name)
         number = self.last_value + self._least
-        limit = self._moment.next_limit(self._unit, number)
+        limit = self._view.next_limit(self._unit, number)
         self.next = min(schedule.next_due(number - 1, limit) for schedule in self._schedules) - self._greatest
 
 
@@ -68,17 +68,17 @@ class ScheduleGate:
     """Scheduled listeners of one point.
 
     Args:
-        moment: View of the counters from the point.
+        view: View of the counters from the point.
         listeners: Listeners with their schedules.
 
     Attributes:
         counters: Counters, one per unit of the schedules.
     """
 
-    __slots__ = ("_listeners", "_moment", "_schedule_indices", "_schedules", "counters")
+    __slots__ = ("_listeners", "_schedule_indices", "_schedules", "_view", "counters")
 
-    def __init__(self, moment: CounterView, listeners: Sequence[tuple[ScheduledListener, Schedule]]) -> None:
-        self._moment, self._listeners = moment, listeners
+    def __init__(self, view: CounterView, listeners: Sequence[tuple[ScheduledListener, Schedule]]) -> None:
+        self._view, self._listeners = view, listeners
         self._schedules: list[Schedule] = []  # without duplicates, because hooks often have the same interval
         for _, schedule in listeners:
             if schedule not in self._schedules:
@@ -86,12 +86,12 @@ class ScheduleGate:
         self._schedule_indices = [self._schedules.index(schedule) for _, schedule in listeners]
         by_unit: dict[Unit | None, list[Schedule]] = {}
         for schedule in self._schedules:
-            units = {unit or moment.unit for unit in schedule.units()}
+            units = {unit or view.unit for unit in schedule.units()}
             # Reading the timer in every iteration is avoided unless a schedule depends on it.
             if "seconds" in units:
-                moment.clock.count_seconds()
+                view.clock.count_seconds()
             by_unit.setdefault(units.pop() if len(units) == 1 else None, []).append(schedule)
-        self.counters = [ScheduleCounter(moment, unit, schedules) for unit, schedules in by_unit.items()]
+        self.counters = [ScheduleCounter(view, unit, schedules) for unit, schedules in by_unit.items()]
 
     def due_listeners(self) -> list[bool]:
         """Return which listeners are due at this event, and advance the counters.
@@ -107,7 +107,7 @@ class ScheduleGate:
 
     def _is_due(self, schedule: Schedule) -> bool:
         try:
-            return schedule.due(self._moment)
+            return schedule.due(self._view)
         except ConfigError as error:
             listener = next(listener for listener, other in self._listeners if other == schedule)
             where = f"hook {listener.hook!r} at {listener.point}"

@@ -78,7 +78,7 @@ class CounterView(Protocol):
 class Schedule:
     """Condition under which a listener is due. Create one with `every`, `between`, `once` or `last`."""
 
-    def due(self, moment: CounterView) -> bool:
+    def due(self, view: CounterView) -> bool:
         """Return whether a listener is due at this event."""
         raise TypeError(f"{type(self).__name__} must implement `due`")
 
@@ -90,7 +90,7 @@ class Schedule:
         """Return the units that this schedule counts in."""
         return {None}
 
-    def check_limit(self, moment: CounterView) -> None:
+    def check_limit(self, view: CounterView) -> None:
         """Check, before a run starts, that it has a limit in each unit whose limit this schedule uses.
 
         Raises:
@@ -141,10 +141,10 @@ class Every(Counted):
         check_number(self.interval, repr(self), optional=True)
         check_number(self.start, repr(self), optional=True)
 
-    def due(self, moment: CounterView) -> bool:
-        first, last = moment.range(self.unit)
+    def due(self, view: CounterView) -> bool:
+        first, final = view.range(self.unit)
         # An event may cover a range of numbers, such as the samples of a batch.
-        return first <= last and self.next_due(first - 1, None) <= last
+        return first <= final and self.next_due(first - 1, None) <= final
 
     def next_due(self, number: int, limit: int | None) -> int:
         if self.interval is None:
@@ -172,10 +172,10 @@ class Between(Counted):
         check_number(self.first, repr(self), minimum=0)
         check_number(self.final, repr(self), minimum=0)
         if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
-            raise ConfigError([f"{self!r}: never due, because the first number is greater than the last."])
+            raise ConfigError([f"{self!r}: never due, because the first number is greater than the last. Swap them."])
 
-    def due(self, moment: CounterView) -> bool:
-        return max(int(self.first), 1) <= moment.current(self.unit) <= int(self.final)
+    def due(self, view: CounterView) -> bool:
+        return max(int(self.first), 1) <= view.current(self.unit) <= int(self.final)
 
     def next_due(self, number: int, limit: int | None) -> int:
         if number < int(self.first):
@@ -183,11 +183,8 @@ class Between(Counted):
         return number + 1 if number < int(self.final) else NEVER
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
-        first, final = (
-            resolve_number(config, self.first, self, minimum=0),
-            resolve_number(config, self.final, self, minimum=0),
-        )
-        return replace(self, first=first, final=final)
+        first = resolve_number(config, self.first, self, minimum=0)
+        return replace(self, first=first, final=resolve_number(config, self.final, self, minimum=0))
 
     def __repr__(self) -> str:
         return f"between({self.first!r}, {self.final!r}{self._unit_text()})"
@@ -201,9 +198,9 @@ class Once(Counted):
         for number in self.numbers:
             check_number(number, repr(self))
 
-    def due(self, moment: CounterView) -> bool:
-        first, last = moment.range(self.unit)
-        return any(first <= int(n) <= last for n in self.numbers)
+    def due(self, view: CounterView) -> bool:
+        first, final = view.range(self.unit)
+        return any(first <= int(n) <= final for n in self.numbers)
 
     def next_due(self, number: int, limit: int | None) -> int:
         return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
@@ -217,17 +214,17 @@ class Once(Counted):
 
 @dataclass(frozen=True, repr=False)
 class Last(Counted):
-    def due(self, moment: CounterView) -> bool:
-        first, final = moment.range(self.unit)
-        return first <= self._get_limit(moment) <= final
+    def due(self, view: CounterView) -> bool:
+        first, final = view.range(self.unit)
+        return first <= self._get_limit(view) <= final
 
-    def check_limit(self, moment: CounterView) -> None:
-        self._get_limit(moment)
+    def check_limit(self, view: CounterView) -> None:
+        self._get_limit(view)
 
-    def _get_limit(self, moment: CounterView) -> int:
-        limit = moment.limit(self.unit)
+    def _get_limit(self, view: CounterView) -> int:
+        limit = view.limit(self.unit)
         if limit is None:
-            raise ConfigError([_no_limit_message(self, moment)])
+            raise ConfigError([_no_limit_message(self, view)])
         return limit
 
     def next_due(self, number: int, limit: int | None) -> int:
@@ -253,9 +250,9 @@ class Combined(Schedule):
     def units(self) -> set[Unit | None]:
         return self.left.units() | self.right.units()
 
-    def check_limit(self, moment: CounterView) -> None:
-        self.left.check_limit(moment)
-        self.right.check_limit(moment)
+    def check_limit(self, view: CounterView) -> None:
+        self.left.check_limit(view)
+        self.right.check_limit(view)
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
         return replace(self, left=self.left.resolve(config), right=self.right.resolve(config))
@@ -263,8 +260,8 @@ class Combined(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class And(Combined):
-    def due(self, moment: CounterView) -> bool:
-        return self.left.due(moment) and self.right.due(moment)
+    def due(self, view: CounterView) -> bool:
+        return self.left.due(view) and self.right.due(view)
 
     def next_due(self, number: int, limit: int | None) -> int:
         return max(self.left.next_due(number, limit), self.right.next_due(number, limit))
@@ -275,8 +272,8 @@ class And(Combined):
 
 @dataclass(frozen=True, repr=False)
 class Or(Combined):
-    def due(self, moment: CounterView) -> bool:
-        return self.left.due(moment) or self.right.due(moment)
+    def due(self, view: CounterView) -> bool:
+        return self.left.due(view) or self.right.due(view)
 
     def next_due(self, number: int, limit: int | None) -> int:
         return min(self.left.next_due(number, limit), self.right.next_due(number, limit))
@@ -289,16 +286,16 @@ class Or(Combined):
 class Not(Schedule):
     inner: Schedule
 
-    def due(self, moment: CounterView) -> bool:
+    def due(self, view: CounterView) -> bool:
         # The complement is taken within the counted events: a truncated epoch is due neither for a schedule nor for its
         # negation.
-        return all(map(moment.is_counted, self.units())) and not self.inner.due(moment)
+        return all(map(view.is_counted, self.units())) and not self.inner.due(view)
 
     def units(self) -> set[Unit | None]:
         return self.inner.units()
 
-    def check_limit(self, moment: CounterView) -> None:
-        self.inner.check_limit(moment)
+    def check_limit(self, view: CounterView) -> None:
+        self.inner.check_limit(view)
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
         return Not(self.inner.resolve(config))
@@ -344,10 +341,10 @@ last = Last(unit=None)
 """Schedule that is due at the last number of the run, which must have a limit. `last(unit="epoch")` sets the unit."""
 
 
-def _no_limit_message(schedule: Schedule, moment: CounterView) -> str:
+def _no_limit_message(schedule: Schedule, view: CounterView) -> str:
     """Return the error message of `last` for a run without a limit in its unit."""
     ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
-    known = [unit for unit in ends if moment.limit(unit) is not None]
+    known = [unit for unit in ends if view.limit(unit) is not None]
     if known:
         names, instead = " and ".join(ends[unit] for unit in known), " or ".join(repr(Last(unit)) for unit in known)
         return f"when={schedule!r}: the run has no known limit in this unit, only in {names}. Use {instead}."

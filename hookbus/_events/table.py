@@ -55,14 +55,14 @@ class DispatchTable:
     `if calls.after_forward: calls.after_forward(batch=batch, ...)`.
 
     Args:
-        make: Function that compiles the function of a name.
+        compile_name: Function that compiles the function of a name.
         lock: Lock acquired during compilation and invalidation. Any thread may emit a point at any time.
     """
 
-    def __init__(self, make: Callable[[str], Any], lock: AbstractContextManager[Any]) -> None:
+    def __init__(self, compile_name: Callable[[str], Any], lock: AbstractContextManager[Any]) -> None:
         # A class with `__getattr__` makes all attribute reads several times slower. Therefore an attribute that is not
         # compiled is set to a function that compiles it when called.
-        self._compile, self._lock = make, lock
+        self._compile, self._lock = compile_name, lock
         self._compiled: set[str] = set()
 
     def get(self, name: str) -> Any:
@@ -99,13 +99,13 @@ class EventTable:
     Args:
         order: "nested" or "ascending".
         implementations: Function that returns the implementations of the registered plugins.
-        changed: Called when the tables must be compiled again.
+        on_change: Called when the tables must be compiled again.
         prologue: Function that returns the statements before the listeners of a point.
         epilogue: Function that returns the statements after the listeners of a point.
         default_arguments: Function that returns the expressions that replace omitted arguments of a point, by name.
         namespace: Function that returns the globals of these statements and expressions for a run.
         counter_view: Function that returns the view of the counters of a run from a point.
-        reach_all: Points that call every listener even if one of them fails.
+        non_aborting: Points that call every listener even if one of them fails.
         actions: Spec class of the actions.
 
     Attributes:
@@ -122,21 +122,21 @@ class EventTable:
         self,
         order: Order,
         implementations: Implementations,
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         *,
         prologue: Statements,
         epilogue: Statements,
         default_arguments: Callable[[Point], dict[str, str]],
         namespace: Callable[[Any], dict[str, Any]],
         counter_view: Callable[[Any, Point], CounterView],
-        reach_all: Collection[str],
+        non_aborting: Collection[str],
         actions: type,
     ) -> None:
         self.order = order
         self.points: dict[str, Point] = {}
         self.steps: dict[str, Step] = {}
         self.priority_overrides: dict[str, int] = {}
-        self.failures = Failures(changed, reach_all)
+        self.failures = Failures(on_change, non_aborting)
         self.wrap: Wrap | None = None
         self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
@@ -160,7 +160,7 @@ class EventTable:
             raise AttributeError(name)
         listeners = self.listeners(name, run)
         first, last = self._prologue(name, run), self._epilogue(name, run)
-        if name in self.failures.reach_all:
+        if name in self.failures.non_aborting:
             # Exceptions were collected while all listeners were called; raise them before any request is processed.
             last = [f"_report({name!r})", *last]
         if not (listeners or first or last):

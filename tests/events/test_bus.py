@@ -87,7 +87,7 @@ class RenderBus(EventBus):
             default_arguments=lambda point: {"image": "blank"},
             namespace=lambda run: {"blank": "a blank image"},
             counter_view=lambda clock, point: clock,
-            reach_all=(),
+            non_aborting=(),
             emitter_wrapper=lambda point, emitter, run: emitter,
             find_alias=lambda name: None,
         )

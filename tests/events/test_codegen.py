@@ -220,7 +220,7 @@ def evaluations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     now = ScheduleGate.due_listeners
 
     def counted(self: ScheduleGate) -> list[bool]:
-        computed.append(self._moment.clock.iter + 1)
+        computed.append(self._view.clock.iter + 1)
         return now(self)
 
     monkeypatch.setattr(ScheduleGate, "due_listeners", counted)

@@ -51,7 +51,7 @@ def test_counters_skip_only_events_without_due_schedules(
     due = ScheduleGate(PointCounters(clock, AFTER_ITER), list(map(listener, listener_schedules)))
     names = {f"_counter_{i}": counter for i, counter in enumerate(due.counters)}
     tests = [counter.source(name) for name, counter in names.items()]
-    moment = PointCounters(clock, AFTER_ITER)
+    view = PointCounters(clock, AFTER_ITER)
     for epoch in epochs:
         clock.begin_epoch()
         for steps in epoch:
@@ -59,7 +59,7 @@ def test_counters_skip_only_events_without_due_schedules(
             if steps:
                 clock.count_step()
             clock.end_iter(None)
-            expected = [schedule.due(moment) for schedule in listener_schedules]
+            expected = [schedule.due(view) for schedule in listener_schedules]
             evaluate = any(eval(test, {"_clock": clock, **names}) for test in tests)
             assert (due.due_listeners() if evaluate else [False] * len(listener_schedules)) == expected
         clock.end_epoch()
@@ -77,7 +77,7 @@ def test_equal_schedules_are_evaluated_once() -> None:
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Recording)
 
-        def due(self, moment: object) -> bool:
+        def due(self, view: object) -> bool:
             evaluated.append("due")
             return True
 

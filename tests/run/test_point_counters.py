@@ -269,10 +269,10 @@ def test_validation_epoch_counts_as_the_current_iteration(name: str) -> None:
     clock.begin_epoch()
     for _ in range(15):
         clock.end_iter(None)
-    moment = PointCounters(clock, POINTS[name])
-    assert moment.range("iter") == (15, 15)
-    assert not every(10, unit="iter").due(moment)
-    assert every(1).due(moment)
+    view = PointCounters(clock, POINTS[name])
+    assert view.range("iter") == (15, 15)
+    assert not every(10, unit="iter").due(view)
+    assert every(1).due(view)
 
 
 def test_every_loader_of_a_validation_in_a_due_epoch_is_due() -> None:
