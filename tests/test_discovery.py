@@ -67,7 +67,7 @@ class TestLookup:
         assert loaded["greeet"].startswith(
             "PluginNotFoundError: No installed package publishes the hook 'greeet'. Did you mean 'greet'"
         )
-        assert loaded["greeet"].endswith("refer to your own class as my_module:greeet.")
+        assert loaded["greeet"].endswith("use an import string such as my_module:greeet.")
 
     def test_unknown_name_lists_the_available_hooks(self, loaded: dict[str, str]) -> None:
         assert " Available: BrokenHook, GreetHook, " in loaded["nothing_like_it"]

@@ -31,5 +31,5 @@ def warn_of_unknown_blocks() -> None:
     for name in blocked:
         if get_publishing_package(name) is None and not any(plugin.matches(name) for plugin in installed):
             hint = suggest_if_close(name, [alias for plugin in installed for alias in plugin.names])
-            message = f"{BLOCK_VARIABLE}: {name!r} is not an installed hook and blocks nothing.{hint}"
+            message = f"{BLOCK_VARIABLE}: {name!r} is not an installed hook and is ignored.{hint}"
             warnings.warn(message, HookWarning, stacklevel=2)

@@ -88,7 +88,7 @@ class Factories:
                 name,
                 (attribute for attribute, value in vars(namespace).items() if callable(value) and attribute[0] != "_"),
             )
-            advice = f"For your own, use an import string, my_module:{name}."
+            advice = f"For your own, use an import string such as my_module:{name}."
             self._add_problem(path, f"{name!r} is not {kind}.{hint} {advice}")
             return None
         return self._check_keywords(section, factory, component)

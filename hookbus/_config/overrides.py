@@ -176,7 +176,7 @@ class _Override:
 def _split_keys(dotted: str) -> list[str]:
     keys = dotted.split(".")
     if not all(keys):
-        raise ValueError(f"invalid key {dotted!r}. Separate keys by single dots.")
+        raise ValueError(f"invalid key {dotted!r}. Separate keys with single dots.")
     return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
 
 

@@ -12,7 +12,7 @@ from hookbus.errors import ConfigError, suggest_names
 
 __all__ = ["parse_schedule"]
 
-_HINT = "Use every(50), between(1, 1000), once(12) or last, combined by &, | and ~."
+_HINT = "Use every(50), between(1, 1000), once(12) or last, combined with &, | and ~."
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -28,7 +28,9 @@ def parse_schedule(text: str) -> Schedule:
         return _parse_node(tree.body)
     # `ast.parse` raises RecursionError or MemoryError for deeply nested text.
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError([f"invalid schedule, got {text!r}: {_get_message(error).rstrip('.')}. {_HINT}"]) from None
+        message = _get_message(error)
+        end = "" if message.endswith((".", "?")) else "."
+        raise ConfigError([f"invalid schedule, got {text!r}: {message}{end} {_HINT}"]) from None
 
 
 def _get_message(error: Exception) -> str:

@@ -185,7 +185,7 @@ def build_metrics(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool
     """Build metrics by name.
 
     Args:
-        metrics: A list of names of built-in metrics, import paths, functions, classes and objects with `update`,
+        metrics: A list of names of built-in metrics, import strings, functions, classes and objects with `update`,
             `compute` and `reset`; or a single one of these; or a mapping of name to one of these.
         streaming: Whether a function is averaged over batches, which are not stored. Otherwise it is called once with
             all outputs and targets. Default: True.
@@ -253,7 +253,7 @@ def _instantiate(cls: type) -> Any:
 def _import_metric(path: str) -> Any:
     if "." not in path and ":" not in path:
         raise ConfigError(
-            [f"metrics: expected a built-in metric or an import path, got {path!r}.{suggest_names(path, BUILT_IN)}"]
+            [f"metrics: expected a built-in metric or an import string, got {path!r}.{suggest_names(path, BUILT_IN)}"]
         )
     try:
         return import_string(path)

@@ -40,7 +40,7 @@ def import_string(path: str) -> Any:
     for part in name.split("."):
         if not hasattr(target, part):
             raise ImportError(
-                f"{path!r} cannot be imported: {module} has no {name!r}.{suggest_if_close(part, dir(target))}"
+                f"{path!r} cannot be imported: {module} has no attribute {name!r}.{suggest_if_close(part, dir(target))}"
             )
         target = getattr(target, part)
     return target

@@ -94,5 +94,5 @@ def explain_missing(name: str, kind: str, installed: Collection[str]) -> str:
     )
     return (
         f"No installed package publishes the {kind} {name!r}.{hint or suggest_names(name, installed)}{flaws} "
-        f"Run pip install for the package that publishes it, or refer to your own class as my_module:{name}."
+        f"Install the package that publishes it, or use an import string such as my_module:{name}."
     )

@@ -44,12 +44,12 @@ def ambiguous_direction_message(metric: str, fix: str) -> str:
 
     Args:
         metric: Name of the metric.
-        fix: Fix in the imperative, such as "set `rule` to greater or less".
+        fix: Fix in the imperative, such as "Set `rule` to greater or less".
     """
     known, words = sorted(GREATER_IS_BETTER | LESS_IS_BETTER), _split_words(metric)
     matches = [match for word in words for match in difflib.get_close_matches(word, known, n=1, cutoff=0.8)]
     hint = f" Did you mean {' '.join(matches)!r}?" if matches and not set(matches) & set(words) else ""
-    return f"the name {metric!r} does not determine whether greater or less is better: {fix}.{hint}"
+    return f"the name {metric!r} does not determine whether greater or less is better. {fix}.{hint}"
 
 
 def _split_words(metric: str) -> list[str]:

@@ -189,7 +189,8 @@ def _describe_model(trainer: TrainerSetup) -> str:
 
 
 def _describe_limit(trainer: TrainerSetup) -> str:
-    return f"limit: {trainer.iterations} iterations" if trainer.epochs is None else f"limit: {trainer.epochs} epochs"
+    limit, unit = (trainer.iterations, "iteration") if trainer.epochs is None else (trainer.epochs, "epoch")
+    return f"limit: {limit} {unit}" if limit == 1 else f"limit: {limit} {unit}s"
 
 
 def _check_hooks(trainer: TrainerSetup) -> str:

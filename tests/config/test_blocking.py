@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("blocked", "message"),
     [
-        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is not an installed hook and blocks nothing."),
-        ("logger, loger", "'loger' is not an installed hook and blocks nothing. Did you mean 'logger'"),
+        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is not an installed hook and is ignored."),
+        ("logger, loger", "'loger' is not an installed hook and is ignored. Did you mean 'logger'"),
     ],
 )
 def test_unknown_blocked_name_is_a_warning(monkeypatch: pytest.MonkeyPatch, blocked: str, message: str) -> None:

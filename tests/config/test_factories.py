@@ -51,7 +51,7 @@ class TestNames:
         ("override", "message"),
         [
             ("model.type=none_1:net", "model.type: 'none_1:net' cannot be imported: ModuleNotFoundError: "),
-            ("model.type=parts:nett", "model.type: 'parts:nett' cannot be imported: parts has no 'nett'. Did you mean"),
+            ("model.type=parts:nett", "model.type: 'parts:nett' cannot be imported: parts has no attribute 'nett'. Did you mean"),
             ("model.widht=3", "model.widht: unknown key. Did you mean 'width'?"),
             ("dataset.cuont=3", "dataset.cuont: unknown key. Did you mean 'count'?"),
             ("dataset.batchsize=3", "dataset.batchsize: unknown key. Did you mean 'batch_size'?"),
@@ -86,7 +86,7 @@ class TestNames:
     def test_unpublished_type_is_an_error(self, project: Project, section: str, kind: str) -> None:
         message = get_error(project, f"{section}.type=xyzzy")
         assert message.startswith(f"{section}.type: No installed package publishes the {kind} 'xyzzy'.")
-        assert message.endswith("refer to your own class as my_module:xyzzy.")
+        assert message.endswith("use an import string such as my_module:xyzzy.")
 
 
 def test_all_errors_are_listed_and_nothing_is_built(project: Project) -> None:

@@ -242,7 +242,7 @@ class TestPaths:
         with pytest.raises(PluginNotFoundError) as caught:
             get_hook_class("parts:QuietHok")
         assert str(caught.value).startswith(
-            "hook: 'parts:QuietHok' cannot be imported: parts has no 'QuietHok'. Did you mean 'QuietHook'"
+            "hook: 'parts:QuietHok' cannot be imported: parts has no attribute 'QuietHok'. Did you mean 'QuietHook'"
         )
 
     def test_other_class_is_an_error_and_not_instantiated(self, project: Project) -> None:

@@ -246,7 +246,7 @@ class TestErrors:
     )
     def test_unknown_hook_is_reported_at_its_type(self, project: Project, text: str, place: str) -> None:
         (problem,) = load_problems(project.write(text))
-        assert problem == f"run.yaml:{place}: hook: 'parts:Nothing' cannot be imported: parts has no 'Nothing'."
+        assert problem == f"run.yaml:{place}: hook: 'parts:Nothing' cannot be imported: parts has no attribute 'Nothing'."
 
     def test_duplicate_hook_name_is_an_error(self, project: Project) -> None:
         text = "hooks:\n  - 'parts:QuietHook'\n  - {type: 'parts:ProbeHook', name: quiet}\n"

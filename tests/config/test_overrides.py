@@ -171,9 +171,9 @@ class TestDeleting:
     ("override", "reason"),
     [
         ("training", "invalid override. Write key=value to set a key, or ~key to delete it."),
-        ("a..b=1", "invalid key 'a..b'. Separate keys by single dots."),
-        ("=1", "invalid key ''. Separate keys by single dots."),
-        ("~", "invalid key ''. Separate keys by single dots."),
+        ("a..b=1", "invalid key 'a..b'. Separate keys with single dots."),
+        ("=1", "invalid key ''. Separate keys with single dots."),
+        ("~", "invalid key ''. Separate keys with single dots."),
         ("a=[1", "invalid YAML: expected ',' or ']', but got '<stream end>'."),
         ("a={b: 1, b: 2}", "b: duplicate key; the first is in line 1."),
         ("a=#f00", "'#f00' is a comment in YAML. Quote the value."),

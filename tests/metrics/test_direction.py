@@ -31,10 +31,10 @@ def test_unknown_and_contradictory_names_have_no_direction(metric: str) -> None:
 
 
 def test_message_contains_the_fix_and_a_similar_word() -> None:
-    end = "does not determine whether greater or less is better: set `rule`."
+    end = "does not determine whether greater or less is better. Set `rule`."
     assert (
-        ambiguous_direction_message("val/acuracy", "set `rule`")
+        ambiguous_direction_message("val/acuracy", "Set `rule`")
         == f"the name 'val/acuracy' {end} Did you mean 'accuracy'?"
     )
-    assert ambiguous_direction_message("stop_rate", "set `rule`") == f"the name 'stop_rate' {end}"
-    assert ambiguous_direction_message("accuracy_loss", "set `rule`") == f"the name 'accuracy_loss' {end}"
+    assert ambiguous_direction_message("stop_rate", "Set `rule`") == f"the name 'stop_rate' {end}"
+    assert ambiguous_direction_message("accuracy_loss", "Set `rule`") == f"the name 'accuracy_loss' {end}"

@@ -74,7 +74,7 @@ class TestInvalidArguments:
             ({"order": "random"}, "order: invalid value, got 'random'. Set 'nested' or 'ascending'."),
             (
                 {"metrics": ["acuracy"]},
-                "metrics: expected a built-in metric or an import path, got 'acuracy'. Did you mean 'accuracy'?",
+                "metrics: expected a built-in metric or an import string, got 'acuracy'. Did you mean 'accuracy'?",
             ),
         ],
     )

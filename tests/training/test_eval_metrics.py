@@ -179,7 +179,7 @@ class TestBuild:
         [
             (
                 ["acuracy"],
-                "metrics: expected a built-in metric or an import path, got 'acuracy'. Did you mean 'accuracy'?",
+                "metrics: expected a built-in metric or an import string, got 'acuracy'. Did you mean 'accuracy'?",
             ),
             (["torch.nn.functional.l7_loss"], "metrics: 'torch.nn.functional.l7_loss' cannot be imported: "),
             (["no_such_module.thing"], "metrics: 'no_such_module.thing' cannot be imported: "),

@@ -40,7 +40,7 @@ def test_setting_is_an_object_or_an_import_string() -> None:
 
 
 def test_failed_import_of_a_setting_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match=r"^'json:dump5' cannot be imported: json has no 'dump5'\. Did you mean"):
+    with pytest.raises(ValueError, match=r"^'json:dump5' cannot be imported: json has no attribute 'dump5'\. Did you mean"):
         resolve_import("json:dump5")
 
 
@@ -57,7 +57,7 @@ def test_close_match_is_suggested(current_directory: Path) -> None:
     with pytest.raises(ImportError) as caught:
         import_string("beside_me_2:factoy")
     assert str(caught.value) == (
-        "'beside_me_2:factoy' cannot be imported: beside_me_2 has no 'factoy'. Did you mean 'factory'?"
+        "'beside_me_2:factoy' cannot be imported: beside_me_2 has no attribute 'factoy'. Did you mean 'factory'?"
     )
 
 

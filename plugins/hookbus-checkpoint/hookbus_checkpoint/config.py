@@ -117,7 +117,7 @@ class CheckpointConfig(HookConfig):
     def _check_direction(self) -> Self:
         for metric in self.metrics:
             if self.rule is None and infer_direction(metric) is None:
-                raise ValueError(f"rule: {ambiguous_direction_message(metric, 'set `rule` to greater or less')}")
+                raise ValueError(f"rule: {ambiguous_direction_message(metric, 'Set `rule` to greater or less')}")
         return self
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ def test_save_best_is_a_bool_a_metric_a_list_or_auto(save_best: object, metrics:
             "when: not supported: checkpoints of epochs and of iterations have separate schedules",
         ),
         ({"on_save_error": "ignore"}, "on_save_error: should be 'raise' or 'warn'"),
-        ({"best_metric": "0_hmean-iou:recall"}, "set `rule` to greater or less"),
+        ({"best_metric": "0_hmean-iou:recall"}, "Set `rule` to greater or less"),
         ({"save_best": ["accuracy", "stop_rate"]}, "rule: the name 'stop_rate'"),
     ],
 )

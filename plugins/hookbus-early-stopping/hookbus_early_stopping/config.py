@@ -57,7 +57,7 @@ class EarlyStoppingConfig(HookConfig):
     @model_validator(mode="after")
     def _check_direction(self) -> Self:
         if self.mode == "auto" and infer_direction(self.monitor) is None:
-            raise ValueError(f"mode: {ambiguous_direction_message(self.monitor, 'set `mode` to min or max')}")
+            raise ValueError(f"mode: {ambiguous_direction_message(self.monitor, 'Set `mode` to min or max')}")
         return self
 
     @model_validator(mode="after")

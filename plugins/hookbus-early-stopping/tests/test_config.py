@@ -43,7 +43,7 @@ def test_direction_is_the_mode_or_inferred_from_the_name_of_the_metric(
 
 @pytest.mark.parametrize("monitor", ["inaccuracy", "stop_rate", "accuracy_loss", "0_hmean-iou:recall"])
 def test_config_rejects_mode_auto_if_the_name_implies_no_direction(monitor: str) -> None:
-    with pytest.raises(ConfigError, match=f"mode: .*'{monitor}' .*set `mode` to min or max"):
+    with pytest.raises(ConfigError, match=f"mode: .*'{monitor}' .*Set `mode` to min or max"):
         EarlyStoppingHook(monitor=monitor)
 
 

@@ -79,7 +79,7 @@ class EvalConfig(HookConfig):
     @model_validator(mode="after")
     def _check_direction(self) -> Self:
         if self.best_metric is not None and self.rule is None and infer_direction(self.metric) is None:
-            raise ValueError(f"rule: {ambiguous_direction_message(self.metric, 'set `rule` to greater or less')}")
+            raise ValueError(f"rule: {ambiguous_direction_message(self.metric, 'Set `rule` to greater or less')}")
         return self
 
     @model_validator(mode="after")

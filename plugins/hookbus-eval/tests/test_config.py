@@ -37,7 +37,7 @@ def test_config_has_the_documented_defaults() -> None:
         ({"interval": -3}, "interval: .*-3"),
         ({"interval": 0.98}, "interval: .*0.98"),
         ({"start": -1}, "start: .*-1"),
-        ({"metric": "0_hmean-iou:recall"}, "rule: .*'0_hmean-iou:recall' .*set `rule`"),
+        ({"metric": "0_hmean-iou:recall"}, "rule: .*'0_hmean-iou:recall' .*Set `rule`"),
         ({"rule": "best"}, "rule: .*'best'"),
         ({"dynamic_intervals": [[3, 1], [3, 2]]}, "dynamic_intervals: .*milestones must be in ascending order"),
         ({"dynamic_intervals": [[0, 1]]}, "dynamic_intervals: .*at least 1"),
