@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from docs.generating.tables import table
+from hookbus._cli.tables import UNITS
 from hookbus._events.points import POINT_ALIASES, Point
 from hookbus.hook import Priority
 from hookbus.lifecycle import POINTS
 
 __all__ = ["points", "priorities"]
 
-UNITS = {"iter": "iterations", "batch": "batches", "step": "optimizer steps", "epoch": "epochs"}
 CHAPTERS = {
     "before_run": "Run",
     "before_train": "Training",

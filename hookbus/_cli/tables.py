@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from hookbus._events.explain import Explanation
     from hookbus._events.points import Point
 
-__all__ = ["print_hook_health", "print_hooks", "print_metrics", "print_order", "print_points"]
+__all__ = ["UNITS", "print_hook_health", "print_hooks", "print_metrics", "print_order", "print_points"]
+
+UNITS = {"iter": "iterations", "batch": "batches", "step": "optimizer steps", "epoch": "epochs"}
+"""Plural names of the units of points."""
 
 
 def print_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) -> None:
@@ -57,7 +60,7 @@ def print_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], 
     """
     for point in points:
         print_paragraph(point.signature, 0, 8, "bold")
-        notes = [f"Counted per {point.unit}."] if point.unit else []
+        notes = [f"Schedules count {UNITS[point.unit]}."] if point.unit else []
         notes += [f"Alias: {alias}." for alias in aliases[point.name]]
         print_paragraph(" ".join([point.doc, *notes]), 4)
     for name, package in more.items():

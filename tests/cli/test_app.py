@@ -335,7 +335,7 @@ class TestPoints:
         for point in POINTS.values():
             meaning = lines[lines.index(point.signature) + 1]
             assert meaning.startswith(f"    {point.doc}")
-            assert (point.unit is None) == ("Counted per" not in meaning)
+            assert (point.unit is None) == ("Schedules count" not in meaning)
         assert "Alias: before_step." in lines[lines.index(POINTS["before_train_iter"].signature) + 1]
 
     def test_json_output(self) -> None:

@@ -87,7 +87,7 @@ def test_invalid_text_raises_with_the_reason(text: str, reason: str) -> None:
         parse_schedule(text)
     message = str(caught.value)
     assert reason in message
-    assert message.endswith("Use every(50), between(1, 1000), once(12) or last, combined by &, | and ~.")
+    assert message.endswith("Use every(50), between(1, 1000), once(12) or last, combined with &, | and ~.")
 
 
 @pytest.mark.parametrize("text", ["every(0)", "between(3, 1)", "once(0)", "every(2, unit='epochs')"])
