@@ -31,14 +31,14 @@ def single_process_group(directory: Path) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def build_layout() -> ShardingSpec:
+def build_sharding() -> ShardingSpec:
     """Return a layout that shards dimension 0 over a mesh of one process."""
     return ShardingSpec(init_device_mesh("cpu", (1,)), (Shard(0),))
 
 
 def build_checkpoint(weight: torch.Tensor = WEIGHT, run: str = "a-run") -> dict[str, Any]:
     """Return a checkpoint that contains the same sharded tensor in two places."""
-    sharded = build_layout().distribute(weight)
+    sharded = build_sharding().distribute(weight)
     return {
         "meta": {"schema": 1, "step": 3},
         "state_dict": {"a/b%": sharded, "mean": torch.ones(2)},

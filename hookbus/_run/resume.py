@@ -75,7 +75,7 @@ def resume_run(run: Run, resume: str | Path) -> None:
     if path is None:
         _report_restart(run)
         return
-    checkpoint = state.read_checkpoint(path, layout=sharding_of(run.model), is_verified=True)
+    checkpoint = state.read_checkpoint(path, sharding=sharding_of(run.model), verify=False)
     # Before the restore: hooks may convert a checkpoint of an older version.
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
     state.restore_checkpoint(run, checkpoint)
@@ -142,8 +142,8 @@ def _find_newest(run: Run) -> Path | None:
     if newest is None:
         return None
     path, problems = newest
-    for trouble in problems:
-        run.logger.warning("resume: %s", trouble)
+    for problem in problems:
+        run.logger.warning("resume: %s", problem)
     return path
 
 
@@ -151,9 +151,8 @@ def _find_newest_in_directory(directory: Path) -> tuple[Path, list[str]] | None:
     """Return the path of the newest valid checkpoint and the problems of other checkpoints."""
     from hookbus.checkpoint import state
 
-    newest = state.find_latest_checkpoint(
-        directory, map_location="meta"
-    )  # verifies checksums without allocating tensors
+    # On the meta device: verifies the checksums without allocating tensors.
+    newest = state.find_latest_checkpoint(directory, map_location="meta")
     return None if newest is None else (newest[0], newest[2])
 
 

@@ -46,11 +46,7 @@ __all__ = [
 
 
 SIDECAR_SUFFIX = ".json"
-
-
 TEMPORARY_PREFIX = ".tmp-"
-
-
 UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -184,7 +180,7 @@ def remove_temporary_files(directory: Path, run: str) -> None:
     prefix = f"{TEMPORARY_PREFIX}{run}-"
     for leftover in directory.glob(f"{TEMPORARY_PREFIX}*") if run else ():
         is_own = leftover.name.startswith(prefix) and UUID_PATTERN.fullmatch(leftover.name.removeprefix(prefix))
-        # hookbus creates no symlinks
+        # A symlink is foreign: hookbus creates none.
         if not is_own or leftover.is_symlink():
             continue
         if leftover.is_dir():

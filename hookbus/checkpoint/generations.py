@@ -87,18 +87,18 @@ def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
     return path.parent / name
 
 
-def write_manifest(directory: Path, files: Mapping[str, tuple[int, str]], **facts: Any) -> str:
+def write_manifest(directory: Path, files: Mapping[str, tuple[int, str]], **metadata: Any) -> str:
     """Write the manifest of a generation.
 
     Args:
         directory: Directory that contains the files, each already fsynced.
         files: Size and hash by file name.
-        facts: Further fields of the manifest, such as `run`; JSON values.
+        metadata: Further fields of the manifest, such as `run`; JSON values.
 
     Returns:
         Hash of the manifest.
     """
-    fields = {**facts, "files": {name: list(size_and_hash) for name, size_and_hash in sorted(files.items())}}
+    fields = {**metadata, "files": {name: list(size_and_hash) for name, size_and_hash in sorted(files.items())}}
     write_json(directory / MANIFEST_FILE, {**fields, "check": checksum(fields)})
     return hash_file(directory / MANIFEST_FILE)
 

@@ -157,13 +157,13 @@ def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict
         CheckpointError: If no weight matches.
     """
     own = unwrap_model(model).state_dict()
-    fitting = {name: value for name, value in weights.items() if _has_same_shape(value, own.get(name))}
-    if own and not fitting:
+    matching = {name: value for name, value in weights.items() if _has_same_shape(value, own.get(name))}
+    if own and not matching:
         in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
         raise CheckpointError(
             f"No weight matches the model: the file contains {in_file} ..., the model contains {in_model} ..."
         )
-    return fitting, sorted(set(own) - set(fitting))
+    return matching, sorted(set(own) - set(matching))
 
 
 def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:

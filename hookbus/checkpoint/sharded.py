@@ -47,7 +47,6 @@ __all__ = ["read_generation", "read_shards", "write_generation", "write_shards"]
 
 METADATA_FILE = ".metadata"
 
-
 ALLOWED_GLOBALS = frozenset(
     {
         ("pathlib", "PosixPath"),
@@ -189,8 +188,13 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
         write = partial(write_shards, temporary, tensors, ranks.rank, ranks.group)
         written = ranks.call_on_all("tensors of a generation", partial(_wrap_os_errors, final, write))
         files = {name: size_and_hash for rank_files in written for name, size_and_hash in rank_files.items()}
-        facts = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
-        finish = partial(_commit, temporary, final, common, files, facts)
+        metadata = {
+            "generation": generation,
+            "run": run,
+            "processes": ranks.world_size,
+            "torch": str(torch.__version__),
+        }
+        finish = partial(_commit, temporary, final, common, files, metadata)
         # Only rank 0 commits, after all ranks have fsynced their shards.
         manifest = ranks.call_on_main("generation", partial(_wrap_os_errors, final, finish))
     finally:
@@ -202,14 +206,14 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
 
 
 def read_generation(
-    directory: Path, *, map_location: Any = "cpu", layout: ShardingSpec | None = None
+    directory: Path, *, map_location: Any = "cpu", sharding: ShardingSpec | None = None
 ) -> dict[str, Any]:
     """Load a checkpoint with sharded tensors, without verifying it. Not a collective call.
 
     Args:
         directory: Directory of the generation.
         map_location: Device of the tensors; "meta" to load their metadata only. Default: "cpu".
-        layout: Sharding of the tensors that were sharded when they were written; None for full tensors.
+        sharding: Sharding of the tensors that were sharded when they were written; None for full tensors.
 
     Raises:
         CheckpointError: If a file does not exist.
@@ -224,7 +228,7 @@ def read_generation(
     def allocate(path: tuple[str, ...], value: Any) -> Any:
         name = names.get(_format_name(path))
         # Tensors with the same name were one object when they were written, and share memory again.
-        return value if name is None else tensors.setdefault(name, _allocate(value, map_location, layout))
+        return value if name is None else tensors.setdefault(name, _allocate(value, map_location, sharding))
 
     checkpoint: dict[str, Any] = tree_map_with_path(common, allocate)
     read_shards(directory, tensors)
@@ -267,14 +271,14 @@ def _commit(
     final: Path,
     common: dict[str, Any],
     files: dict[str, tuple[int, str]],
-    facts: dict[str, Any],
+    metadata: dict[str, Any],
 ) -> str:
     """Write the common file and the manifest, and rename the generation. Return the hash of the manifest."""
     written = atomic_write(temporary / COMMON_FILE, partial(save_file, common))
-    manifest = write_manifest(temporary, {**files, COMMON_FILE: (written.size, written.hash)}, **facts)
+    manifest = write_manifest(temporary, {**files, COMMON_FILE: (written.size, written.hash)}, **metadata)
     commit_generation(temporary, final)
     return manifest
 
 
-def _allocate(outline: Tensor, device: Any, layout: ShardingSpec | None) -> Tensor:
-    return torch.empty(outline.shape, dtype=outline.dtype, device=device) if layout is None else layout.empty(outline)
+def _allocate(meta: Tensor, device: Any, sharding: ShardingSpec | None) -> Tensor:
+    return torch.empty(meta.shape, dtype=meta.dtype, device=device) if sharding is None else sharding.empty(meta)

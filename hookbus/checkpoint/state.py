@@ -51,6 +51,7 @@ __all__ = [
     "check_resumable",
     "extract_weights",
     "find_latest_checkpoint",
+    "hash_config",
     "load_weights",
     "read_checkpoint",
     "restore_checkpoint",
@@ -133,9 +134,9 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
     if strict:
         load_into(run.model, weights)
         return
-    fitting, missing = matching_weights(run.model, weights)
-    unwrap_model(run.model).load_state_dict(fitting, strict=False)
-    ignored = sorted(set(weights) - set(fitting))
+    matching, missing = matching_weights(run.model, weights)
+    unwrap_model(run.model).load_state_dict(matching, strict=False)
+    ignored = sorted(set(weights) - set(matching))
     if ignored or missing:
         run.logger.warning("load_from: ignored keys of the file: %s; unchanged keys of the model: %s", ignored, missing)
 
@@ -159,25 +160,25 @@ def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int)
 
 
 def read_checkpoint(
-    path: Path | str, *, map_location: Any = "cpu", layout: ShardingSpec | None = None, is_verified: bool = False
+    path: Path | str, *, map_location: Any = "cpu", sharding: ShardingSpec | None = None, verify: bool = True
 ) -> dict[str, Any]:
-    """Load a checkpoint after verifying its checksums, without executing code from it.
+    """Load a checkpoint and verify its checksums, without executing code from it.
 
     A file without a sidecar, such as one written by another program, is loaded with a warning.
 
     Args:
         path: Path of the file, or of the directory of a generation.
         map_location: Device of the tensors. Default: "cpu".
-        layout: Sharding of the tensors of a generation; None for full tensors. A checkpoint in a single file contains
+        sharding: Sharding of the tensors of a generation; None for full tensors. A checkpoint in a single file contains
             full tensors.
-        is_verified: Skip the verification, such as after rank 0 has verified the checkpoint. Default: False.
+        verify: Verify the checksums. Default: True.
 
     Raises:
         CheckpointError: If the file does not exist, or is not a checkpoint.
         CheckpointCorruptedError: If the file is corrupted.
     """
     path = resolve_path(path)
-    if not is_verified:
+    if verify:
         verify_checkpoint(path)
     content = {} if path.is_dir() else load_file(path, map_location=map_location)
     directory = path if path.is_dir() else resolve_pointer(path, content)
@@ -186,7 +187,7 @@ def read_checkpoint(
     # torch.distributed.checkpoint takes long to import.
     from hookbus.checkpoint.sharded import read_generation
 
-    return read_generation(directory, map_location=map_location, layout=layout)
+    return read_generation(directory, map_location=map_location, sharding=sharding)
 
 
 def find_latest_checkpoint(
@@ -265,12 +266,14 @@ def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) ->
     if not averaged:
         return weights
     if "ema_state_dict" not in checkpoint:
-        raise CheckpointError("weights: averaged is set, but the checkpoint contains no averaged weights.")
+        raise CheckpointError(
+            "weights: averaged is set, but the checkpoint contains no averaged weights. Set weights: raw."
+        )
     # `ema_state_dict` may cover a part of the model only; the rest comes from the raw weights.
     return {**weights, **checkpoint["ema_state_dict"]}
 
 
-# -- inside ----------------------------------------------------------------------------------
+# -- private ---------------------------------------------------------------------------------
 
 
 def _build_meta(run: Run) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
     """
     if trainer.load_from is None or run.iters_done or trainer.resume not in ("never", "auto"):
         return
-    checkpoint = read_checkpoint(trainer.load_from, layout=sharding_of(run.model))
+    checkpoint = read_checkpoint(trainer.load_from, sharding=sharding_of(run.model))
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
     averaged = trainer.load_weights == "averaged"
     load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)

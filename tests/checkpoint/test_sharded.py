@@ -22,7 +22,13 @@ from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import is_sharded
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 from tests.crashes import kill_at_each_operation
-from tests.sharded_models import WEIGHT, build_checkpoint, build_layout, single_process_group, write_sharded_checkpoint
+from tests.sharded_models import (
+    WEIGHT,
+    build_checkpoint,
+    build_sharding,
+    single_process_group,
+    write_sharded_checkpoint,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +52,7 @@ class TestGeneration:
         assert torch.equal(read_checkpoint(tmp_path / "generation_1")["state_dict"]["a/b%"], WEIGHT)
 
     def test_generation_is_loaded_with_the_sharding_of_the_caller(self, tmp_path: Path) -> None:
-        loaded = read_checkpoint(write_sharded_checkpoint(tmp_path), layout=build_layout())
+        loaded = read_checkpoint(write_sharded_checkpoint(tmp_path), sharding=build_sharding())
         weight = loaded["state_dict"]["a/b%"]
 
         assert is_sharded(weight)
@@ -83,7 +89,7 @@ class TestGeneration:
 
     def test_every_dtype_is_preserved(self, tmp_path: Path) -> None:
         dtypes = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64]
-        tensors = {str(dtype): build_layout().distribute(torch.tensor([0, 1, 1]).to(dtype)) for dtype in dtypes}
+        tensors = {str(dtype): build_sharding().distribute(torch.tensor([0, 1, 1]).to(dtype)) for dtype in dtypes}
         write_generation(tmp_path, {**build_checkpoint(), "state_dict": tensors}, 1, Collectives())
         loaded = read_checkpoint(tmp_path / "generation_1")["state_dict"]
 

@@ -74,7 +74,7 @@ WRITE = """
 """
 
 READ_AND_WRITE = """
-    loaded = read_generation(FOLDER / "generation_1", layout=sharding_of(model))
+    loaded = read_generation(FOLDER / "generation_1", sharding=sharding_of(model))
     model.load_state_dict(loaded["state_dict"])
     optimizer.load_state_dict(loaded["optimizer"])
     average = loaded["hooks"]["other"]["shared"]
