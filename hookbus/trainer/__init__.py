@@ -1,1 +1,6 @@
-"""Construction of a Trainer from a run file, and validation of a Trainer before training."""
+"""The Trainer: construction, validation before training, and the training loop.
+
+* Training: `trainer`, `runs`, `initial_weights`.
+* Construction: `setup`, `arguments`, `from_file`.
+* Validation before training: `checking`, `expected_metrics`.
+"""

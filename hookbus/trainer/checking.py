@@ -89,7 +89,7 @@ def check_limits(trainer: TrainerSetup) -> None:
     """Raise if a schedule requires the end of the training and the end is unknown.
 
     Raises:
-        ConfigError: If it is unknown. The message names the hook and the point.
+        ConfigError: If the end is unknown. The message names the hook and the point.
     """
     clock, table = Clock(), trainer.bus.table
     clock.max_epochs, clock.max_iters = trainer.epochs, trainer.iterations
@@ -210,7 +210,7 @@ def _check_loader(
     except Exception as error:
         raise LoopError(f"The {title} cannot be read: {describe_error(error)}.") from error
     if batch is None:
-        raise LoopError(f"The {title} yields no batch.")
+        raise LoopError(f"The {title} yields no batch. Pass a loader with at least one batch.")
     try:
         outputs = _try_batch(trainer, kind, move_to_device(batch, trainer.device))
     except HookbusError:
@@ -232,8 +232,8 @@ def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
 
 
 def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
-    trying = _isolated_train_mode if kind == "train" else eval_mode
-    with trying(trainer.model):
+    mode = _isolated_train_mode if kind == "train" else eval_mode
+    with mode(trainer.model):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)
     if kind == "train":
         extract_loss(outputs, trainer.steps.loss_fn)
@@ -253,8 +253,8 @@ def _isolated_train_mode(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
+                for buffer, saved in buffers:
+                    buffer.copy_(saved)
 
 
 def _check_work_dir(trainer: TrainerSetup) -> str:

@@ -102,7 +102,7 @@ class TrainerRuns:
             test=self._get_evaluator("test"),
             work_dir=work_dir,
             ranks=get_collectives(trainer.device),
-            continues=earlier,
+            previous=earlier,
         )
         self._connect(run)
         return run
@@ -115,7 +115,7 @@ class TrainerRuns:
             trainer.val_loader,
             trainer.test_loader,
         )
-        run.training_data.part, run.request_sync.every = trainer.train_shard, trainer.agree_every
+        run.training_data.shard, run.request_sync.every = trainer.train_shard, trainer.agree_every
         run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
         run.validations.on_results = trainer.scheduler.after_validation
         for name, service in self._services.items():

@@ -198,7 +198,9 @@ class TestErrors:
             make_trainer(tmp_path, val_loader={"a": DataLoader(data(), batch_size=4), "b": loader}).check()
 
     def test_empty_loader_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(LoopError, match="^The train_loader yields no batch.$"):
+        with pytest.raises(
+            LoopError, match="^The train_loader yields no batch. Pass a loader with at least one batch.$"
+        ):
             make_trainer(tmp_path, train_loader=[]).check()
 
     def test_missing_loss_is_an_error(self, tmp_path: Path) -> None:
@@ -337,7 +339,7 @@ class TestFiles:
     def test_missing_averaged_weights_are_an_error(self, tmp_path: Path) -> None:
         trainer = self.trainer(tmp_path, load_from=self.checkpoint(tmp_path), load_weights="averaged")
         assert self.get_error(trainer).endswith(
-            "weights: averaged is set, but the checkpoint contains no averaged weights."
+            "weights: averaged is set, but the checkpoint contains no averaged weights. Set weights: raw."
         )
 
     def test_corrupted_checkpoint_is_an_error(self, tmp_path: Path) -> None:

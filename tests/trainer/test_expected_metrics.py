@@ -189,7 +189,10 @@ class TestUndeclaredMetrics:
             made.check()
 
     def test_failing_loader_is_the_only_error(self) -> None:
-        assert get_error(trainer(Reader("acuracy"), val_loader=[])) == "The val_loader yields no batch."
+        assert (
+            get_error(trainer(Reader("acuracy"), val_loader=[]))
+            == "The val_loader yields no batch. Pass a loader with at least one batch."
+        )
 
 
 class TestSchedulers:
