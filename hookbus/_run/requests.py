@@ -1,7 +1,7 @@
 """Requests of hooks, and the queue in which they are pending.
 
-Listeners request actions, and the bus executes them after the outermost event, in a fixed order: records, validations,
-saves, stops. The result therefore does not depend on the order of the hooks.
+Listeners request operations, and the bus executes them after the outermost event, in a fixed order: records,
+validations, saves, stops. The result therefore does not depend on the order of the hooks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.checkpoint.saver import CheckpointSaver
     from hookbus.metrics.results import Metrics
-    from hookbus.metrics.store import Window
+    from hookbus.metrics.windows import Window
 
 __all__ = [
     "BOUNDARIES",
@@ -36,19 +36,15 @@ __all__ = [
 
 T = TypeVar("T")
 
-
 Outcome = Literal["running", "finished", "stopped", "preempted", "interrupted", "aborted", "failed"]
-
 
 BOUNDARIES = frozenset(
     {"after_train_iter", "after_epoch", "before_epoch", "before_train_epoch", "after_train", "after_run"}
 )
 """Points after which all pending requests are processed: records, validations, saves and stops."""
 
-
 VALIDATION_POINTS = BOUNDARIES | {"before_train", "after_train_epoch"}
 """Points after which validations are processed; saves and stops only at boundaries."""
-
 
 ENDS_OF_EPOCH = ("after_train_epoch", "after_epoch")
 
@@ -251,10 +247,9 @@ def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> Non
     if path is None:
         return
     checkpoint = build_checkpoint(run)
+    # Validated only if there is a listener, which may have modified the checkpoint.
     if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
-        validate_plain_data(
-            checkpoint, "checkpoint"
-        )  # only if there is a listener, which may have modified the checkpoint
+        validate_plain_data(checkpoint, "checkpoint")
     if run.aborted:  # by a hook that has inspected the checkpoint
         run.best.clear()
         run.best.update(best)

@@ -22,10 +22,11 @@ from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
 from hookbus.metrics.results import Metrics
-from hookbus.metrics.store import MetricStore, Window
+from hookbus.metrics.store import MetricStore
+from hookbus.metrics.windows import Window
 from hookbus.writers.redaction import to_plain_dict
 
 if TYPE_CHECKING:
@@ -54,10 +55,12 @@ class Run(ProgressMixin, RequestMixin):
         request_sync: Synchronization of requests across ranks.
         training_data: Position in the training data. Hooks modify the data with `training_data.register_dataset_hook`.
         model, optimizer, scheduler, scaler: Objects of the training; None if the loop has none.
+        train_loader, val_loader, test_loader: Loaders of the run; None if the loop has not set them.
         trainer: Trainer that executes the run; None in a custom loop.
         config: Resolved configuration; {} if there is none.
         seed: Seed of data order and augmentation.
         device: Device of the model.
+        work_dir: Work directory; None for a run without files.
         outcome: "running", or the outcome after the end of the run.
         is_running: Whether the run is in progress, from `before_run` to `cleanup`.
         validating: Whether a validation or test is in progress.
@@ -134,7 +137,7 @@ class Run(ProgressMixin, RequestMixin):
         counts_steps: bool = False,
         auto_nesting: bool = False,
         ranks: Collectives | None = None,
-        continues: Run | None = None,
+        previous: Run | None = None,
     ) -> None:
         self.bus, self.mode, self.trainer = bus, mode, trainer
         self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
@@ -145,30 +148,30 @@ class Run(ProgressMixin, RequestMixin):
         self.counts_steps, self.auto_nesting = counts_steps, auto_nesting
         self.ranks = ranks or Collectives()
         # The parts below read the clock and the ID: both are inherited first.
-        self._inherit_state(continues, seed)
+        self._inherit_state(previous, seed)
         self.clock.max_epochs, self.clock.max_iters = epochs, iterations
         self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
         self.clock.counts_iterations = optimizer is None and not counts_steps
-        validated_at = continues.validations.validated_at if continues else -1
+        validated_at = previous.validations.validated_at if previous else -1
         self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
-        self.training_data = TrainingData(self, continues.training_data.state_dict() if continues else {})
+        self.training_data = TrainingData(self, previous.training_data.state_dict() if previous else {})
         self.request_sync = RequestSync(self)
         self.optimizer_events = OptimizerEvents(self)
         self.nesting = Nesting(bus.fire)
         self.services = Services(self)
         self._init_state()
 
-    def _inherit_state(self, continues: Run | None, seed: int | None) -> None:
+    def _inherit_state(self, previous: Run | None, seed: int | None) -> None:
         """Take the state of the previous run that this run continues, or initialize it."""
         bus = self.bus
-        self.clock: Clock = continues.clock if continues else Clock()
-        self.metrics: MetricStore = continues.metrics if continues else MetricStore()
-        self.best: dict[str, BestResult] = continues.best if continues else {}
-        self.weights: Weights = continues.weights if continues else Weights(lambda: bus.current.model)
-        self.orphaned_hook_states: dict[str, Any] = continues.orphaned_hook_states if continues else {}
-        self.accumulated: int = continues.accumulated if continues else 0
-        self.id: str = continues.id if continues else uuid.uuid4().hex
-        self.seed: int = continues.seed if continues and seed is None else _resolve_seed(seed)
+        self.clock: Clock = previous.clock if previous else Clock()
+        self.metrics: MetricStore = previous.metrics if previous else MetricStore()
+        self.best: dict[str, BestResult] = previous.best if previous else {}
+        self.weights: Weights = previous.weights if previous else Weights(lambda: bus.current.model)
+        self.orphaned_hook_states: dict[str, Any] = previous.orphaned_hook_states if previous else {}
+        self.accumulated: int = previous.accumulated if previous else 0
+        self.id: str = previous.id if previous else uuid.uuid4().hex
+        self.seed: int = previous.seed if previous and seed is None else _resolve_seed(seed)
 
     def _init_state(self) -> None:
         """Initialize the state that no run takes from a previous one."""
@@ -259,7 +262,6 @@ class Run(ProgressMixin, RequestMixin):
         from hookbus._run.work_dir import lock_directory
 
         # The lock of the work directory covers its subdirectories.
-
         inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
         removed = self.work_dir.removed_run if self.work_dir is not None else ""
         self.locks[directory] = lock_directory(directory, self.id, removed, locked=inside)
@@ -321,7 +323,7 @@ class Run(ProgressMixin, RequestMixin):
     def all_metrics(self) -> Metrics:
         """Return the means of the epoch and the latest validation results: the argument `metrics` during training.
 
-        A run without hooks collects no means, to save time; it returns the validation results only.
+        Without hooks, no means are collected, and only the validation results are returned.
         """
         return self.metrics.means(self.metrics.epoch) | self.metrics.results
 

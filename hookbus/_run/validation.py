@@ -12,7 +12,8 @@ from hookbus.distributed.fsdp import unsharded
 from hookbus.errors import MetricError, RequestError
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
-from hookbus.metrics.store import EvaluationMeans, to_float
+from hookbus.metrics.store import EvaluationMeans
+from hookbus.metrics.windows import to_float
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -39,7 +40,7 @@ class Validations:
     def __init__(self, run: Run, evaluators: Mapping[EvaluationKind, Evaluator | None], validated_at: int) -> None:
         self._run = run
         self._evaluators = evaluators
-        self._around: list[Callable[[], AbstractContextManager[Any]]] = []
+        self._contexts: list[Callable[[], AbstractContextManager[Any]]] = []
         self._entered = ExitStack()
         self._evaluation = EvaluationMeans()
         self._warned: set[str] = set()
@@ -61,10 +62,10 @@ class Validations:
         if evaluator is not None:
             return evaluator
         if kind == "val":
-            fix = "no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
+            problem = "no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
         else:
-            fix = "no test function. Pass test_loader= to the Trainer."
-        raise RequestError(f"The run has {fix}")
+            problem = "no test function. Pass test_loader= to the Trainer."
+        raise RequestError(f"The run has {problem}")
 
     def _find(self, kind: EvaluationKind) -> Evaluator | None:
         """Return the validation function of a hook that provides one, otherwise that of the run."""
@@ -81,7 +82,7 @@ class Validations:
 
     def add_context(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
         """Wrap every validation and test in a context."""
-        self._around.append(context)
+        self._contexts.append(context)
 
     def execute(self, kind: EvaluationKind, *, sanity: bool) -> Metrics:
         """Validate or test now. Training modes, gradient mode and RNG states are restored afterwards.
@@ -141,12 +142,12 @@ class Validations:
     def enter(self, kind: EvaluationKind) -> None:
         """Enter the contexts of a validation; called before the listeners of `before_val` and `before_test`."""
         store = self._run.metrics
-        # No result of the previous validation remains, such as of a loader that no longer exists.
+        # Removes all results of the previous validation, including those of loaders that no longer exist.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
-        self._entered.close()  # of a validation that an error ended before `after_val`
-        for context in self._around:
+        self._entered.close()  # contexts of a validation that an error ended before `after_val`
+        for context in self._contexts:
             self._entered.enter_context(context())
-        # Last: a context may exchange the weights, and sharded weights are gathered as they then are.
+        # Last: a context may exchange the weights, and the exchanged weights are all-gathered.
         self._entered.enter_context(unsharded(self._run.model))
 
     def leave(self) -> None:
@@ -232,7 +233,7 @@ class Validations:
 
 
 def _find_differences(gathered: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return a text for each result that differs between ranks, such as "val/loss is 1, 4"."""
+    """Return a description of each result that differs between ranks, such as "val/loss is 1, 4"."""
     values = {name: [results.get(name, math.nan) for results in gathered] for name in gathered[0]}
     # Compared as text: NaN is not equal to itself.
     differing = {name: by_rank for name, by_rank in values.items() if len(set(map(repr, by_rank))) > 1}

@@ -23,7 +23,16 @@ from hookbus.metrics.windows import exact_sum, to_float
 if TYPE_CHECKING:
     from hookbus.distributed.process_collectives import Collectives
 
-__all__ = ["Accuracy", "EpochMetric", "EvalMetric", "MeanMetric", "build_metrics", "duplicate_name_error"]
+__all__ = [
+    "Accuracy",
+    "EpochMetric",
+    "EvalMetric",
+    "MeanMetric",
+    "SyncableMetric",
+    "build_metrics",
+    "duplicate_name_error",
+    "sync_metrics",
+]
 
 
 class EvalMetric(Protocol):
@@ -162,7 +171,7 @@ class EpochMetric:
         self._outputs, self._targets = [], []
 
 
-def sync(metrics: Mapping[str, EvalMetric], ranks: Collectives) -> None:
+def sync_metrics(metrics: Mapping[str, EvalMetric], ranks: Collectives) -> None:
     """Combine metrics with their states on the other ranks; with a single rank, do nothing.
 
     Args:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from hookbus._training.eval_metrics import EvalMetric, sync
+from hookbus._training.eval_metrics import EvalMetric, sync_metrics
 from hookbus.data.batches import get_targets, move_to_device
 from hookbus.data.eval_shard import shard_loader
 from hookbus.data.rng import isolate_rng
 from hookbus.data.workers import iter_loader
 from hookbus.errors import LoopError, MetricError
-from hookbus.metrics.store import is_scalar, to_float
+from hookbus.metrics.store import is_scalar
+from hookbus.metrics.windows import to_float
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -128,7 +129,7 @@ def _compute_synced_metrics(run: Run, metrics: Mapping[str, EvalMetric]) -> dict
     ranks = run.ranks
     if ranks.world_size == 1:
         return compute_metrics(metrics)
-    sync(metrics, ranks)
+    sync_metrics(metrics, ranks)
     # Rank 0 is assigned the first batch. Other ranks may have none, and some metrics cannot be computed without any.
     results = {name: to_float(value) for name, value in compute_metrics(metrics).items()} if ranks.is_main else {}
     return ranks.broadcast("metric results", results)

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from hookbus._utils.imports import suggest_if_close
 from hookbus.errors import MetricError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Metrics", "resolve_metric_name"]
 

@@ -32,7 +32,7 @@ from hookbus.metrics.windows import (
 if TYPE_CHECKING:
     from hookbus.distributed.process_collectives import Collectives
 
-__all__ = ["EvaluationMeans", "MetricStore", "Window", "is_scalar", "to_float"]
+__all__ = ["EvaluationMeans", "MetricStore", "is_scalar"]
 
 
 class EvaluationMeans:
@@ -147,19 +147,19 @@ class MetricStore:
             output_loss = output_loss if loss is None else loss
             self._pending_loss = output_loss.detach() if getattr(output_loss, "requires_grad", False) else output_loss
             return
-        put = self._append if self._evaluation is None else self._evaluation.add
+        append = self._append if self._evaluation is None else self._evaluation.add
         if loss is not None:
             self.log({"loss": loss})
         elif output_loss is not None and is_scalar(output_loss):
-            put("loss", output_loss)
+            append("loss", output_loss)
         for name, value in outputs.items() if is_dict else ():
             if type(name) is str and name != "loss" and _is_number(value):
-                put(name, value)
+                append(name, value)
 
     def latest(self) -> Metrics:
         """Return the latest value of each metric, including validation results. Synchronizes with the device."""
         self._log_pending_loss()
-        values = to_floats([column.last() for column in self._buffers.values()])
+        values = to_floats([buffer.last() for buffer in self._buffers.values()])
         return Metrics(dict(zip(self._buffers, values, strict=True))) | self.results
 
     def set_evaluation(self, evaluation: EvaluationMeans | None) -> None:
@@ -169,21 +169,21 @@ class MetricStore:
     def state_dict(self) -> dict[str, Any]:
         """Return buffers, windows and results, as built-in Python types and tensors."""
         self._log_pending_loss()
-        columns = {
-            name: {"values": column.values(), "count": column.count, "open": column.row == self.row}
-            for name, column in self._buffers.items()
+        buffers = {
+            name: {"values": buffer.values(), "count": buffer.count, "open": buffer.row == self.row}
+            for name, buffer in self._buffers.items()
         }
         windows = {name: window.state_dict() for name, window in sorted(self._windows.items())}
-        return {"columns": columns, "windows": windows, "results": dict(self.results)}
+        return {"columns": buffers, "windows": windows, "results": dict(self.results)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, including windows that have not been requested yet."""
         self.results, self._pending_loss = Metrics(state["results"]), None
         self._buffers.clear()
         self._buffer_by_logged_name.clear()
-        for name, column in state["columns"].items():
-            row = self.row if column["open"] else -1
-            self._buffers[name] = make_buffer(name, column["values"], column["count"], row)
+        for name, buffer in state["columns"].items():
+            row = self.row if buffer["open"] else -1
+            self._buffers[name] = make_buffer(name, buffer["values"], buffer["count"], row)
         for window in self._windows.values():
             window.reset()
         for name, part in state["windows"].items():
@@ -201,37 +201,37 @@ class MetricStore:
             self._append("loss", loss)
 
     def _append(self, name: str, value: Any) -> None:
-        column = self._buffer_by_logged_name.get(name)
-        if column is None or (column.device is None and hasattr(value, "detach")):
-            column = self._get_buffer(name, value)
+        buffer = self._buffer_by_logged_name.get(name)
+        if buffer is None or (buffer.device is None and hasattr(value, "detach")):
+            buffer = self._get_buffer(name, value)
         # A second value in the same iteration replaces the first. A full buffer is summed before it is overwritten.
-        if column.row == self.row:
-            column.count -= 1
+        if buffer.row == self.row:
+            buffer.count -= 1
             for window in self._windows.values():
-                window.replace_last(column)
-        elif column.count % CHUNK_SIZE == 0 and column.count:
+                window.replace_last(buffer)
+        elif buffer.count % CHUNK_SIZE == 0 and buffer.count:
             # Windows that were reset together share a part, whose sum is computed once.
             summed = functools.cache(WindowPart.total)
             for window in self._windows.values():
-                window.flush_chunk(column, summed)
-        column.row = self.row
-        column.append(value)
+                window.flush_chunk(buffer, summed)
+        buffer.row = self.row
+        buffer.append(value)
 
     def _get_buffer(self, name: str, value: Any) -> MetricBuffer:
         """Return the buffer of a metric; if values now arrive from another device, move it to that device."""
         full = name if "/" in name else f"train/{name}"
         old = self._buffers.get(full)
         if old is None:
-            column = make_buffer(full, [], 0, -1, like=value)
+            buffer = make_buffer(full, [], 0, -1, like=value)
         elif old.accepts(value):
-            column = old
+            buffer = old
         else:
-            column = make_buffer(full, old.values(), old.count, old.row, like=value)
+            buffer = make_buffer(full, old.values(), old.count, old.row, like=value)
             self._buffer_by_logged_name = {
                 key: cached for key, cached in self._buffer_by_logged_name.items() if cached is not old
             }
-        self._buffers[full] = self._buffer_by_logged_name[name] = column
-        return column
+        self._buffers[full] = self._buffer_by_logged_name[name] = buffer
+        return buffer
 
 
 def _weighted_mean(totals: Sequence[tuple[float, float]]) -> float:

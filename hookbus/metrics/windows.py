@@ -148,25 +148,25 @@ class Window:
         last_logged_step: Step at which its means were last logged; -1 if they were never logged.
     """
 
-    def __init__(self, name: str, columns: Mapping[str, MetricBuffer]) -> None:
+    def __init__(self, name: str, buffers: Mapping[str, MetricBuffer]) -> None:
         self.name = name
         self.last_logged_step = -1
-        self._buffers = columns
+        self._buffers = buffers
         self._start_counts: dict[str, int] = {}
         self._sums: dict[str, Sums] = {}
         self.reset()
 
     def __bool__(self) -> bool:
         """Return whether a value was logged since the last reset."""
-        return any(column.count > self._start_counts.get(name, 0) for name, column in self._buffers.items())
+        return any(buffer.count > self._start_counts.get(name, 0) for name, buffer in self._buffers.items())
 
     def parts(self) -> list[WindowPart]:
         """Return the part of each buffer that belongs to this window."""
-        return [self._get_part(column) for column in self._buffers.values()]
+        return [self._get_part(buffer) for buffer in self._buffers.values()]
 
     def reset(self) -> None:
         """Discard all values; the next logged value is the first one of the window."""
-        self._start_counts = {name: column.count for name, column in self._buffers.items()}
+        self._start_counts = {name: buffer.count for name, buffer in self._buffers.items()}
         self._sums = {}
 
     def flush_chunk(self, buffer: MetricBuffer, compute_sums: Callable[[WindowPart], Sums]) -> None:
@@ -196,11 +196,11 @@ class Window:
         # Checkpoints of the first versions do not contain this key.
         self.last_logged_step = state.get("recorded_at", -1)
 
-    def _get_part(self, column: MetricBuffer) -> WindowPart:
-        filled = _count_in_chunk(column.count)
+    def _get_part(self, buffer: MetricBuffer) -> WindowPart:
+        filled = _count_in_chunk(buffer.count)
         # Converts a total count into an index of the chunk. A window that was reset in an earlier chunk starts at 0.
-        begin = max(self._start_counts.get(column.name, 0) - (column.count - filled), 0)
-        return WindowPart(column, min(begin, filled), filled, self._sums.get(column.name, ZERO_SUMS))
+        begin = max(self._start_counts.get(buffer.name, 0) - (buffer.count - filled), 0)
+        return WindowPart(buffer, min(begin, filled), filled, self._sums.get(buffer.name, ZERO_SUMS))
 
 
 class WindowPart(NamedTuple):

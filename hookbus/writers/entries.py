@@ -82,7 +82,7 @@ class WrittenSteps:
         """
         newest = self._last_steps.get((kind, name))
         if newest is not None and step < newest:
-            # A number of the checkpoint that was written again in case that a kill had lost it.
+            # A recent number of the checkpoint, which is written again in case a kill lost it.
             if step < self._step:
                 return False
             raise ValueError(f"{name!r}: steps must increase, got step {step} after step {newest}")
@@ -94,12 +94,12 @@ class EntryFactory:
     """Factory of entries under the names of a backend, one entry per name and step.
 
     Args:
-        stored_name: Maps a name to its name in the backend.
-        ledger: Steps that are already written.
+        backend_name: Function that returns the name that the backend stores for a name.
+        written: Steps that are already written.
     """
 
-    def __init__(self, stored_name: Callable[[str], str], ledger: WrittenSteps) -> None:
-        self._backend_name, self._ledger = stored_name, ledger
+    def __init__(self, backend_name: Callable[[str], str], written: WrittenSteps) -> None:
+        self._backend_name, self._written = backend_name, written
 
     def make_numbers(self, values: Numbers, step: int) -> Entry:
         """Create an entry for the numbers of one step. Values that are not numbers are reported and skipped."""
@@ -119,10 +119,10 @@ class EntryFactory:
         plural, method = RECORD_TYPES[kind]
 
         def prepare(_: Report) -> Write:
-            value, stored = _call_with_name(read, name), self._get_backend_name(name)
-            if not self._ledger.try_add(kind, stored, step):
+            value, backend_name = _call_with_name(read, name), self._get_backend_name(name)
+            if not self._written.try_add(kind, backend_name, step):
                 return _no_op
-            return lambda writer: getattr(writer, method)(stored, value, step, *more)
+            return lambda writer: getattr(writer, method)(backend_name, value, step, *more)
 
         return Entry(plural, prepare, size)
 
@@ -141,9 +141,10 @@ class EntryFactory:
         numbers: dict[str, float] = {}
         for name, read in values.items():
             try:
-                number, stored = _call_with_name(partial(_read_number, read), name), self._get_backend_name(name)
-                if self._ledger.try_add("scalar", stored, step):
-                    numbers[stored] = number
+                number = _call_with_name(partial(_read_number, read), name)
+                backend_name = self._get_backend_name(name)
+                if self._written.try_add("scalar", backend_name, step):
+                    numbers[backend_name] = number
             except Exception as error:
                 report(error)
         return (lambda writer: writer.write_scalars(numbers, step)) if numbers else _no_op

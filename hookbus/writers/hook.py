@@ -27,7 +27,7 @@ from hookbus.distributed.process_group import is_main
 from hookbus.errors import HookError, HookWarning
 from hookbus.hook import HookConfig, Priority
 from hookbus.metrics.results import Metrics
-from hookbus.metrics.store import Window
+from hookbus.metrics.windows import Window
 from hookbus.writers.entries import EntryFactory, RecentRecords, WrittenSteps
 from hookbus.writers.host_copies import snapshot_value
 from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
@@ -48,7 +48,7 @@ class WriterConfig(HookConfig):
 
 
 class WriterHook(LogPointsMixin):
-    """Logs training means, validation results and the data of the `log_*` points through a `Writer`.
+    """Base class of hooks that write training means, validation results and `log_*` data through a `Writer`.
 
     The means of training are logged every `interval` iterations and at the end of training; their step is the number of
     optimizer steps. The writer runs on its own thread and never blocks training. Its first error is logged as a
@@ -242,11 +242,11 @@ class WriterHook(LogPointsMixin):
             self._recent.add(step, {name: snapshot_value(value) for name, value in values.items()})
         self._record_pending, self._rates, self._resumed = state["waiting"], list(state["rates"]), True
 
-    # -- inside --------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        self._ledger = WrittenSteps()
-        self._entries = EntryFactory(self.backend_name, self._ledger)
+        self._written = WrittenSteps()
+        self._entries = EntryFactory(self.backend_name, self._written)
         self._recent = RecentRecords()
         self._record_pending = False
         self._rates = []
@@ -273,7 +273,7 @@ class WriterHook(LogPointsMixin):
         if self._writer_thread is None:
             return
         step = run.steps_done
-        # The recent numbers are written again, so the ledger needs the existing records from the first of them on.
+        # The recent numbers are written again, so `_written` requires the existing records from the first of them on.
         since = min([step, *(at for at, _ in self._recent)])
         # Tests and validations write at the step of their checkpoint and must not remove later records.
         resumes = run.mode == "train" and (self._resumed or self.may_truncate())
@@ -286,7 +286,7 @@ class WriterHook(LogPointsMixin):
         if steps is None or self._opened:
             return writer
         try:
-            self._ledger.initialize(writer.resume(*steps), steps[1])
+            self._written.initialize(writer.resume(*steps), steps[1])
         except BaseException:
             # The caller does not receive the writer and could not release it.
             writer.abandon()

@@ -94,6 +94,6 @@ def to_number(value: Any) -> float:
 
 def nbytes(value: Any) -> int:
     """Return the approximate memory size of a value in bytes."""
-    nbytes = getattr(value, "nbytes", None)
+    size = getattr(value, "nbytes", None)
     # 100 bytes for the objects of an entry.
-    return 100 if nbytes is None else 100 + int(nbytes)
+    return 100 if size is None else 100 + int(size)

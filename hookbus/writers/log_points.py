@@ -62,7 +62,7 @@ class LogPointsMixin(Hook):
             self._enqueue_record(run, "histogram", name, step, snapshot_value(item), nbytes(item))
 
     def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
-        """Log a text."""
+        """Log text."""
         self._enqueue_record(run, "text", tag, step, lambda: escape_surrogates(text), len(text))
 
     def log_config(self, config: Any) -> None:

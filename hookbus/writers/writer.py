@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookbus.metrics.store import to_float
+from hookbus.metrics.windows import to_float
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -24,7 +24,7 @@ RecordKey = tuple[str, str, int]
 
 
 class Writer(ABC):
-    """Base class of the writers of an experiment tracker, the backend. `step` is a number of optimizer steps.
+    """Base class of the writers of an experiment tracker, the backend. `step` is the number of optimizer steps.
 
     A `WriterHook` calls all methods from a single thread. Images are uint8 tensors of shape (H, W, C) on the CPU.
     Exceptions determine how a failed write is handled:
@@ -67,7 +67,7 @@ class Writer(ABC):
         """Write a histogram of values. Default: ignore it."""
 
     def write_text(self, name: str, text: str, step: int) -> None:  # noqa: B027 - optional
-        """Write a text. Default: ignore it."""
+        """Write text. Default: ignore it."""
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:  # noqa: B027 - optional
         """Write a file. Default: ignore it."""
@@ -132,7 +132,7 @@ class BusWriter(Writer):
         self._run.bus.emit("log_figure", tag=name, figure=figure, step=step)
 
     def write_text(self, name: str, text: str, step: int | None = None) -> None:
-        """Emit a text."""
+        """Emit text."""
         self._run.bus.emit("log_text", tag=name, text=text, step=step)
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:
@@ -176,5 +176,5 @@ class Visualizer:
         self._run.bus.emit("log_histograms", tag=tag, values=values, step=global_step)
 
     def add_text(self, tag: str, text_string: str, global_step: int | None = None, **_: Any) -> None:
-        """Emit a text."""
+        """Emit text."""
         self._run.bus.emit("log_text", tag=tag, text=text_string, step=global_step)

@@ -75,9 +75,9 @@ def test_decreasing_step_is_reported() -> None:
 
 
 def test_existing_records_are_not_written_again_after_a_resume() -> None:
-    ledger = WrittenSteps()
-    entries = EntryFactory(str, ledger)
-    ledger.initialize({("scalar", "a", 2), ("scalar", "a", 4), ("scalar", "a", 6)}, step=4)
+    written = WrittenSteps()
+    entries = EntryFactory(str, written)
+    written.initialize({("scalar", "a", 2), ("scalar", "a", 4), ("scalar", "a", 6)}, step=4)
     lines, problems = write_entries(
         *(entries.make_numbers({"a": lambda: 1, "b": lambda: 2}, step) for step in range(3, 8))
     )
