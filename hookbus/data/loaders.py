@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    IterableDataset,
-    Subset,
-    TensorDataset,
-)
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from hookbus.data.train_shard import TrainShard
 
@@ -42,10 +36,10 @@ def iter_datasets(dataset: Any) -> list[Any]:
     Args:
         dataset: A dataset, or a loader.
     """
-    return [dataset, *(nested for child in child_datasets(dataset) for nested in iter_datasets(child))]
+    return [dataset, *(nested for child in _child_datasets(dataset) for nested in iter_datasets(child))]
 
 
-def child_datasets(dataset: Any) -> list[Any]:
+def _child_datasets(dataset: Any) -> list[Any]:
     """Return the datasets directly nested in a dataset."""
     child, children = getattr(dataset, "dataset", None), getattr(dataset, "datasets", ())
     return [*([] if child is None else [child]), *(children if isinstance(children, (list, tuple)) else [])]
@@ -124,11 +118,11 @@ def set_epoch(loader: Any, epoch: int) -> None:
     batches = getattr(loader, "batch_sampler", None)
     data = epoch_aware_datasets(getattr(loader, "dataset", None))
     for target in (loader, *data, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
-        set_epoch = getattr(target, "set_epoch", None)
+        method = getattr(target, "set_epoch", None)
         # Compared by identity: the sampler is usually reached twice, and samplers may define `__eq__`.
-        if set_epoch is not None and not any(target is other for other in called):
+        if method is not None and not any(target is other for other in called):
             called.append(target)
-            set_epoch(epoch)
+            method(epoch)
 
 
 def epoch_aware_datasets(dataset: Any) -> list[Any]:
@@ -140,4 +134,4 @@ def epoch_aware_datasets(dataset: Any) -> list[Any]:
     # A dataset with `set_epoch` is responsible for the datasets nested in it.
     if hasattr(dataset, "set_epoch"):
         return [dataset]
-    return [listener for child in child_datasets(dataset) for listener in epoch_aware_datasets(child)]
+    return [nested for child in _child_datasets(dataset) for nested in epoch_aware_datasets(child)]

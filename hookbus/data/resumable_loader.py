@@ -17,11 +17,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import (
-    DataLoader,
-    default_collate,
-    default_convert,
-)
+from torch.utils.data import DataLoader, default_collate, default_convert
 
 from hookbus.data.loaders import (
     clone_loader,
@@ -141,7 +137,7 @@ class SeededLoader:
         self.length = loader_length(loader, shard)
         # Persistent workers keep their copy of the dataset, so `set_epoch` has to be called in the workers.
         if loader.persistent_workers and epoch_aware_datasets(loader.dataset):
-            dataset_hooks = [EpochAwareWorker(), *dataset_hooks]
+            dataset_hooks = [WorkerEpochHook(), *dataset_hooks]
         # The default collate functions draw no random numbers, so deterministic datasets are read without wrappers.
         collates = loader.collate_fn not in (default_collate, default_convert)
         keyed, batched = collates or not is_deterministic(loader.dataset), loader.batch_sampler is not None
@@ -245,11 +241,11 @@ class ReplayLoader:
         self._epoch_start_rng = get_rng_state()
         return islice(self._start_epoch(epoch, iteration - skip), skip, None)
 
-    def _replay(self, epoch: int, skip: int, iteration: int, began: dict[str, Any]) -> Iterator[Any]:
+    def _replay(self, epoch: int, skip: int, iteration: int, rng_state: dict[str, Any]) -> Iterator[Any]:
         # Batches are read with the RNG states of the start of the epoch, so that the loader draws the same order.
         # The states of the checkpoint are restored afterwards.
         with isolate_rng():
-            set_rng_state(began)
+            set_rng_state(rng_state)
             batches = self._start_epoch(epoch, iteration - skip)
             for _ in islice(batches, skip):
                 pass
@@ -270,7 +266,7 @@ class ReplayLoader:
         self._epoch_start_rng = state.get("epoch_began")
 
 
-class EpochAwareWorker:
+class WorkerEpochHook:
     """Dataset hook that calls `set_epoch` of the datasets in a persistent worker, once per epoch.
 
     A persistent worker keeps its copy of the datasets, so calls in the main process do not reach it.
@@ -282,5 +278,5 @@ class EpochAwareWorker:
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         if epoch != self._last_epoch:
             self._last_epoch = epoch
-            for listener in epoch_aware_datasets(dataset):
-                listener.set_epoch(epoch)
+            for nested in epoch_aware_datasets(dataset):
+                nested.set_epoch(epoch)

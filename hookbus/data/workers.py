@@ -99,7 +99,7 @@ class SignalIgnoringInit:
 def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
     """Return an iterator over a loader, whose workers ignore the signals that the main process handles.
 
-    A signal without handler ends the main process, so it has to end the workers as well.
+    A signal without a handler ends the main process, so it has to end the workers as well.
 
     Args:
         loader: The loader. With a custom multiprocessing context, its workers ignore SIGINT only, because they have to
