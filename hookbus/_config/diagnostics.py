@@ -96,9 +96,9 @@ def resolve_aliases(document: Document) -> None:
         document.problems.append(document.format_problem(alias, message, at_key=True))
         return
     document.data["work_dir"] = value
-    for places in (document.key_locations, document.value_locations):
-        if alias in places:
-            places["work_dir",] = places[alias]
+    for locations in (document.key_locations, document.value_locations):
+        if alias in locations:
+            locations["work_dir",] = locations[alias]
     if alias in document.invalid_paths:
         document.invalid_paths.add(("work_dir",))
 
@@ -179,9 +179,9 @@ def sort_by_location(document: Document, problems: Iterable[str]) -> list[str]:
     """Sort messages by location and drop duplicates. Messages about the command line come last."""
 
     # The messages already contain their location, so it is parsed from there.
-    def place(problem: str) -> tuple[bool, int, int]:
+    def get_location(problem: str) -> tuple[bool, int, int]:
         line, column, *_ = [*problem.removeprefix(f"{document.name}:").split(":", 2), "", ""]
-        is_placed = line.isdigit() and column.isdigit()
-        return (False, int(line), int(column)) if is_placed else (True, 0, 0)
+        has_location = line.isdigit() and column.isdigit()
+        return (False, int(line), int(column)) if has_location else (True, 0, 0)
 
-    return sorted(dict.fromkeys(problems), key=place)
+    return sorted(dict.fromkeys(problems), key=get_location)

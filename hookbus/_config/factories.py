@@ -1,4 +1,4 @@
-"""Lookup of the models, datasets, optimizers and losses of a run file. `assemble` builds them."""
+"""Lookup of the models, datasets, optimizers and losses of a run file. `hookbus.trainer.from_file` builds them."""
 
 from __future__ import annotations
 

@@ -34,14 +34,11 @@ __all__ = [
 
 C = TypeVar("C", bound=type)
 
-
 DEFAULT_HOOKS = ("logger", "progress", "iter_timer", "checkpoint", "preemption")
 """Types of the default hooks of a Trainer and of a run file. Only the installed ones are registered."""
 
-
 PROFILING_HOOKS = ("profiler", "memory_profiler", "iter_timer", "time_tracking")
 """Types of the hooks that `hookbus train --profile` adds."""
-
 
 COMMON_KEYS = tuple(HookConfig.model_fields)
 
@@ -152,10 +149,10 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     settings = dict(config)
     type_ = settings.pop("type", None)
     if isinstance(type_, type):
-        return instantiate(type_, settings)
+        return _instantiate(type_, settings)
     if not isinstance(type_, str):
         raise ConfigError([f"hook: the key 'type' is missing or not a string, got {dict(config)!r}."])
-    hook = instantiate(get_hook_class(type_), settings)
+    hook = _instantiate(get_hook_class(type_), settings)
     # A class may be published under multiple entry points, so the requested one is the default name.
     if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
         hook._name = _requested_entry_point(type_)
@@ -229,7 +226,7 @@ def add_instance_name(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": type_, _instance_key(type_): name, **settings}
 
 
-def instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
+def _instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
     """Instantiate a hook class from settings.
 
     The signature of `__init__` determines whether the settings are passed as a config or as keyword arguments.

@@ -16,9 +16,7 @@ from hookbus._config.diagnostics import (
     resolve_aliases,
     sort_by_location,
 )
-from hookbus._config.models import (
-    RunConfig,
-)
+from hookbus._config.models import RunConfig
 from hookbus._config.overrides import apply_overrides
 from hookbus._config.yaml import Document
 from hookbus.errors import ConfigError
@@ -83,19 +81,19 @@ def _validate(document: Document) -> tuple[RunConfig, list[str]]:
     if entries is not None:
         data["hooks"] = [entry for entry, _ in entries]
     problems: list[str] = []
-    broken = {path[0] for path in document.invalid_paths if path}
+    invalid_sections = {path[0] for path in document.invalid_paths if path}
     try:
         # JSON mode: strict validation then accepts exactly the types that YAML can represent.
         config = RunConfig.model_validate_json(json.dumps(data))
     except ValidationError as error:
         problems = format_errors(RunConfig, document, data, entries, error)
         locations = [details["loc"] for details in error.errors()]
-        invalid = {loc[1] for loc in locations if loc[0] == "hooks" and len(loc) > 1}
-        broken |= {loc[0] for loc in locations}
-        entries = [entry for i, entry in enumerate(entries or []) if i not in invalid]
-        sound = {key: value for key, value in data.items() if key not in broken}
+        invalid_hooks = {loc[1] for loc in locations if loc[0] == "hooks" and len(loc) > 1}
+        invalid_sections |= {loc[0] for loc in locations}
+        entries = [entry for i, entry in enumerate(entries or []) if i not in invalid_hooks]
+        valid = {key: value for key, value in data.items() if key not in invalid_sections}
         hooks = {"hooks": [entry for entry, _ in entries]}
-        config = RunConfig.model_validate_json(json.dumps({**sound, **hooks}))
+        config = RunConfig.model_validate_json(json.dumps({**valid, **hooks}))
     config._document, config._paths = document, [path for _, path in entries or []]
-    config._invalid_sections = frozenset(map(str, broken))
+    config._invalid_sections = frozenset(map(str, invalid_sections))
     return config, problems

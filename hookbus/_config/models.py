@@ -1,4 +1,4 @@
-"""Run files: YAML with line numbers, overrides and pydantic models. All errors are reported together."""
+"""pydantic models of a run file and its sections."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from hookbus._config import yaml as _yaml
-from hookbus._config.diagnostics import (
-    sort_by_location,
-    to_yaml_terms,
-)
+from hookbus._config.diagnostics import sort_by_location, to_yaml_terms
 from hookbus._config.hooks import build_hook
 from hookbus._config.yaml import Document, Path
 from hookbus._run.work_dir import parse_resume
@@ -25,7 +22,9 @@ from hookbus.hook import Hook
 
 __all__ = [
     "Component",
+    "DDPConfig",
     "DatasetConfig",
+    "FSDP2Config",
     "LoadFrom",
     "LoaderConfig",
     "RunConfig",
@@ -44,7 +43,7 @@ class Section(BaseModel):
 class Component(BaseModel):
     """An object that is built by name: a type and its settings."""
 
-    # The keys of a component depend on its factory, which validates them, see `assembly.factories`.
+    # The keys of a component depend on its factory, which validates them, see `hookbus._config.factories`.
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     type: str = Field(description="An entry point, or an import string such as my_module:factory.")
@@ -295,7 +294,6 @@ class RunConfig(Section):
             try:
                 built += [(hook, path) for hook in _build_entry(settings)]
             except ConfigError as error:
-                #
                 problems += [message for text in error.problems for message in self._hook_problem(path, text)]
             except PluginError as error:
                 problems.append(self._type_problem(path, str(error)))

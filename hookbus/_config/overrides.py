@@ -167,10 +167,10 @@ class _Override:
 
     def _set_location(self, path: Path) -> None:
         """Set the override as the location of a path and remove the locations below it."""
-        for places in (self._document.key_locations, self._document.value_locations):
-            for known in [known for known in places if known[: len(path)] == path]:
-                del places[known]
-            places[path] = self._text
+        for locations in (self._document.key_locations, self._document.value_locations):
+            for known in [known for known in locations if known[: len(path)] == path]:
+                del locations[known]
+            locations[path] = self._text
 
 
 def _split_keys(dotted: str) -> list[str]:

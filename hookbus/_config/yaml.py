@@ -62,17 +62,19 @@ class Document:
             self._get_location(path, self.key_locations if at_key else self.value_locations), message, path
         )
 
-    def format_problem_at(self, place: Location | None, message: str, path: Path = ()) -> str:
+    def format_problem_at(self, location: Location | None, message: str, path: Path = ()) -> str:
         """Return a message with a location.
 
         Args:
-            place: The location, or None for data that do not come from a file.
+            location: The location, or None for data that do not come from a file.
             message: The message.
             path: Path of the value. Default: none.
         """
         where = self.name
-        if place is not None:
-            where = f"command line: {place}" if isinstance(place, str) else f"{self.name}:{place[0]}:{place[1]}"
+        if location is not None:
+            where = (
+                f"command line: {location}" if isinstance(location, str) else f"{self.name}:{location[0]}:{location[1]}"
+            )
         dotted = ".".join(map(str, path))
         return f"{where}: {f'{dotted}: ' if dotted else ''}{message}"
 
@@ -81,10 +83,10 @@ class Document:
         # The parser has reported such a value, and further messages would only repeat that error.
         return any(invalid_path[: len(path)] == path for invalid_path in self.invalid_paths)
 
-    def _get_location(self, path: Path, places: dict[Path, Location]) -> Location | None:
+    def _get_location(self, path: Path, locations: dict[Path, Location]) -> Location | None:
         """Return the location of a path, or of its closest parent with a location."""
         for end in range(len(path), -1, -1):
-            location = places.get(path[:end]) or self.value_locations.get(path[:end])
+            location = locations.get(path[:end]) or self.value_locations.get(path[:end])
             if location is not None:
                 return location
         return None
@@ -108,12 +110,12 @@ def parse(text: str, name: str) -> Document:
         else:
             document.data = _Converter(document).convert(node, (), 0)
     except _ParsingAbortedError as error:
-        document.problems.append(document.format_problem_at(error.place, str(error)))
+        document.problems.append(document.format_problem_at(error.location, str(error)))
     except RecursionError:
         document.problems.append(document.format_problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
     except YAMLError as error:
-        place, reason = _describe_error(error, text)
-        document.problems.append(document.format_problem_at(place, f"invalid YAML: {reason}."))
+        location, reason = _describe_error(error, text)
+        document.problems.append(document.format_problem_at(location, f"invalid YAML: {reason}."))
     return document
 
 
@@ -177,7 +179,7 @@ class _ParsingAbortedError(Exception):
 
     def __init__(self, node: Node, message: str) -> None:
         super().__init__(message)
-        self.place = _get_location(node)
+        self.location = _get_location(node)
 
 
 class _Converter:
@@ -185,8 +187,8 @@ class _Converter:
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._left = MAX_NODES
-        self._inside: set[int] = set()
+        self._remaining_nodes = MAX_NODES
+        self._open_node_ids: set[int] = set()
         self._constructor = YAML(typ="safe", pure=True).constructor
 
     def convert(self, node: Node, path: Path, depth: int) -> Any:
@@ -198,7 +200,7 @@ class _Converter:
             )
         if isinstance(node, ScalarNode):
             return self._convert_scalar(node, path)
-        if id(node) in self._inside:
+        if id(node) in self._open_node_ids:
             return self._reject(path, "the alias refers to a node that contains it.")
         with self._enter_node(node, depth):
             if isinstance(node, SequenceNode):
@@ -237,7 +239,7 @@ class _Converter:
 
     def _merge(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
         self._count(node)
-        if id(node) in self._inside:
+        if id(node) in self._open_node_ids:
             self._add_problem(_get_location(node), path, "the alias refers to a node that contains it.")
         elif not isinstance(node, MappingNode):
             self._add_problem(_get_location(node), path, "<< should refer to a mapping.")
@@ -260,13 +262,13 @@ class _Converter:
     def _enter_node(self, node: Node, depth: int) -> Iterator[None]:
         if depth >= MAX_DEPTH:
             raise _ParsingAbortedError(node, f"nested deeper than {MAX_DEPTH} levels.")
-        self._inside.add(id(node))
+        self._open_node_ids.add(id(node))
         yield
-        self._inside.discard(id(node))
+        self._open_node_ids.discard(id(node))
 
     def _count(self, node: Node) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self._remaining_nodes -= 1
+        if self._remaining_nodes < 0:
             raise _ParsingAbortedError(
                 node, f"more than {MAX_NODES} values in one file; an alias counts each time it is used."
             )
@@ -276,8 +278,8 @@ class _Converter:
         self._document.invalid_paths.add(path)
         self._document.problems.append(self._document.format_problem(path, message))
 
-    def _add_problem(self, place: Location, path: Path, message: str) -> None:
-        self._document.problems.append(self._document.format_problem_at(place, message, path))
+    def _add_problem(self, location: Location, path: Path, message: str) -> None:
+        self._document.problems.append(self._document.format_problem_at(location, message, path))
 
 
 def _get_location(node: Node) -> tuple[int, int]:
@@ -292,14 +294,14 @@ def _describe_error(error: YAMLError, text: str) -> tuple[Location, str]:
     """Return the location and the reason of a YAML error."""
     if isinstance(error, ReaderError):
         before = text[: error.position]
-        place = before.count("\n") + 1, len(before) - before.rfind("\n")
-        return place, f"the character U+{ord(text[error.position]):04X} is not allowed"
+        location = before.count("\n") + 1, len(before) - before.rfind("\n")
+        return location, f"the character U+{ord(text[error.position]):04X} is not allowed"
     if not isinstance(error, MarkedYAMLError):
         return (1, 1), str(error).strip()
     mark = error.problem_mark or error.context_mark
-    place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    location = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = text.split("\n")
     if mark and mark.line < len(lines) and lines[mark.line][: mark.column + 1].endswith("\t"):
-        return place, "tab character; indent and separate with spaces only"
+        return location, "tab character; indent and separate with spaces only"
     problem = str(error.problem or error.context).strip()
-    return place, f"{error.context}, {problem}" if problem.startswith("but ") else problem
+    return location, f"{error.context}, {problem}" if problem.startswith("but ") else problem

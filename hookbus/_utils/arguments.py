@@ -1,7 +1,7 @@
 """Validation of constructor arguments. Errors are collected and raised together.
 
-Each function returns the error message of one argument, or "" if the argument is valid. None denotes an omitted
-argument and is valid unless stated otherwise.
+Unless stated otherwise, a `check_*` function returns the error message of one argument, or "" if the argument is
+valid. `raise_config_error` raises the collected messages.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ __all__ = [
     "raise_config_error",
 ]
 
+SEED_LIMIT = 2**63
+
 
 def check_count(value: object, where: str, *, minimum: int = 1) -> None:
     """Raise unless a value is an integer that is large enough.
@@ -42,9 +44,6 @@ def check_count(value: object, where: str, *, minimum: int = 1) -> None:
     # `bool` is a subclass of `int`.
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise ConfigError([f"{where}: expected an integer >= {minimum}, got {value!r}."])
-
-
-SEED_LIMIT = 2**63
 
 
 def raise_config_error(problems: Iterable[str]) -> None:
@@ -73,18 +72,18 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> str:
 
 
 def check_seed(name: str, value: object) -> str:
-    """Check that a value is an integer in the range that torch and NumPy accept as a seed, [0, 2**63)."""
+    """Check that a value is a seed: an integer in [0, 2**63), or None."""
     is_number = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < SEED_LIMIT
     return "" if value is None or is_number else f"{name}: should be an integer from 0 to 2**63 - 1, got {value!r}."
 
 
 def check_callable(name: str, value: object, example: str) -> str:
-    """Check that a value is callable."""
+    """Check that a value is callable, or None."""
     return "" if value is None or callable(value) else f"{name}: should be callable, got {value!r}. Pass {example}."
 
 
 def check_has_method(name: str, value: object, method: str) -> str:
-    """Check that a value has a method."""
+    """Check that a value has a method, or is None."""
     is_valid = value is None or callable(getattr(value, method, None))
     return "" if is_valid else f"{name}: should have a method {method}(), got {value!r}."
 
@@ -98,7 +97,7 @@ def check_is_instance(name: str, value: object) -> str:
 
 
 def check_loader(name: str, value: object) -> str:
-    """Check that a value is a data loader or a mapping of names to data loaders."""
+    """Check that a value is a data loader, a mapping of names to data loaders, or None."""
     if isinstance(value, Mapping):
         return " ".join(filter(None, (check_loader(f"{name}.{key}", loader) for key, loader in value.items())))
     is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
@@ -110,11 +109,11 @@ def check_loader(name: str, value: object) -> str:
 
 
 def check_path(name: str, value: object) -> str:
-    """Check that a value is a path."""
+    """Check that a value is a path, or None."""
     return "" if value is None or isinstance(value, (str, os.PathLike)) else f"{name}: should be a path, got {value!r}."
 
 
 def check_mapping(name: str, value: object) -> str:
-    """Check that a value is a configuration: a mapping or a pydantic model."""
+    """Check that a value is a configuration, a mapping or a pydantic model, or None."""
     is_valid = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
     return "" if is_valid else f"{name}: should be a mapping of names to values, such as vars(args), got {value!r}."
