@@ -76,13 +76,13 @@ def train(
         from hookbus._cli.summary import print_summary
         from hookbus._run.finalize import EXIT_CODES
 
-        print_summary = partial(print_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)
+        summarize = partial(print_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)
         try:
             run = trainer.fit()
         except KeyboardInterrupt:
-            print_summary(trainer.bus.current)
+            summarize(trainer.bus.current)
             raise
-        print_summary(run)
+        summarize(run)
         raise typer.Exit(EXIT_CODES[run.outcome])
 
 
@@ -107,8 +107,8 @@ def test(
             trainer.register_service("console", error_console())  # standard output contains only the JSON document
         metrics = trainer.test()
         if json_:
-            about = {"checkpoint": str(trainer.load_from), "weights": trainer.load_weights}
-            print_json({**about, "metrics": dict(metrics)})
+            tested = {"checkpoint": str(trainer.load_from), "weights": trainer.load_weights}
+            print_json({**tested, "metrics": dict(metrics)})
         else:
             print_metrics(str(trainer.load_from), trainer.load_weights, metrics)
 
@@ -123,8 +123,14 @@ def hooks(json_: Json = False) -> None:
 
         warn_of_unknown_blocks()
         rows = [
-            {"name": name, "class": o.class_name, "package": o.package, "version": o.version, "blocked": o.blocked}
-            for o, name in short_names(list_entries()).items()
+            {
+                "name": name,
+                "class": plugin.class_name,
+                "package": plugin.package,
+                "version": plugin.version,
+                "blocked": plugin.blocked,
+            }
+            for plugin, name in short_names(list_entries()).items()
         ]
         if json_:
             print_json(rows)
@@ -224,7 +230,7 @@ def doctor(json_: Json = False) -> None:
 @app.command()
 def consolidate(
     directory: Annotated[
-        Path, typer.Argument(help="A generation_N directory, or a file that points to one.", show_default=False)
+        Path, typer.Argument(help="A generation_N directory, or a file that refers to one.", show_default=False)
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file to write. Default: next to the directory.")

@@ -16,7 +16,7 @@ def consolidate(path: Path, output: Path | None = None) -> Path:
     """Write the checkpoint of a distributed run as one file with full tensors. All tensors must fit in memory.
 
     Args:
-        path: Directory of a generation, or a file that points to one.
+        path: Directory of a generation, or a file that refers to one.
         output: File to write. Default: next to the directory, with the name of the directory.
 
     Returns:

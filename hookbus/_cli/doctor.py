@@ -24,7 +24,7 @@ IMPORTED_MESSAGE = "hookbus: imported"
 PROBE = f"""
 import sys
 from hookbus import discovery
-plugin = next(o for o in discovery.list_entries() if o.full_name == sys.argv[1])
+plugin = next(entry for entry in discovery.list_entries() if entry.full_name == sys.argv[1])
 hook = plugin.entry.load()
 if not isinstance(hook, type):
     sys.exit(f"{{plugin.entry.value}} should be a hook class, got {{hook!r}}")
