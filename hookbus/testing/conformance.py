@@ -27,7 +27,7 @@ from hookbus.testing.leaks import (
     rng_states,
 )
 from hookbus.testing.side_effects import record_device_reads, record_file_writes
-from hookbus.testing.states import check_state_dict, ensure, initial_state
+from hookbus.testing.states import check_state_dict, ensure, initial_fingerprint
 from hookbus.testing.training import Training, fake_training
 
 __all__ = ["check_hook"]
@@ -67,13 +67,13 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     _check_config(cls, settings)
     hook = cls(dict(settings))
     bus = _register(hook)
-    new = initial_state(cls, settings)
+    initial = initial_fingerprint(cls, settings)
     config = fingerprint(hook.config.model_dump())
     with _temporary_directory() as directory:
         without = fake_training(scores=_scores, work_dir=directory / "without", seed=SEED)
         with _check_side_effects(bus, directory, name), _check_threads(name), _check_process_settings(name):
             with_hook = _train(bus, directory / "first", name)
-            check_state_dict(cls, settings, hook, new)
+            check_state_dict(cls, settings, hook, initial)
             _check_shared_memory(hook, with_hook)
             # Checked in the second training only: libraries start helper processes once, in the first one.
             with _check_processes(name):

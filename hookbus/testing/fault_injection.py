@@ -32,7 +32,6 @@ EXPECTED: Mapping[str, list[tuple[int, float]]] = {
 
 CHECKPOINT_AT = 4
 
-
 TRAIN_SCRIPT = (
     f"import json, sys; from {__name__} import train_with_faults; train_with_faults(**json.loads(sys.argv[1]))"
 )
@@ -78,7 +77,7 @@ def train_with_faults(
     settings: dict[str, Any],
     work_dir: str,
     kill_at: int = 0,
-    settle: float = 0.0,
+    kill_delay: float = 0.0,
     full_at: int = 0,
     free_at: int = 0,
 ) -> None:
@@ -89,16 +88,16 @@ def train_with_faults(
         settings: Settings of the hook.
         work_dir: Output directory.
         kill_at: Iteration at which the process is killed; 0 for never.
-        settle: Delay before the kill, in seconds.
+        kill_delay: Delay before the kill, in seconds.
         full_at: Iteration from which files cannot grow; 0 for never.
         free_at: Iteration from which files can grow again; 0 for never.
     """
     module, _, name = hook.partition(":")
     cls = getattr(importlib.import_module(module), name)
     # A short pause between attempts to write, so that the retry after the full disk happens during the training.
-    patient_cls = type(name, (cls,), {"pause": 0.05})
-    recorder = patient_cls({**settings, "interval": 1}, name=cls({**settings}).name)
-    hooks = [recorder, SaveCheckpoint(), KillProcess(kill_at, settle), LimitFileSize(full_at, free_at)]
+    retrying_cls = type(name, (cls,), {"pause": 0.05})
+    recorder = retrying_cls({**settings, "interval": 1}, name=cls({**settings}).name)
+    hooks = [recorder, SaveCheckpoint(), KillProcess(kill_at, kill_delay), LimitFileSize(full_at, free_at)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HookWarning)
         fake_training(hooks, batches=5, losses=float, scores=get_scores, work_dir=work_dir)
@@ -130,19 +129,19 @@ class KillProcess(Hook):
 
     Args:
         at: Iteration; 0 for never.
-        settle: Delay before the kill, in seconds.
+        delay: Delay before the kill, in seconds.
     """
 
     priority = 1000
 
-    def __init__(self, at: int, settle: float) -> None:
+    def __init__(self, at: int, delay: float) -> None:
         super().__init__()
-        self.at, self.settle = at, settle
+        self.at, self.delay = at, delay
 
     def before_train_iter(self, run: Run) -> None:
         """Kill the process at the configured iteration."""
         if self.at and run.iters_done == self.at:
-            time.sleep(self.settle)
+            time.sleep(self.delay)
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -58,7 +58,9 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
     reads: list[str] = []
 
     def wrap(listener: Listener) -> Callable[..., Any]:
-        return _wrap_listener(listener.call, _ReadRecorder(listener.point, reads, noting=_is_recorded(bus, listener)))
+        return _wrap_listener(
+            listener.call, _ReadRecorder(listener.point, reads, recording=_is_recorded(bus, listener))
+        )
 
     step = _StepRecorder(_ReadRecorder("train_step", reads))
     bus.register(step, "device_reads", priority=-(10**9))
@@ -101,12 +103,12 @@ class _ReadRecorder(TorchFunctionMode):
     Args:
         where: Location for the records.
         reads: List to append the records to.
-        noting: False for code that may synchronize.
+        recording: False for code that may synchronize.
     """
 
-    def __init__(self, where: str, reads: list[str], noting: bool = True) -> None:
+    def __init__(self, where: str, reads: list[str], recording: bool = True) -> None:
         super().__init__()
-        self._where, self._reads, self._recording = where, reads, noting
+        self._where, self._reads, self._recording = where, reads, recording
 
     @contextmanager
     def innermost(self) -> Iterator[None]:

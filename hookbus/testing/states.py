@@ -12,10 +12,10 @@ from hookbus.bus import HookBus
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
 
-__all__ = ["check_state_dict", "ensure", "initial_state"]
+__all__ = ["check_state_dict", "ensure", "initial_fingerprint"]
 
 
-def initial_state(cls: type[Hook], settings: Mapping[str, Any]) -> str:
+def initial_fingerprint(cls: type[Hook], settings: Mapping[str, Any]) -> str:
     """Return the fingerprint of the state of a new instance.
 
     Args:
@@ -33,14 +33,14 @@ def initial_state(cls: type[Hook], settings: Mapping[str, Any]) -> str:
     return first
 
 
-def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, new: str) -> None:
+def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, initial: str) -> None:
     """Check that a new instance can load the state of a trained instance.
 
     Args:
         cls: Hook class.
         settings: Settings of the new instance.
         hook: Trained instance.
-        new: Result of `initial_state` before the training.
+        initial: Result of `initial_fingerprint` before the training.
 
     Raises:
         AssertionError: If a check fails. The message states the reason.
@@ -53,7 +53,7 @@ def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, n
     )
     fresh = _new_instance(cls, settings)
     ensure(
-        fingerprint(fresh.state_dict()) == new,
+        fingerprint(fresh.state_dict()) == initial,
         f"{name}: the state of one instance is part of the state of a new one. Store state on the instance, not on "
         "the class.",
     )

@@ -102,12 +102,12 @@ def _resumes_after_kill(test_case: WriterTestCase, work_dir: Path) -> None:
 
 
 def _resumes_after_kill_with_all_written(test_case: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=7, settle=2.0)
+    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=7, kill_delay=2.0)
     _resume_and_check(test_case, work_dir)
 
 
 def _restarts_after_kill_without_checkpoint(test_case: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=3, settle=2.0)
+    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=3, kill_delay=2.0)
     _resume_and_check(test_case, work_dir)
 
 
@@ -205,7 +205,7 @@ REQUIREMENTS: Mapping[str, Callable[[WriterTestCase, Path], None]] = {
     "secrets are redacted": _redacts_secrets,
     "a validation before training is not recorded": _ignores_sanity_check,
 }
-"""Requirements by description. Each takes the backend and an empty directory."""
+"""Requirements by description. Each takes the test case and an empty directory."""
 
 
 class _SanityCheck(Hook):
