@@ -1,8 +1,8 @@
-"""Training on several processes: process group, collective communication and sharded models.
+"""Distributed training: process group, collective communication and sharded models.
 
-`process_group` reads the launcher's variables. `collectives` defines the operations that a run uses, and
-`process_collectives` implements them with the error propagation of `error_store`. `fsdp` shards a model, `sharding`
-describes and converts sharded tensors, and `unwrap` returns the model inside a wrapper.
+`process_group` initializes the process group from the variables of the launcher. `collectives` defines the operations
+that a run uses, and `process_collectives` implements them with the error propagation of `error_store`. `fsdp` shards a
+model, `sharding` describes and converts sharded tensors, and `unwrap` returns the model inside a wrapper.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Op = Literal["sum", "max", "min"]
 
 
 class Collectives:
-    """Single-process implementation: every collective returns its input.
+    """Base class and single-process implementation: every collective returns its input.
 
     Attributes:
         rank: Rank of this process, from 0.
@@ -125,7 +125,7 @@ class Collectives:
         except Exception as error:
             failure = error  # raised after the gather, which every rank must reach
         gathered = self.all_gather(name, (result, None if failure is None else self._portable_error(name, failure)))
-        # The own error first: it has the traceback.
+        # The error of this rank first, because it has a traceback.
         failures = [error for error in (failure, *(other for _, other in gathered)) if error is not None]
         if failures:
             raise failures[0]
@@ -168,7 +168,7 @@ class Collectives:
         """
         yield
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------
 
     def _enter(self, name: str, operation: str) -> None:
         """Check a collective call before it is executed."""

@@ -88,11 +88,11 @@ def validate_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]
 
 @contextmanager
 def unsharded(model: nn.Module | None) -> Iterator[None]:
-    """Context manager in which every rank has the full parameters, and calls the model without communication.
+    """Context manager in which every rank stores the full parameters and the forward pass needs no communication.
 
     No effect on a model that is not sharded. A collective call.
     """
-    modules = _shard_modules(model)
+    modules = _get_fsdp_modules(model)
     for module in modules:
         # Otherwise the first forward pass would reshard the module, and ranks with fewer batches would block.
         module.set_reshard_after_forward(False, recurse=False)
@@ -122,10 +122,10 @@ def broadcast_buffers(model: nn.Module) -> None:
             buffer.copy_(value.view_as(buffer))
 
 
-# -- inside ----------------------------------------------------------------------------------
+# -- implementation --------------------------------------------------------------------------
 
 
-def _shard_modules(model: nn.Module | None) -> list[Any]:
+def _get_fsdp_modules(model: nn.Module | None) -> list[Any]:
     """Return the modules to which `fully_shard` was applied."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import; not imported means not sharded
     if model is None or fsdp is None:

@@ -41,14 +41,14 @@ class ProcessCollectives(Collectives):
     """Collective communication in distributed training. Creating it is a collective call.
 
     Args:
-        board: Store for the errors of ranks.
+        errors: Store of the errors of ranks.
 
     Attributes:
         world: Process group of all processes.
         is_disconnected: Whether a run has failed, after which no collective call is possible.
     """
 
-    def __init__(self, board: ErrorStore) -> None:
+    def __init__(self, errors: ErrorStore) -> None:
         import torch.distributed as dist
 
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -57,15 +57,15 @@ class ProcessCollectives(Collectives):
         # this group does not affect the group of the caller.
         self._group: ProcessGroup = dist.new_group(backend="gloo")
         self.group = None
-        self._board = board
+        self._errors = errors
         self.is_disconnected = False
         if not self.is_main:
             logging.getLogger("hookbus").setLevel(logging.ERROR)  # rank 0 logs for all ranks
-        self._compares = os.environ.get(DEBUG, "") not in ("", "0")
+        self._debug = os.environ.get(DEBUG, "") not in ("", "0")
 
     def new_group(self) -> ProcessCollectives:
         """See `Collectives`."""
-        ranks = ProcessCollectives(self._board)
+        ranks = ProcessCollectives(self._errors)
         ranks.group = ranks._group
         return ranks
 
@@ -84,9 +84,9 @@ class ProcessCollectives(Collectives):
             yield
         except BaseException as error:
             self.is_disconnected = True
-            translated = self._board.translate(error)
+            translated = self._errors.translate(error)
             # Published before the group is destroyed, which raises in the other ranks: they then find the cause.
-            self._board.publish(translated)
+            self._errors.publish(translated)
             self._destroy_group()
             if translated is not error:
                 raise translated from None
@@ -99,7 +99,7 @@ class ProcessCollectives(Collectives):
             RankError: If another rank does not continue.
         """
         try:
-            return ProcessCollectives(self._board.next_attempt())
+            return ProcessCollectives(self._errors.next_attempt())
         except RuntimeError as error:
             raise RankError(
                 f"rank {self.rank}: the previous run failed, and the other ranks did not continue: "
@@ -120,7 +120,7 @@ class ProcessCollectives(Collectives):
             raise RankError(
                 f"rank {self.rank}: the collective call {name!r} is not possible, because the run has failed."
             )
-        if self._compares:
+        if self._debug:
             # Frame 2 is the caller of the public method that called `_enter`.
             self._check_same_call(f"{operation}, {name!r}, at {_get_location(sys._getframe(2))}")
 
@@ -142,7 +142,7 @@ class ProcessCollectives(Collectives):
         try:
             yield
         except RuntimeError as error:
-            translated = self._board.translate(error)
+            translated = self._errors.translate(error)
             translated.add_note(f"during the collective call {name!r}")
             raise translated from None
 
@@ -212,7 +212,7 @@ def get_collectives(device: device | str | None = None) -> Collectives:
     return _collectives[0]
 
 
-# -- inside ------------------------------------------------------------------------------------------
+# -- implementation ----------------------------------------------------------------------------------
 
 
 def _get_location(frame: FrameType) -> str:

@@ -58,14 +58,14 @@ EXIT_TIMEOUT_SECONDS = 5.0
 
 def rank() -> int:
     """Return the rank of this process, from 0."""
-    group = _get_process_group()
-    return group.get_rank() if group is not None else int(os.environ.get("RANK", "0"))
+    dist = _get_initialized_dist()
+    return dist.get_rank() if dist is not None else int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
     """Return the number of processes."""
-    group = _get_process_group()
-    return group.get_world_size() if group is not None else int(os.environ.get("WORLD_SIZE", "1"))
+    dist = _get_initialized_dist()
+    return dist.get_world_size() if dist is not None else int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main() -> bool:
@@ -76,7 +76,7 @@ def is_main() -> bool:
 def is_distributed() -> bool:
     """Return whether this process is one of multiple processes, with or without an initialized process group."""
     # `WORLD_SIZE` alone is not sufficient: without an address there is no process group to join.
-    is_initialized = _get_process_group() is not None
+    is_initialized = _get_initialized_dist() is not None
     return world_size() > 1 and (is_initialized or all(name in os.environ for name in REQUIRED_VARIABLES))
 
 
@@ -116,9 +116,9 @@ def init_process_group(device: torch.device | str | None = None) -> Store:
         torch.accelerator.set_device_index(device)
         backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     try:
-        shared, number, size = next(rendezvous("env://"))
-        store = PrefixStore(_rendezvous_key(shared, number, size), shared)
-        dist.init_process_group(backend, store=store, rank=number, world_size=size)
+        shared, group_rank, group_size = next(rendezvous("env://"))
+        store = PrefixStore(_rendezvous_key(shared, group_rank, group_size), shared)
+        dist.init_process_group(backend, store=store, rank=group_rank, world_size=group_size)
     except (RuntimeError, ValueError) as error:
         raise RankError(
             f"rank {rank()}: cannot join the process group with the {world_size() - 1} other processes: {error}. Start "
@@ -128,7 +128,7 @@ def init_process_group(device: torch.device | str | None = None) -> Store:
     return store
 
 
-def _rendezvous_key(store: Store, number: int, size: int) -> str:
+def _rendezvous_key(store: Store, group_rank: int, group_size: int) -> str:
     """Return a store prefix that the running processes share and that no terminated process has used.
 
     torchrun keeps its store, with the addresses of terminated processes, when it restarts processes. Rank 0 therefore
@@ -136,9 +136,9 @@ def _rendezvous_key(store: Store, number: int, size: int) -> str:
     ID.
     """
     own = uuid.uuid4().hex
-    if number == 0:
+    if group_rank == 0:
         store.set(RENDEZVOUS, own)
-        for other in range(1, size):
+        for other in range(1, group_size):
             store.set(f"{own}/{store.get(f'{own}/{other}').decode()}", "")
         return own
     prefix = ""
@@ -146,7 +146,7 @@ def _rendezvous_key(store: Store, number: int, size: int) -> str:
     while not (prefix and store.check([f"{prefix}/{own}"])):
         time.sleep(0.02)
         prefix = store.get(RENDEZVOUS).decode()
-        store.set(f"{prefix}/{number}", own)
+        store.set(f"{prefix}/{group_rank}", own)
     return prefix
 
 
@@ -227,13 +227,13 @@ def _get_thread_switches() -> dict[str, str] | None:
 
 def _destroy_group() -> None:
     """Destroy the process group if one is initialized."""
-    group = _get_process_group()
-    if group is not None:
-        group.destroy_process_group()
+    dist = _get_initialized_dist()
+    if dist is not None:
+        dist.destroy_process_group()
 
 
-def _get_process_group() -> Any:
+def _get_initialized_dist() -> Any:
     """Return `torch.distributed` if a process group is initialized, otherwise None."""
-    # No import: a process group can only be initialized if the module is imported, which takes long.
+    # Not imported here, because the import is slow; without it, no process group can be initialized.
     module = sys.modules.get("torch.distributed")
     return module if module is not None and module.is_available() and module.is_initialized() else None

@@ -82,21 +82,21 @@ def sharding_of(model: nn.Module | None) -> ShardingSpec | None:
     return None if sharded is None else ShardingSpec(sharded.device_mesh, tuple(sharded.placements))  # type: ignore[attr-defined]
 
 
-def tree_map_with_path(value: Any, change: LeafFunction, path: Path = ()) -> Any:
+def tree_map_with_path(value: Any, function: LeafFunction, path: Path = ()) -> Any:
     """Return a checkpoint, or a part of one, with its leaves replaced.
 
     Args:
         value: Nested dicts, lists and tuples, which are copied.
-        change: Function that is called for every other value.
+        function: Function that is called for every other value.
         path: Path of the part within the checkpoint.
     """
     if isinstance(value, dict):
         copy = type(value)()  # keeps the type, such as OrderedDict
-        copy.update({key: tree_map_with_path(item, change, (*path, str(key))) for key, item in value.items()})
+        copy.update({key: tree_map_with_path(item, function, (*path, str(key))) for key, item in value.items()})
         return copy
     if isinstance(value, (list, tuple)):
-        return type(value)([tree_map_with_path(item, change, (*path, str(i))) for i, item in enumerate(value)])
-    return change(path, value)
+        return type(value)([tree_map_with_path(item, function, (*path, str(i))) for i, item in enumerate(value)])
+    return function(path, value)
 
 
 def to_full_tensors(value: Any) -> Any:
@@ -109,16 +109,16 @@ def to_full_tensors(value: Any) -> Any:
 def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[str, Any]:
     """Return a checkpoint whose tensors are sharded like those of a run, so that they can be copied into them.
 
-    A tensor with the name and the shape of a sharded parameter is sharded like it, also in averages and states of
-    hooks, as is optimizer state of the shape of its parameter. No communication.
+    A tensor with the name and the shape of a sharded parameter is sharded like the parameter, including tensors in
+    averages and hook states. Optimizer state of the shape of its parameter is sharded likewise. No communication.
 
     Args:
         checkpoint: Checkpoint, or a bare state dict.
         model: Model of the run; if it is not sharded, the checkpoint is returned unchanged.
         optimizer: Optimizer of the run.
     """
-    layout = sharding_of(model)
-    if layout is None:
+    sharding = sharding_of(model)
+    if sharding is None:
         return dict(checkpoint)
     shapes = _get_sharded_shapes(checkpoint, model, optimizer)
 
@@ -126,7 +126,7 @@ def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer
         # The optimizer state is keyed by the index of a parameter, everything else by its name.
         shape = shapes.get(path[:3] if path[0] == OPTIMIZER else path[-1:])
         fits = isinstance(value, Tensor) and not is_sharded(value) and value.shape == shape
-        return layout.distribute(value) if fits else value
+        return sharding.distribute(value) if fits else value
 
     return dict(tree_map_with_path(dict(checkpoint), place))
 

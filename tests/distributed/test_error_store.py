@@ -12,47 +12,47 @@ LOST = RuntimeError("gloo: connection closed by peer\nmore")
 
 
 @pytest.fixture
-def boards() -> list[ErrorStore]:
+def stores() -> list[ErrorStore]:
     store = dist.HashStore()
     return [ErrorStore(store, rank) for rank in range(3)]
 
 
-def test_other_ranks_end_with_the_first_published_error(boards: list[ErrorStore]) -> None:
-    boards[1].publish(ValueError("planted\nand more"))
-    boards[2].publish(ValueError("later"))
-    translated = boards[0].translate(LOST)
+def test_other_ranks_end_with_the_first_published_error(stores: list[ErrorStore]) -> None:
+    stores[1].publish(ValueError("planted\nand more"))
+    stores[2].publish(ValueError("later"))
+    translated = stores[0].translate(LOST)
 
     assert isinstance(translated, RankError)
     assert str(translated) == "rank 0 ends because of another rank: rank 1 failed: ValueError: planted"
     assert translated.__notes__ == ["torch: RuntimeError: gloo: connection closed by peer"]
 
 
-def test_error_caused_by_another_rank_is_not_published(boards: list[ErrorStore]) -> None:
-    boards[1].publish(RankError("rank 1 ends because of another rank"))
+def test_error_caused_by_another_rank_is_not_published(stores: list[ErrorStore]) -> None:
+    stores[1].publish(RankError("rank 1 ends because of another rank"))
 
-    assert str(boards[0].translate(LOST)) == (
+    assert str(stores[0].translate(LOST)) == (
         "rank 0 ends because of another rank: another rank exited without reporting an error, or timed out"
     )
 
 
-def test_store_of_the_next_attempt_is_empty(boards: list[ErrorStore]) -> None:
-    boards[1].publish(ValueError("planted"))
-    boards = [board.next_attempt() for board in boards]
-    assert "without reporting an error" in str(boards[0].translate(LOST))
+def test_store_of_the_next_attempt_is_empty(stores: list[ErrorStore]) -> None:
+    stores[1].publish(ValueError("planted"))
+    stores = [store.next_attempt() for store in stores]
+    assert "without reporting an error" in str(stores[0].translate(LOST))
 
-    boards[2].publish(ValueError("later"))
-    assert str(boards[0].translate(LOST)) == "rank 0 ends because of another rank: rank 2 failed: ValueError: later"
+    stores[2].publish(ValueError("later"))
+    assert str(stores[0].translate(LOST)) == "rank 0 ends because of another rank: rank 2 failed: ValueError: later"
 
 
 @pytest.mark.parametrize("error", [ValueError("gloo"), RuntimeError("out of memory"), KeyboardInterrupt()])
-def test_error_of_this_rank_is_unchanged(boards: list[ErrorStore], error: BaseException) -> None:
-    boards[1].publish(ValueError("planted"))
+def test_error_of_this_rank_is_unchanged(stores: list[ErrorStore], error: BaseException) -> None:
+    stores[1].publish(ValueError("planted"))
 
-    assert boards[0].translate(error) is error
+    assert stores[0].translate(error) is error
 
 
 def test_errors_of_other_ranks_are_unknown_without_a_store() -> None:
-    board = ErrorStore(None, 4)
-    board.publish(ValueError("planted"))
+    store = ErrorStore(None, 4)
+    store.publish(ValueError("planted"))
 
-    assert str(board.translate(LOST)).startswith("rank 4 ends because of another rank: another rank exited")
+    assert str(store.translate(LOST)).startswith("rank 4 ends because of another rank: another rank exited")
