@@ -1,1 +1,9 @@
-"""Parts of a run: work directory, services, requests, validations and teardown."""
+"""One run: its state, the requests of hooks, the setup and the teardown.
+
+`run` defines the run that hooks receive, and `run_bus` the bus that emits its events. `session` contains the context
+managers of a run, with `preconditions`, `resume`, `interrupts` and `finalize`. `clock` counts, and `point_counters` is
+the view of the clock from a point. `point_effects` lists what the run executes at a point, `emit_overloads` the types
+of `bus.emit`, and `nesting` emits the points that a custom loop omits. `requests` processes the requests of hooks, with
+`request_methods` and `request_sync`. The other modules are parts of the run: `best`, `optimizer_steps`, `services`,
+`training_data`, `validation`, `weights`, and `work_dir` with `directory_lock`.
+"""

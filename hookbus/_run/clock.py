@@ -37,7 +37,10 @@ class Clock:
         counts_seconds: Whether a schedule counts seconds, so that each iteration reads the timer.
         steps_before: Number of optimizer steps before the current or last iteration.
         seconds_before, seconds_seen: Whole seconds read by the previous and by the current or last iteration.
-        epoch_seconds_before, epoch_first_second: The same for epochs.
+        epoch_seconds_before, epoch_first_second: Whole seconds at the start of the previous and of the current or last
+            epoch.
+        batch_samples: Number of samples of the current or last micro-batch.
+        timer: Function that returns the time in seconds.
     """
 
     __slots__ = (
@@ -228,7 +231,7 @@ class Clock:
 
     @property
     def mid_iteration(self) -> bool:
-        """Whether an iteration, or a batch of a validation, was begun and has not ended."""
+        """Whether an iteration, or a batch of a validation, is in progress."""
         return self._iter_open
 
     @property
@@ -316,7 +319,7 @@ class ProgressMixin:
 
     @property
     def samples_done(self) -> int:
-        """Number of samples that were trained on."""
+        """Number of training samples processed."""
         return self.clock.samples_done
 
     @property

@@ -46,7 +46,7 @@ os.register_at_fork(after_in_child=_release_after_fork)
 
 
 def get_write_error(path: Path) -> str:
-    """Return why a directory cannot be written or created, without writing to it; "" if it can."""
+    """Return the reason why a directory cannot be written or created, without writing to it; "" if it can."""
     try:
         os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
         parent = next(ancestor for ancestor in (path, *path.absolute().parents) if ancestor.exists())
@@ -70,13 +70,13 @@ def not_writable_error(
     return WorkDirError(f"The {label} {shown} cannot be written: {reason}. Set another {setting}.")
 
 
-def acquire_lock(path: Path, *, needed: bool, label: str = "work directory", setting: str = "work_dir") -> int | None:
+def acquire_lock(path: Path, *, required: bool, label: str = "work directory", setting: str = "work_dir") -> int | None:
     """Lock a directory.
 
     Args:
         path: Directory; created if it is missing.
-        needed: Whether a lock of another process is an error.
-        label: Kind of directory, for messages.
+        required: Whether to raise if another process has locked the directory.
+        label: Description of the directory, for messages.
         setting: Setting that names the directory, for messages.
 
     Returns:
@@ -97,7 +97,7 @@ def acquire_lock(path: Path, *, needed: bool, label: str = "work directory", set
         if error.errno in LOCKED_BY_OTHERS:
             owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
-            if needed:
+            if required:
                 raise WorkDirError(
                     f"The {label} {path} is in use by an active run ({owner}). Stop that run, or set another {setting}."
                 ) from None

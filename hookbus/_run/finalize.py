@@ -24,7 +24,7 @@ EXIT_CODES: Mapping[str, int] = {
     "failed": 1,
     "aborted": 1,
     "preempted": 75,  # EX_TEMPFAIL of sysexits.h: the scheduler may start the job again
-    "interrupted": 130,  # 128 + SIGINT, as of a shell
+    "interrupted": 130,  # 128 + SIGINT, as in a shell
 }
 """Exit code of a process that executes one run, by outcome. Exit code 2 denotes an invalid configuration."""
 

@@ -21,10 +21,10 @@ SIGCHLD: int | None = getattr(signal, "SIGCHLD", None)
 
 
 class SignalHandling:
-    """The signals received so far that end a run.
+    """Handling of the signals that end a run.
 
     A signal to the process group may end DataLoader workers that do not ignore it: of an iterator that existed before
-    the run, or of a loader that is no DataLoader. Their loss is a consequence of the signal and not a failure.
+    the run, or of a loader that is not a DataLoader. Their loss is a consequence of the signal and not a failure.
 
     Args:
         run: The run.
@@ -33,7 +33,7 @@ class SignalHandling:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._requests: list[Callable[[], object]] = []
-        self._earlier: Any = None
+        self._previous: Any = None
 
     def receive(self, request: Callable[[], object]) -> None:
         """Record a signal; called by its handler.
@@ -42,14 +42,14 @@ class SignalHandling:
             request: Enqueues the requests of this signal, unless they were enqueued before.
         """
         self._requests.append(request)
-        if SIGCHLD is not None and self._earlier is None and callable(signal.getsignal(SIGCHLD)):
+        if SIGCHLD is not None and self._previous is None and callable(signal.getsignal(SIGCHLD)):
             # torch's handler raises for a lost worker at any line, such as in the middle of an optimizer step
-            self._earlier = signal.signal(SIGCHLD, self._handle_lost_worker)
+            self._previous = signal.signal(SIGCHLD, self._handle_lost_worker)
 
     def explains(self, error: Exception, *, in_loader: bool = False) -> bool:
         """Return whether an error is the consequence of a received signal, and enqueue the requests of the signal.
 
-        With multiple ranks it never is: the other ranks train on a batch that this rank cannot read.
+        Always False with multiple ranks: the other ranks train on a batch that this rank cannot read.
 
         Args:
             error: The error.
@@ -69,13 +69,13 @@ class SignalHandling:
 
     def close(self) -> None:
         """Restore the handler of SIGCHLD."""
-        earlier, self._earlier = self._earlier, None
-        if SIGCHLD is not None and earlier is not None:
-            signal.signal(SIGCHLD, earlier)
+        previous, self._previous = self._previous, None
+        if SIGCHLD is not None and previous is not None:
+            signal.signal(SIGCHLD, previous)
 
     def _handle_lost_worker(self, number: int, frame: FrameType | None) -> None:
         with suppress(RuntimeError):  # the next batch of this loader raises it again
-            self._earlier(number, frame)
+            self._previous(number, frame)
 
 
 def _is_lost_worker(error: Exception) -> bool:
@@ -90,7 +90,7 @@ def handle_lost_workers(run: Run, *, in_loader: bool = False) -> Iterator[None]:
 
     Args:
         run: The run.
-        in_loader: Whether each error inside is one of a loader.
+        in_loader: Whether every error inside the context was raised by a loader.
     """
     try:
         yield
@@ -110,14 +110,14 @@ def handle_interrupts(run: Run) -> Iterator[None]:
     Args:
         run: Run in progress inside the context.
     """
-    earlier = signal.getsignal(signal.SIGINT)
-    if not _has_boundary(run) or earlier is not signal.default_int_handler:
+    previous = signal.getsignal(signal.SIGINT)
+    if not _has_boundary(run) or previous is not signal.default_int_handler:
         yield
         return
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         # Restored at once: a second Ctrl-C raises KeyboardInterrupt.
-        signal.signal(signal.SIGINT, earlier)
+        signal.signal(signal.SIGINT, previous)
         run.interrupt()
         run.signals.receive(run.request_sync.admit_interrupt)
         with suppress(RuntimeError):  # reentrant call: the handler may interrupt a write to the same stream
@@ -127,7 +127,7 @@ def handle_interrupts(run: Run) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, earlier)
+        signal.signal(signal.SIGINT, previous)
     _apply_pending_interrupt(run)
 
 

@@ -60,7 +60,7 @@ class Nesting:
         """
         side, _, name = point.partition("_")
         if point in TRAIN_ITER:
-            self.ensure_open("train")
+            self._ensure_open("train")
             return True
         if side == "before":
             return self._before_open(name)
@@ -83,7 +83,7 @@ class Nesting:
 
     def open_training(self) -> None:
         """Open training unless it is open, for a run that starts at its limit and emits no event of training."""
-        self.ensure_open("train")
+        self._ensure_open("train")
 
     def auto_open(self, name: str, *, caller_closes: bool = False, **arguments: Any) -> None:
         """Emit `before_<name>` for the loop.
@@ -133,14 +133,14 @@ class Nesting:
         if name == "train":
             return name not in self._open
         if name in ("epoch", "train_epoch"):
-            self.ensure_open("train")
+            self._ensure_open("train")
             # A new epoch, or a second training part, implies that the previous epoch has ended.
             if name == "epoch" or self._train_epoch_done or "train_epoch" in self._open:
                 self.close("epoch")
         if name == "train_epoch":
-            self.ensure_open("epoch")
+            self._ensure_open("epoch")
         if name.endswith("_epoch") and (outer := name.removesuffix("_epoch")) in EVALUATIONS:
-            self.ensure_open(outer)
+            self._ensure_open(outer)
         return True
 
     def _before_close(self, name: str) -> bool:
@@ -157,7 +157,7 @@ class Nesting:
             raise PointError(f"after_{name}: emitted without before_{name}. Emit before_{name} first.")
         return True
 
-    def ensure_open(self, name: str) -> None:
+    def _ensure_open(self, name: str) -> None:
         if name not in self._open:
             self.auto_open(name)
 
@@ -179,7 +179,7 @@ class Nesting:
 
 
 class StopLoop(KeyboardInterrupt):
-    """Exception that leaves a custom loop which continues after the run was interrupted."""
+    """Exception that exits a custom loop which continues after the run was interrupted."""
 
 
 def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:

@@ -19,7 +19,7 @@ __all__ = ["OptimizerEvents"]
 
 
 class OptimizerEvents:
-    """Count the steps of a run's optimizer and emit the optimizer points.
+    """Step hooks that count the steps of a run's optimizer and emit the optimizer points.
 
     Args:
         run: The run.
@@ -123,7 +123,7 @@ class OptimizerEvents:
             self._pre_handle = None
 
     def _enter_step(self) -> bool:
-        """Record the start of a call of `step`. Returns whether it is the outermost one."""
+        """Record the start of a call of `step`. Return whether it is the outermost one."""
         iteration = self._run.clock.iters_done
         # A call that raised an exception never reaches `_exit_step`; entries of earlier iterations are such calls.
         self._open_steps = [started for started in self._open_steps if started == iteration]
@@ -131,7 +131,7 @@ class OptimizerEvents:
         return len(self._open_steps) == 1
 
     def _exit_step(self) -> bool:
-        """Record the end of a call of `step`. Returns whether it was the outermost one."""
+        """Record the end of a call of `step`. Return whether it was the outermost one."""
         self._open_steps.pop()
         return not self._open_steps
 
@@ -144,7 +144,7 @@ def _unwrap_optimizer(optimizer: Any) -> Any:
 
 
 def _has_nested_steps(cls: type) -> bool:
-    """Whether `step` may call the `step` of a parent class, for which torch calls the step hooks as well."""
+    """Return whether `step` may call the `step` of a parent class, for which torch calls the step hooks as well."""
     # `hookbus._run.run` imports this module, and importing it must not import torch.
     from torch.optim import Optimizer
 
@@ -153,7 +153,7 @@ def _has_nested_steps(cls: type) -> bool:
 
 
 def _is_skipped_by_scaler(optimizer: Any) -> bool:
-    """Whether this call of `step` changes no parameters, because the gradients of a fused optimizer overflowed."""
+    """Return whether this call of `step` is a no-op because the gradients of a fused optimizer overflowed."""
     # GradScaler (torch 2.x) skips `step` of other optimizers, but calls it for fused ones with `found_inf` set.
     found_inf = optimizer.__dict__.get("found_inf")
     return found_inf is not None and bool(found_inf.item())

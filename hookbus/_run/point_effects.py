@@ -1,8 +1,8 @@
 """Statements that the bus executes at a point, before and after its listeners.
 
-The tables define which points advance the clock, the defaults of arguments, after which points requests are processed,
-and what follows. The texts are statements of the generated function of a point, see
-`hookbus._events.codegen`, in which `_run`, `_clock`, `_metrics` and `_settle` are available.
+The tables define at which points the clock advances, the defaults of arguments, after which points requests are
+processed, and which statements follow. The strings are statements of the generated function of a point, see
+`hookbus._events.codegen`, in which `_run`, `_clock`, `_metrics` and `_process_requests` are available.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ DEFAULTS = {
     "optimizer": "_run.optimizer",
     "mode": "_run.mode",
     "config": "_run.plain_config()",
-    "loss": "_loss_in(outputs)",
+    "loss": "_get_loss(outputs)",
     "metrics": "_run.all_metrics()",
 }
 """Default of each argument that the caller omits, at every point that has the argument."""
@@ -71,31 +71,32 @@ def epilogue(point: str, run: Run) -> list[str]:
     If requests are synchronized across ranks, they are synchronized at every boundary, on every rank.
     """
     # Synchronization is a collective call: it must not depend on whether this rank has a request.
-    settles = [f"_settle(_run, {point!r})" if run.request_sync.active else f"if _run.pending: _settle(_run, {point!r})"]
+    call = f"_process_requests(_run, {point!r})"
+    processing = [call if run.request_sync.active else f"if _run.pending: {call}"]
     skips = ["_run.request_sync.sync_skip()"] if point in run.request_sync.skipping else []
     return [
         *skips,
         *EPILOGUE.get(point, []),
-        *(settles if point in VALIDATION_POINTS else []),
+        *(processing if point in VALIDATION_POINTS else []),
         *AFTER_REQUESTS.get(point, []),
     ]
 
 
 def default_arguments(point: Point) -> dict[str, str]:
     """Return the defaults of the arguments of a point, by name."""
-    filled = {name: text for name, text in DEFAULTS.items() if name in point.args}
+    defaults = {name: text for name, text in DEFAULTS.items() if name in point.args}
     if "outputs" not in point.args:
         # The default loss is taken from the outputs.
-        filled.pop("loss", None)
+        defaults.pop("loss", None)
     if point.name in RESULT_POINTS:
-        filled["metrics"] = f"_run.validations.get_results({RESULT_POINTS[point.name]!r})"
-    return filled
+        defaults["metrics"] = f"_run.validations.get_results({RESULT_POINTS[point.name]!r})"
+    return defaults
 
 
 def namespace(run: Run) -> dict[str, Any]:
     """Return the globals of the statements."""
-    return {"_run": run, "_metrics": run.metrics, "_settle": process_requests, "_loss_in": _loss_in}
+    return {"_run": run, "_metrics": run.metrics, "_process_requests": process_requests, "_get_loss": _get_loss}
 
 
-def _loss_in(outputs: Any) -> Any:
+def _get_loss(outputs: Any) -> Any:
     return outputs.get("loss") if isinstance(outputs, dict) else None

@@ -113,7 +113,7 @@ class RequestMixin:
 
     def request_interrupt(self) -> None:
         """Enqueue the stop request of Ctrl-C."""
-        self._enqueue(RequestKind.STOP, "", by="Ctrl-C", outcome="interrupted")
+        self._enqueue(RequestKind.STOP, "", requested_by="Ctrl-C", outcome="interrupted")
 
     def request_stop_epoch(self, reason: str = "") -> None:
         """Request the end of this epoch, which counts as complete.
@@ -188,9 +188,9 @@ class RequestMixin:
         """End the epoch. Called when requests are processed."""
         self.training_data.leaving_epoch = True
 
-    def _enqueue(self, kind: RequestKind, reason: str, *, by: str | None = None, **details: Any) -> None:
+    def _enqueue(self, kind: RequestKind, reason: str, *, requested_by: str | None = None, **details: Any) -> None:
         """Add a request to the queue, or drop it with a warning if the run has failed."""
-        request = self._make_request(kind, reason, by or self._requester(), details)
+        request = self._make_request(kind, reason, requested_by or self._requester(), details)
         self.request_sync.check_request(request.requested_by)
         if self.exception is not None:
             self.warn_dropped(request)
@@ -198,10 +198,10 @@ class RequestMixin:
         self.queue.add(request)
         self.pending = True
 
-    def _make_request(self, kind: RequestKind, reason: str, by: str, details: Mapping[str, Any]) -> Request:
+    def _make_request(self, kind: RequestKind, reason: str, requested_by: str, details: Mapping[str, Any]) -> Request:
         """Return a request with the current counts of the clock."""
         clock = self.clock
-        return Request(kind, by, reason, clock.epoch, clock.iter, clock.steps_done, details)
+        return Request(kind, requested_by, reason, clock.epoch, clock.iter, clock.steps_done, details)
 
     def warn_dropped(self, request: Request) -> None:
         """Log a warning for a request that is not processed because the run has failed."""

@@ -137,7 +137,7 @@ class RequestSync:
         skip = torch.tensor(int(run.should_skip_iter))
         run.should_skip_iter = bool(run.ranks.all_reduce("skip the iteration", skip, "max"))
 
-    # -- inside ------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------
 
     def _can_skip(self, point: str) -> bool:
         """Return whether a listener of a point may request to skip the iteration."""
@@ -147,8 +147,8 @@ class RequestSync:
     def _is_due(self) -> bool:
         """Return whether ranks synchronize after this iteration.
 
-        They do every N iterations, and if a listener that can make requests was due by schedule. The result depends on
-        the clock and on schedules only, which are equal on all ranks.
+        Ranks synchronize every N iterations, and if a listener that can make requests was due by schedule. The result
+        depends on the clock and on schedules only, which are equal on all ranks.
         """
         clock = self._run.clock
         if clock.iters_done % self.every == 0 or clock.limit_reached:
@@ -180,18 +180,18 @@ class RequestSync:
                 f"The ranks have reached different points: {'; '.join(points)}. Make the training loaders of all ranks "
                 "yield the same number of batches, and emit the same events on every rank."
             )
-        united: list[Request] = []
-        for rank, requests in enumerate(gathered):
-            for request in requests.requests:
+        merged: list[Request] = []
+        for rank, entry in enumerate(gathered):
+            for request in entry.requests:
                 is_of_all = all(request in other.requests for other in gathered)
-                # The reason of a request of single ranks states the rank; one of all ranks is added once.
+                # A request of all ranks is added once; the reason of any other request names its rank.
                 marked = request if is_of_all else replace(request, reason=f"{request.reason} on rank {rank}".lstrip())
-                united += [] if is_of_all and request in united else [marked]
-        run.queue.waiting = [_replace_saver(request, run.bus.pm.get_plugin) for request in united]
+                merged += [] if is_of_all and request in merged else [marked]
+        run.queue.waiting = [_replace_saver(request, run.bus.pm.get_plugin) for request in merged]
 
 
 def sync_run_identity(run: Run) -> None:
-    """Broadcast ID and seed of the run from rank 0, and check that all ranks have the same hooks.
+    """Broadcast the ID and the seed of the run from rank 0, and check that all ranks have the same hooks.
 
     Raises:
         RankError: If the hooks differ. The message contains the first difference.
@@ -206,7 +206,7 @@ def sync_run_identity(run: Run) -> None:
 
 
 def _may_request(plugin: object) -> bool:
-    """Return whether a hook may make requests; one that is not derived from `Hook` may."""
+    """Return whether a hook may make requests; plugins that are not derived from `Hook` may."""
     return bool(getattr(plugin, "makes_requests", True)) and not getattr(plugin, "observer", False)
 
 
@@ -223,7 +223,7 @@ def _digest(requests: _RankRequests) -> int:
 
 
 def _describe_hook(name: str, hook: object) -> str:
-    """Return a text of a hook that is equal on all ranks for equal hooks and settings."""
+    """Return a description of a hook, equal on all ranks for equal hooks and settings."""
     text = f"{name}: {type(hook).__name__} of {package_label(hook)}"
     if not isinstance(hook, Hook):
         return text
@@ -246,7 +246,8 @@ def _difference_message(rank: int, own: list[str], other_rank: int, other: list[
     both = sorted([f"  rank {rank}: {pair[0]}", f"  rank {other_rank}: {pair[1]}"])
     return "\n".join(
         [
-            f"The hooks of the ranks differ at position {number}. Register the same hooks in one order on every rank:",
+            f"The hooks of the ranks differ at position {number}. "
+            "Register the same hooks in the same order on every rank:",
             *both,
         ]
     )

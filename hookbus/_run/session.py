@@ -19,7 +19,8 @@ from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, acquire, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
-from hookbus.distributed.process_collectives import Collectives, get_collectives
+from hookbus.distributed.collectives import Collectives
+from hookbus.distributed.process_collectives import get_collectives
 from hookbus.distributed.unwrap import unwrap_ddp
 from hookbus.errors import ConfigError, RequestError
 
@@ -72,7 +73,7 @@ def run_context(
         counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
         resume: "never", "auto" (the newest checkpoint in the work directory, if any), or the path of a checkpoint.
         overwrite: Whether to remove a run that exists in the work directory.
-        fresh: Whether to start from zero after a previous run of this bus; default: continue that run.
+        fresh: Whether to start from scratch after a previous run of this bus; default: continue that run.
 
     Yields:
         The run.
@@ -116,12 +117,12 @@ def run_context(
         counts_steps=counts_steps,
         auto_nesting=True,
         ranks=ranks,
-        continues=None if fresh or bus.current.outcome == "running" else bus.current,
+        previous=None if fresh or bus.current.outcome == "running" else bus.current,
     )
     run.train_loader, run.val_loader = train_loader, val_loader
     run.clock.epoch_length = length
     with run_scope(run, resume), handle_interrupts(run):
-        # `StopLoop` leaves a loop that does not check `run.should_stop` after Ctrl-C: no failure of the run.
+        # `StopLoop` exits a loop that does not check `run.should_stop` after Ctrl-C: this is not a failure of the run.
         with suppress(StopLoop), handle_lost_workers(run):
             yield run
         run.nesting.close_all()
@@ -215,7 +216,7 @@ def validate_resume(resume: object) -> str | Path:
 def acquire_work_dir(
     work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Collectives
 ) -> WorkDir | None:
-    """Claim the work directory of a run on rank 0, for all ranks.
+    """Acquire the work directory of a run on rank 0, for all ranks.
 
     Args:
         work_dir: Directory for the files of the run; None for a run without files.
@@ -240,7 +241,7 @@ def acquire_work_dir(
     return ranks.call_on_main("the work directory", take)
 
 
-# -- inside ----------------------------------------------------------------------------------
+# -- implementation --------------------------------------------------------------------------
 
 
 def _as_evaluator(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:

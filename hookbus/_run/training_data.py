@@ -26,24 +26,24 @@ class TrainingData:
 
     Attributes:
         leaving_epoch: Whether the epoch is to end after this iteration, as if its loader had ended.
-        part: Shard of the training data that this rank reads; None for all of it.
+        shard: Shard of the training data that this rank reads; None for all of it.
     """
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
         self._resumable: ResumableLoader | None = None
         self._source: object = None
-        self._preparations: list[DatasetHook] = []
+        self._dataset_hooks: list[DatasetHook] = []
         self._state = dict(state)
         self._to_skip = self._get_epoch_progress()
         self.leaving_epoch = False
-        self.part: TrainShard | None = None
+        self.shard: TrainShard | None = None
 
-    def register_dataset_hook(self, prepare: DatasetHook) -> None:
+    def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
 
         Args:
-            prepare: `prepare(dataset, epoch, iteration)`, with indices from 0; called before the samples of each
+            hook: `hook(dataset, epoch, iteration)`, with indices from 0; called before the samples of each
                 iteration are read. It must depend on these arguments only, since every worker process has its own copy
                 of the dataset. It must be picklable if workers are spawned.
 
@@ -55,7 +55,7 @@ class TrainingData:
                 "training_data.register_dataset_hook: the training data is already being read. Register the function "
                 "at before_run or before_train."
             )
-        self._preparations.append(prepare)
+        self._dataset_hooks.append(hook)
 
     def require_managed_loader(self, hook: str) -> None:
         """Check, during an iteration, that the training data is read through `run.batches`.
@@ -184,7 +184,7 @@ class TrainingData:
             RankError: If the numbers differ.
         """
         ranks, length = self._run.ranks, self._run.clock.epoch_length
-        lengths = ranks.all_gather("batches per epoch", length) if self.part is not None else [length]
+        lengths = ranks.all_gather("batches per epoch", length) if self.shard is not None else [length]
         if len(set(lengths)) > 1:
             raise RankError(
                 f"The training loaders of the ranks must have the same number of batches, got "
@@ -195,11 +195,11 @@ class TrainingData:
         """Log that the loader is not sharded automatically."""
         from hookbus.data.loaders import is_shardable
 
-        if self.part is not None and not is_shardable(loader):
+        if self.shard is not None and not is_shardable(loader):
             self._run.logger.info(
                 "The training loader cannot be sharded automatically, so each of the %s processes reads it unchanged. "
-                "Make it yield different samples on each rank.",
-                self.part.world_size,
+                "Make the loader yield different samples on each rank.",
+                self.shard.world_size,
             )
 
     def _get_epoch_progress(self) -> int:
@@ -224,7 +224,7 @@ class TrainingData:
         if self._resumable is None or self._source is not loader:
             from hookbus.data.resumable_loader import make_resumable
 
-            self._resumable = make_resumable(loader, self._run.seed, self._preparations, self.part)
+            self._resumable = make_resumable(loader, self._run.seed, self._dataset_hooks, self.shard)
             self._source = loader
             self._warn_unsharded(loader)
             self._resumable.load_state_dict(self._state)

@@ -42,7 +42,7 @@ class Weights:
     """Access to the weights of the model of a run.
 
     Args:
-        model: Function that returns the model; None if the run has none.
+        model: Function that returns the model, or None if the run has no model.
 
     Attributes:
         exchanged: Whether training has ended and the model no longer contains the weights at its end.
@@ -52,7 +52,7 @@ class Weights:
         self._model = model  # a function, because a later run of the bus may replace the model
         self._provider: AverageProvider | None = None
         self._readers: list[Callable[[], object]] = []
-        self._put_back: Callable[[], bool] | None = None
+        self._restore: Callable[[], bool] | None = None
         self.exchanged = False
 
     def provide(self, provider: AverageProvider | None) -> None:
@@ -92,7 +92,7 @@ class Weights:
         """Register another thread that may read the weights between optimizer steps. There may be multiple.
 
         Args:
-            wait: Function that blocks until the thread does not read; called before weights are exchanged.
+            wait: Function that blocks until the thread is not reading; called before weights are exchanged.
 
         Returns:
             A function that unregisters the thread.
@@ -146,12 +146,12 @@ class Weights:
         Raises:
             HookError: If another hook has registered a function.
         """
-        if restore is not None and self._put_back not in (None, restore):
+        if restore is not None and self._restore not in (None, restore):
             raise HookError(
-                "Two hooks would restore weights at the end of training, and only one can. If both are early stopping, "
-                "set `restore_best_weights: false` for one of them."
+                "run.weights.restore_at_end: two hooks would restore weights at the end of training, and only one can. "
+                "If both are early stopping, set `restore_best_weights: false` for one of them."
             )
-        self._put_back, self.exchanged = restore, False
+        self._restore, self.exchanged = restore, False
 
     def finish(self) -> bool:
         """Exchange the weights if a hook has registered it. Called after training, when the last checkpoint is saved.
@@ -159,5 +159,5 @@ class Weights:
         Returns:
             Whether the weights were exchanged.
         """
-        self.exchanged = self._put_back is not None and self._put_back()
+        self.exchanged = self._restore is not None and self._restore()
         return self.exchanged

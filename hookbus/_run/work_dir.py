@@ -28,7 +28,7 @@ from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_tempora
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
-__all__ = ["STATUS", "WorkDir", "acquire", "parse_resume", "preview", "read_status"]
+__all__ = ["CHECKPOINT", "STATUS", "WorkDir", "acquire", "lock_directory", "parse_resume", "preview", "read_status"]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
@@ -40,13 +40,12 @@ OUTPUTS = ".made"
 
 DIRECTORIES = ("checkpoints", "logs", "visualization")
 
-
 MAX_LOCKED_NEW_DIRECTORIES = 16
 """Number of newly created siblings that may turn out to be locked before the search for a free one fails."""
 
 
 class WorkDir:
-    """Work directory of a run. Only the process that has claimed it has the lock; other ranks store the path.
+    """Work directory of a run. Only the process that acquired it owns the lock; other ranks store the path.
 
     Attributes:
         path: Path of the directory.
@@ -230,7 +229,7 @@ def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked:
     Raises:
         WorkDirError: If the directory cannot be written, or an active run has locked it.
     """
-    lock = None if locked else acquire_lock(directory, needed=True, label="directory", setting="out_dir")
+    lock = None if locked else acquire_lock(directory, required=True, label="directory", setting="out_dir")
     if lock is not None:
         warn_if_unsupported(lock, directory)
     remove_temporary_files(directory, run)
@@ -280,7 +279,7 @@ def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, int]:
     locked_new = 0
     for target in _candidates(path):
         is_new = not os.path.lexists(target)
-        lock = acquire_lock(target, needed=any_run)
+        lock = acquire_lock(target, required=any_run)
         # Checked with the lock: a run that starts at the same time may have written its status in the meantime.
         if lock is not None and (any_run or not (target / STATUS).exists()):
             warn_if_unsupported(lock, target)
@@ -288,12 +287,12 @@ def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, int]:
         if lock is not None:
             release_lock(lock)
         elif is_new:
-            # Another process may lock a new directory first, but not time after time.
+            # Another process may lock a new directory first, but not repeatedly.
             locked_new += 1
             if locked_new == MAX_LOCKED_NEW_DIRECTORIES:
                 reason = f"the file system reports {locked_new} new directories as locked by other processes"
                 raise not_lockable_error(path, reason, "work directory", "work_dir")
-    raise AssertionError  # the candidates do not end
+    raise AssertionError  # there are infinitely many candidates
 
 
 def _remove_run(path: Path, run: str) -> list[Path]:

@@ -158,7 +158,7 @@ MISMATCHES = '''
 
 def test_mismatch_between_ranks_raises_an_error_instead_of_blocking(launch: Launch) -> None:
     reports = launch(MISMATCHES).reports
-    mismatch = "The hooks of the ranks differ at position {}. Register the same hooks in one order on every rank:"
+    mismatch = "The hooks of the ranks differ at position {}. Register the same hooks in the same order on every rank:"
 
     assert reports[0] == reports[1]
     assert reports[0] == {
