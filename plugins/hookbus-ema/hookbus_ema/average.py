@@ -107,7 +107,7 @@ class ExponentialMovingAverage:
 
     # -- updating --------------------------------------------------------------------------------
 
-    def momentum_at(self, step: int) -> float:
+    def get_momentum(self, step: int) -> float:
         """Return the weight of the old average in the update after an optimizer step, from 1."""
         return min(self.momentum, (1 + step) / (self.warm_up + step))
 
@@ -128,7 +128,7 @@ class ExponentialMovingAverage:
             )
         self.wait()
         self.steps = self.steps + 1 if step is None else step
-        alpha = 1 - self.momentum_at(self.steps)
+        alpha = 1 - self.get_momentum(self.steps)
         with torch.no_grad():
             for average, buffer in self._copied_pairs:
                 average.copy_(buffer)

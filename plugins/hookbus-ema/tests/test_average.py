@@ -71,7 +71,7 @@ class TestArithmetic:
         model = one_weight().double()
         average = ExponentialMovingAverage(model, 0.9999, warm_up=10)
 
-        assert [average.momentum_at(step) for step in (1, 2, 3, 4)] == [2 / 11, 1 / 4, 4 / 13, 5 / 14]
+        assert [average.get_momentum(step) for step in (1, 2, 3, 4)] == [2 / 11, 1 / 4, 4 / 13, 5 / 14]
         averages = track(average, model, [1, 2, 3, 4])
         assert averages == pytest.approx([9 / 11, 75 / 44, 372 / 143, 3504 / 1001], rel=1e-14)
         assert average.momentum == 0.9999
@@ -79,10 +79,10 @@ class TestArithmetic:
     def test_default_warm_up_ends_at_the_step_of_the_formula(self) -> None:
         average = ExponentialMovingAverage(one_weight())
 
-        assert average.momentum_at(1) == 2 / 101
-        assert average.momentum_at(989_899) < 0.9999
-        assert average.momentum_at(989_900) == 0.9999
-        assert average.momentum_at(10**9) == 0.9999
+        assert average.get_momentum(1) == 2 / 101
+        assert average.get_momentum(989_899) < 0.9999
+        assert average.get_momentum(989_900) == 0.9999
+        assert average.get_momentum(10**9) == 0.9999
 
     def test_momentum_is_constant_without_warm_up(self) -> None:
         model = one_weight()
