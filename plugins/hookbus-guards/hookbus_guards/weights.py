@@ -33,5 +33,5 @@ def _select_floating(tensors: Iterable[Tensor]) -> list[Tensor]:
 def _to_local(tensor: Tensor) -> Tensor:
     # Collective operations of a DTensor would hang if only some ranks check their weights.
     local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    # float8 types have no comparison operations.
+    # `isfinite` is not implemented for float8 types (torch 2.13).
     return local if local.element_size() > 1 else local.to(torch.float32)

@@ -37,7 +37,7 @@ class VGG(Head):
     pass
 
 
-class TestClassesOf:
+class TestGetClasses:
     @pytest.mark.parametrize(
         "attributes",
         [
@@ -55,7 +55,7 @@ class TestClassesOf:
         assert get_classes(Data(**attributes)) is None
 
 
-class TestDeclaring:
+class TestDatasetsWithClasses:
     def test_innermost_dataset_overrides_classes_of_its_wrappers(self) -> None:
         inner, other = Data(classes=["x"]), Data(classes=["y"])
 
@@ -72,7 +72,7 @@ class TestDeclaring:
         assert datasets_with_classes([torch.ones(2)]) == []
 
 
-class TestHeads:
+class TestFindHeads:
     def test_heads_are_modules_with_an_integer_class_count(self) -> None:
         model = nn.ModuleDict({"box": Head(6), "flag": Head(True), "text": Head("6"), "none": Head(None)})
 

@@ -10,7 +10,7 @@ from hookbus_guards.terms import check_finite, extract_loss_terms, format_terms
 INF, NAN = math.inf, math.nan
 
 
-class TestLossTerms:
+class TestExtractLossTerms:
     def test_terms_are_values_named_loss_with_the_total_first(self) -> None:
         outputs = {"loss_cls": 1.0, "accuracy": NAN, "loss": 3.0, "boxLoss": torch.tensor(2.0), "logits": torch.ones(2)}
 
