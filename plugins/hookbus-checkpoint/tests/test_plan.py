@@ -113,7 +113,7 @@ def test_pinned_file_does_not_count(tmp_path: Path) -> None:
     assert plan.counted == ("iter_30.pth",)
 
 
-def test_file_is_behind_if_it_is_outdated_or_missing(tmp_path: Path) -> None:
+def test_file_is_stale_if_it_is_older_than_the_latest_or_missing(tmp_path: Path) -> None:
     directory = CheckpointDirectory(tmp_path)
     assert directory.is_stale("last.pth")
     save(directory, "epoch_1.pth", [], "last.pth")

@@ -173,7 +173,7 @@ def trained(tmp_path: Path, train: Any, val: Any = None) -> Run:
     return trainer.fit()
 
 
-def test_a_worker_lost_to_the_signal_ends_the_run_at_the_last_iteration(tmp_path: Path) -> None:
+def test_worker_lost_to_the_signal_ends_the_run_at_the_last_iteration(tmp_path: Path) -> None:
     run = trained(tmp_path, Lost(signal.SIGTERM))
 
     assert (run.outcome, run.iters_done, run.epochs_done) == ("preempted", 2, 0)
@@ -181,7 +181,7 @@ def test_a_worker_lost_to_the_signal_ends_the_run_at_the_last_iteration(tmp_path
     assert read_status(tmp_path)["exit_code"] == 75
 
 
-def test_a_worker_of_a_validation_lost_to_the_signal_ends_the_run(tmp_path: Path) -> None:
+def test_worker_of_a_validation_lost_to_the_signal_ends_the_run(tmp_path: Path) -> None:
     batches = [(torch.ones(2, 1), torch.zeros(2, 1))] * 3
     run = trained(tmp_path, batches, Lost(signal.SIGTERM))
 
@@ -189,7 +189,7 @@ def test_a_worker_of_a_validation_lost_to_the_signal_ends_the_run(tmp_path: Path
     assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 3
 
 
-def test_a_worker_lost_to_ctrl_c_ends_the_run_with_a_last_checkpoint(tmp_path: Path) -> None:
+def test_worker_lost_to_ctrl_c_ends_the_run_with_a_last_checkpoint(tmp_path: Path) -> None:
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -201,12 +201,12 @@ def test_a_worker_lost_to_ctrl_c_ends_the_run_with_a_last_checkpoint(tmp_path: P
     assert read_status(tmp_path)["exit_code"] == 130
 
 
-def test_a_worker_lost_without_a_signal_is_a_failure(tmp_path: Path) -> None:
+def test_worker_lost_without_a_signal_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="exited unexpectedly"):
         trained(tmp_path, Lost(None))
 
 
-def test_a_custom_loop_that_reads_its_own_loader_is_left_after_the_last_iteration(tmp_path: Path) -> None:
+def test_custom_loop_that_reads_its_own_loader_is_left_after_the_last_iteration(tmp_path: Path) -> None:
     model = torch.nn.Linear(1, 1)
     bus = HookBus([CheckpointHook(save_best=False), PreemptionHook()])
     with bus.run(model=model, epochs=2, work_dir=tmp_path) as run:
@@ -248,7 +248,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("kind", ["map", "stream"])
-def test_a_signal_to_the_process_group_leaves_the_workers_running(tmp_path: Path, kind: str) -> None:
+def test_signal_to_the_process_group_leaves_the_workers_running(tmp_path: Path, kind: str) -> None:
     (tmp_path / "script.py").write_text(GROUP)
     command = [sys.executable, "script.py", kind]
     done = subprocess.run(

@@ -56,8 +56,8 @@ def expect_rename(name: str, *, replaces: bool) -> list[str]:
     return [*sidecar, f"replace .tmp {name}", "fsync dir", *(sidecar if replaces else [])]
 
 
-def trace_operations(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]:
-    """Record operations on files of a folder; consecutive writes are one operation."""
+def trace_operations(monkeypatch: pytest.MonkeyPatch, directory: Path) -> list[str]:
+    """Record operations on files of a directory; consecutive writes are one operation."""
     trace: list[str] = []
 
     def resolve(path: Any) -> Path:
@@ -65,10 +65,10 @@ def trace_operations(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]
 
     def name(path: Any) -> str:
         resolved = resolve(path)
-        return "dir" if resolved == folder else ".tmp" if resolved.name.startswith(".tmp-") else resolved.name
+        return "dir" if resolved == directory else ".tmp" if resolved.name.startswith(".tmp-") else resolved.name
 
     def record(operation: str, *paths: Any) -> None:
-        if all(folder in (resolved := resolve(path), resolved.parent) for path in paths):
+        if all(directory in (resolved := resolve(path), resolved.parent) for path in paths):
             trace.append(" ".join([operation, *map(name, paths)]))
 
     def wrap(operation: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +84,7 @@ def trace_operations(monkeypatch: pytest.MonkeyPatch, folder: Path) -> list[str]
 
     def open_traced(path: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         file = real_open(path, mode, *args, **kwargs)
-        if "w" not in mode or Path(path).parent != folder:
+        if "w" not in mode or Path(path).parent != directory:
             return file
         record("open", path)
         return TracedFile(file, lambda: trace.append("write .tmp") if trace[-1] != "write .tmp" else None)

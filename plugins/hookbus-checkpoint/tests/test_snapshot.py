@@ -26,7 +26,7 @@ def serialize(value: Any) -> bytes:
 
 def shared_memory() -> dict[str, Any]:
     weight = torch.arange(12.0).reshape(3, 4)
-    return {"whole": weight, "row": weight[1], "column": weight[:, 2], "turned": weight.T, "again": weight}
+    return {"whole": weight, "row": weight[1], "column": weight[:, 2], "transposed": weight.T, "alias": weight}
 
 
 def shared_objects() -> dict[str, Any]:
@@ -109,13 +109,13 @@ class TestDeferred:
     def test_tensor_with_memory_of_a_copied_tensor_is_not_deferred(self) -> None:
         weight, buffer = torch.ones(2), torch.ones(2)
         snapshot = Snapshot()
-        copy = snapshot.take({"deep": {"weight": weight}, "buffer": buffer, "again": weight[:1]}, deferred=[weight])
+        copy = snapshot.take({"deep": {"weight": weight}, "buffer": buffer, "alias": weight[:1]}, deferred=[weight])
         weight.fill_(2)
         buffer.fill_(2)
         snapshot.finish()
 
-        assert copy["deep"]["weight"].tolist() == [1, 1]  # "again" is not deferred and shares the memory
-        assert copy["again"].tolist() == [1]
+        assert copy["deep"]["weight"].tolist() == [1, 1]  # "alias" is not deferred and shares the memory
+        assert copy["alias"].tolist() == [1]
         assert copy["buffer"].tolist() == [1, 1]
 
     def test_deferred_copy_results_in_a_byte_identical_file(self) -> None:
@@ -177,11 +177,11 @@ def test_copy_of_a_sharded_tensor_is_sharded() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         weight = distribute_tensor(torch.arange(6.0).reshape(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
-        copy = Snapshot().take({"weight": weight, "again": weight})
+        copy = Snapshot().take({"weight": weight, "alias": weight})
         weight.add_(1)
 
         assert (copy["weight"].device_mesh, copy["weight"].placements) == (weight.device_mesh, weight.placements)
         assert copy["weight"].full_tensor().tolist() == [[0, 1], [2, 3], [4, 5]]
-        assert copy["again"] is copy["weight"]
+        assert copy["alias"] is copy["weight"]
     finally:
         dist.destroy_process_group()

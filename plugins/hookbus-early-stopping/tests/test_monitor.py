@@ -39,7 +39,7 @@ def test_monitor_warns_once_about_a_missing_metric() -> None:
     assert monitor.is_missing
 
 
-def test_metric_is_no_longer_missed_once_a_validation_provides_it() -> None:
+def test_metric_is_not_missing_once_a_validation_provides_it() -> None:
     monitor = Monitor("f1", "max", strict=False)
     with pytest.warns(HookWarning):
         monitor.get_score(RESULTS)

@@ -48,14 +48,14 @@ def test_to_number_converts_any_single_number(value: Any, number: float) -> None
 
 
 @pytest.mark.parametrize("value", ["0.5", None, [1.0], 1 + 2j, torch.zeros(2), np.zeros(2), torch.zeros(0)])
-def test_scalars_omit_and_report_a_non_number(value: Any) -> None:
+def test_scalar_fields_omit_and_report_a_non_number(value: Any) -> None:
     fields, problems = to_scalar_fields({"good": 1.0, "bad": value})
 
     assert fields == {"values": {"good": 1.0}}
     assert problems == [f"'bad' must be a single number, got {type(value).__name__}"]
 
 
-def test_scalars_convert_nonfinite_values_to_null() -> None:
+def test_scalar_fields_convert_nonfinite_values_to_null() -> None:
     fields, problems = to_scalar_fields({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0}, {"a": 2})
 
     assert fields == {
@@ -67,7 +67,7 @@ def test_scalars_convert_nonfinite_values_to_null() -> None:
 
 
 @given(st.dictionaries(st.text(), st.floats() | st.integers() | st.booleans()))
-def test_scalars_are_strict_json(values: dict[str, float]) -> None:
+def test_scalar_fields_are_strict_json(values: dict[str, float]) -> None:
     fields, _ = to_scalar_fields(values)
 
     parsed = parse_strict_json(json.dumps(fields, allow_nan=False))
@@ -77,7 +77,7 @@ def test_scalars_are_strict_json(values: dict[str, float]) -> None:
     assert set(parsed.get("nonfinite", {})) == {name for name, value in values.items() if not math.isfinite(value)}
 
 
-def test_scalars_convert_names_and_report_numbers_out_of_range() -> None:
+def test_scalar_fields_convert_names_and_report_numbers_out_of_range() -> None:
     fields, problems = to_scalar_fields({0: 0.5, "a": 1, "big": 10**400})
 
     assert fields == {"values": {"0": 0.5, "a": 1}}
@@ -102,7 +102,7 @@ def test_to_json_converts_a_configuration_to_strict_json() -> None:
     }
 
 
-def test_order_of_rows_is_by_kind_and_then_by_name() -> None:
+def test_sort_key_of_rows_is_by_kind_and_then_by_name() -> None:
     rows = [{"kind": kind, "values": {name: 1}} for kind in KINDS[:-1] for name in "ab"]
     rows += [{"kind": "text", "tag": tag} for tag in "ab"]
 

@@ -55,7 +55,7 @@ def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
         ({"after_epoch": False}, 0),
     ],
 )
-def test_the_cache_is_released_in_every_mode_where_that_is_wanted(
+def test_cache_is_released_in_each_mode_if_configured(
     released: list[int], settings: dict[str, Any], times: int
 ) -> None:
     train(EmptyCacheHook(settings))
@@ -63,7 +63,7 @@ def test_the_cache_is_released_in_every_mode_where_that_is_wanted(
     assert len(released) == times
 
 
-def test_without_an_accelerator_nothing_is_done(released: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_is_a_no_op_without_an_accelerator(released: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     train(EmptyCacheHook())
 

@@ -39,7 +39,7 @@ class TestSplitBatch:
         assert [to_lists(part) for part in split_batch(batch, [2, 3])] == parts
 
 
-class TestSize:
+class TestGetBatchSize:
     def test_size_is_the_length_of_the_first_tensor_that_is_no_scalar(self) -> None:
         assert get_batch_size((torch.tensor(1.0), {"x": NUMBERS})) == 5
         assert get_batch_size("text") == 0
