@@ -1,6 +1,6 @@
 """Training time blocked by a checkpoint of model and Adam state, compared with torch.save and a copy of the bytes.
 
-python -m benchmarks.bench_checkpoint [--megabytes 399] [--rounds 7]
+Run `python -m benchmarks.bench_checkpoint [--megabytes 399] [--rounds 7]`.
 
 A save is measured in a separate run, from the processing of the request to the return to the loop. With `overlap` the
 wait before the next optimizer step is measured as well, after a simulated forward and backward pass of `--iteration`
@@ -112,7 +112,7 @@ def seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-class ByDistributedCheckpoint:
+class DistributedCheckpointSave:
     """`torch.distributed.checkpoint.async_save`: measures the time until it returns, then waits for completion."""
 
     def __init__(self, directory: Path) -> None:
@@ -130,35 +130,35 @@ class ByDistributedCheckpoint:
 
 
 def measure(training: Training, directory: Path, rounds: int, iteration: float) -> dict[str, list[float]]:
-    """Measure the candidates in turns and return seconds per round. The first round is discarded.
+    """Measure the candidates in turn and return seconds per round. The first round is discarded.
 
     After each candidate the file system is synced.
     """
     results: dict[str, list[float]] = {}
     targets = [torch.empty_like(tensor) for tensor in training.tensors()]
-    distributed = ByDistributedCheckpoint(directory / "dcp")
+    distributed = DistributedCheckpointSave(directory / "dcp")
     with ExitStack() as stack:
         savers = {
             name: stack.enter_context(saving(training, mode, directory / name, iteration))
             for name, mode in MODES.items()
         }
 
-        def note(name: str, value: float) -> None:
+        def add(name: str, value: float) -> None:
             results.setdefault(name, []).append(value)
             os.sync()
 
         for _ in range(rounds + 1):
-            note("copy", seconds(lambda: copy_into(targets, training.tensors())))
-            note("torch.save", seconds(lambda: torch.save(training.checkpoint(), directory / "plain.pth")))
-            note(
+            add("copy", seconds(lambda: copy_into(targets, training.tensors())))
+            add("torch.save", seconds(lambda: torch.save(training.checkpoint(), directory / "plain.pth")))
+            add(
                 "torch.save, fsync, rename",
                 seconds(lambda: save_durably(training.checkpoint(), directory / "safe.pth")),
             )
-            note("dcp.async_save", distributed(training.checkpoint()))
+            add("dcp.async_save", distributed(training.checkpoint()))
             for name, saves in savers.items():
                 saved, waited = saves.once()
-                note(f"hookbus {name}", saved)
-                note(f"hookbus {name}, before the update", waited)
+                add(f"hookbus {name}", saved)
+                add(f"hookbus {name}, before the update", waited)
     return {name: values[1:] for name, values in results.items()}
 
 

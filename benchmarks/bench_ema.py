@@ -84,7 +84,7 @@ def mmengine(model: nn.Module) -> Callable[[], Any]:
 CANDIDATES: Mapping[str, Callable[[nn.Module], Callable[[], Any]]] = {
     "one copy": copy,
     "hookbus": ours,
-    "foreach, lists kept": prebuilt_lists,
+    "foreach, prebuilt lists": prebuilt_lists,
     "AveragedModel, multi_avg_fn": lambda model: averaged_model(model, multi_avg_fn=get_ema_multi_avg_fn(MOMENTUM)),
     "AveragedModel, avg_fn": lambda model: averaged_model(model, avg_fn=get_ema_avg_fn(MOMENTUM)),
     "ema-pytorch": ema_pytorch,
@@ -150,19 +150,21 @@ def iterations(rounds: int) -> dict[str, float]:
         Ratios to an iteration without an average by variant.
     """
     model = layers(*SIZES["25 M in 144"])
-    ways = {
+    variants = {
         "no average": Iteration(model, None),
         "no average, again": Iteration(model, None),
         "in line": Iteration(model, ExponentialMovingAverage(model, MOMENTUM)),
         "overlapped": Iteration(model, AsyncMovingAverage(model, MOMENTUM)),
     }
-    for way in ways.values():
-        way()
-    results = measure_interleaved({"nothing": lambda: None, **ways}, calls=1, rounds=rounds)
+    for iteration in variants.values():
+        iteration()
+    results = measure_interleaved({"nothing": lambda: None, **variants}, calls=1, rounds=rounds)
     rows, figures = [], {}
-    for name, way in ways.items():
+    for name, iteration in variants.items():
         nanoseconds, ratio = compare_to_floor(results, name, "no average", "nothing")
-        rows.append([name, f"{nanoseconds / 1e6:.1f}", f"{ratio:.3f}", f"{statistics.median(way.blocked) * 1e3:.2f}"])
+        rows.append(
+            [name, f"{nanoseconds / 1e6:.1f}", f"{ratio:.3f}", f"{statistics.median(iteration.blocked) * 1e3:.2f}"]
+        )
         figures[name] = round(ratio, 4)
     print_table("One training iteration, 25 M", ["", "ms", "ratio to no average", "blocked, ms"], rows)
     return figures

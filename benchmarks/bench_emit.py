@@ -1,6 +1,6 @@
 """Cost of one event, compared with hand-written calls (the lower bound) and pluggy.
 
-python -m benchmarks.bench_emit [--rounds 60]
+Run `python -m benchmarks.bench_emit [--rounds 40]`.
 """
 
 from __future__ import annotations

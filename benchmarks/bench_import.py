@@ -1,6 +1,6 @@
-"""Startup cost of complete processes, in turns, compared with an idle Python and one that imports torch.
+"""Startup cost of complete processes, interleaved, compared with an idle Python and one that imports torch.
 
-python -m benchmarks.bench_import [--rounds 7]
+Run `python -m benchmarks.bench_import [--rounds 7]`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def milliseconds(arguments: list[str], path: str | None) -> float:
 
 
 def measure(rounds: int, with_plugins: str) -> dict[str, list[float]]:
-    """Measure the processes in turns and return milliseconds per round. The first round fills the disk cache."""
+    """Measure the processes in turn and return milliseconds per round. The first round fills the disk cache."""
     hooks = ["-m", "hookbus", "hooks"]
     candidates: dict[str, tuple[list[str], str | None]] = {
         PYTHON: (["-c", "pass"], None),
@@ -79,7 +79,7 @@ def main() -> None:
         target = f"{TARGETS[name]:.1f}" if name in TARGETS else ""
         rows.append([name, f"{statistics.median(values):.0f}", f"{to_python:.1f}", target, f"{to_torch:.3f}"])
         figures[name] = {"of python": round(to_python, 3), "of torch": round(to_torch, 4)}
-    print_table("Whole processes", ["", "ms", "of python", "target", "of import torch"], rows)
+    print_table("Complete processes", ["", "ms", "of python", "target", "of import torch"], rows)
     report("import", **figures)
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.bench_logging [--iterations 20000] [--rounds 5]
 
 A custom loop emits the points of an iteration without any work. Measured is the difference to the same loop without a
-backend: processor time of the training thread, which does not depend on other load; wall-clock time in the loop,
+backend: CPU time of the training thread, which does not depend on other load; wall-clock time in the loop,
 including the writer thread; and wall-clock time until the run has ended and everything is written. Backends are
 measured if installed.
 """
@@ -25,7 +25,7 @@ import torch
 from benchmarks.measure import print_table, report
 from hookbus import Hook, HookBus
 
-BACK_ENDS = {
+BACKENDS = {
     "jsonl": "hookbus_logger:JsonlHook",
     "tensorboard": "hookbus_tensorboard:TensorBoardHook",
     "mlflow": "hookbus_mlflow:MLflowHook",
@@ -36,14 +36,14 @@ INTERVALS = (1, 50)
 
 
 def make_hook(name: str, interval: int) -> Hook:
-    module, _, cls = BACK_ENDS[name].partition(":")
+    module, _, cls = BACKENDS[name].partition(":")
     hook: Hook = getattr(importlib.import_module(module), cls)(interval=interval, **SETTINGS.get(name, {}))
     return hook
 
 
 def candidates() -> dict[str, tuple[str, int] | None]:
     installed: dict[str, tuple[str, int] | None] = {"nothing": None}
-    for name in BACK_ENDS:
+    for name in BACKENDS:
         with suppress(ImportError):
             make_hook(name, 1)
             installed |= {f"{name}, interval {interval}": (name, interval) for interval in INTERVALS}
@@ -51,7 +51,7 @@ def candidates() -> dict[str, tuple[str, int] | None]:
 
 
 def loop(hooks: list[Hook], iterations: int) -> tuple[float, float, float]:
-    """Return microseconds per iteration: processor time in the loop, wall-clock time in the loop, and until the end."""
+    """Return microseconds per iteration: CPU time in the loop, wall-clock time in the loop, and until the end."""
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     outputs = {"loss": torch.tensor(0.5)}
@@ -89,7 +89,7 @@ def main() -> None:
         own, inside, whole = (statistics.median(measurement) for measurement in zip(*added, strict=True))
         rows.append([name, f"{own:.1f}", f"{inside:.1f}", f"{whole:.1f}"])
         figures[name] = round(own, 2)
-    print_table("Added to an iteration, microseconds", ["", "processor", "in the loop", "with the end"], rows)
+    print_table("Added to an iteration, microseconds", ["", "CPU", "in the loop", "until the end"], rows)
     report("logging", **figures)
 
 

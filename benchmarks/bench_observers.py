@@ -129,7 +129,7 @@ def main() -> None:
     logging.getLogger("hookbus").setLevel(logging.ERROR)
     added = measure_added(parser.parse_args().rounds, measure_iteration)
     rows = [[hook, state, f"{us:.1f}", f"{us / STEP:.4f}"] for (hook, state), us in added.items()]
-    print_table("One iteration, watched", ["observer", "state", "added us", "of a 1 ms step"], rows)
+    print_table("One iteration with an observer", ["observer", "state", "added us", "of a 1 ms step"], rows)
     images = {name: min(measure_record(settings) for _ in range(3)) for name, settings in IMAGES.items()}
     print_table("A record of images", ["content", "ms"], [[name, f"{ms:.1f}"] for name, ms in images.items()])
     report("images", **{name: round(ms, 1) for name, ms in images.items()})

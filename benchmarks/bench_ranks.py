@@ -1,7 +1,7 @@
 """Cost of synchronizing requests across ranks: a tiny MLP, two gloo processes on one machine.
 
 The same DistributedDataParallel loop is hand-written, trained by a Trainer whose hooks make no requests, and by one
-with a hook that may make requests, with `agree_every` 1 and 10; in turns, block by block. The hand-written loop is
+with a hook that may make requests, with `agree_every` 1 and 10; interleaved, block by block. The hand-written loop is
 measured twice, which shows the noise of the measurement.
 """
 
@@ -44,7 +44,7 @@ def make_model() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
-class Timed:
+class TimedLoader:
     """Loader that repeats the batches of a block and measures the duration of each block."""
 
     def __init__(self, blocks: int) -> None:
@@ -63,37 +63,37 @@ class Timed:
             self.seconds.append((time.perf_counter() - start) / BATCHES)
 
 
-def hand_written(timed: Timed) -> None:
+def hand_written(loader: TimedLoader) -> None:
     model, optimizer = make_model()
     wrapper = DistributedDataParallel(model)
-    for inputs, targets in timed:
+    for inputs, targets in loader:
         optimizer.zero_grad()
         functional.cross_entropy(wrapper(inputs), targets).backward()
         optimizer.step()
 
 
-def with_trainer(timed: Timed, hook: Hook, **options: Any) -> None:
+def with_trainer(loader: TimedLoader, hook: Hook, **options: Any) -> None:
     settings: dict[str, Any] = {"epochs": 1, "default_hooks": False, "device": "cpu", "work_dir": None, **options}
-    Trainer(*make_model(), functional.cross_entropy, timed, hooks=[hook], **settings).fit()
+    Trainer(*make_model(), functional.cross_entropy, loader, hooks=[hook], **settings).fit()
 
 
 def measure(blocks: int) -> None:
     """Measure in one rank of the process group."""
     torch.set_num_threads(1)
     ranks = get_collectives()
-    ways: dict[str, Any] = {
+    variants: dict[str, Any] = {
         "hand-written loop": hand_written,
         "hand-written loop, again": hand_written,
-        "Trainer, no requests": lambda timed: with_trainer(timed, NonRequestingHook()),
-        "Trainer, agree_every: 10": lambda timed: with_trainer(timed, RequestingHook(), agree_every=10),
-        "Trainer, agree_every: 1": lambda timed: with_trainer(timed, RequestingHook()),
+        "Trainer, no requests": lambda loader: with_trainer(loader, NonRequestingHook()),
+        "Trainer, agree_every: 10": lambda loader: with_trainer(loader, RequestingHook(), agree_every=10),
+        "Trainer, agree_every: 1": lambda loader: with_trainer(loader, RequestingHook()),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(blocks):
-        for name, way in ways.items():
-            timed = Timed(2)  # the first block warms up
-            way(timed)
-            seconds[name].append(timed.seconds[-1])
+        for name, train in variants.items():
+            loader = TimedLoader(2)  # the first block warms up
+            train(loader)
+            seconds[name].append(loader.seconds[-1])
     if ranks.is_main:
         show(seconds, ranks.world_size)
 

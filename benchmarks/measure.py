@@ -15,7 +15,7 @@ __all__ = ["compare_to_floor", "measure_interleaved", "nothing", "print_table", 
 def measure_interleaved(
     candidates: Mapping[str, Callable[[], Any]], *, calls: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Measure candidates in turns and return the nanoseconds per call of each round.
+    """Measure candidates in turn and return the nanoseconds per call of each round.
 
     Args:
         candidates: Functions to measure, by name. Include an empty function to measure the overhead.
@@ -33,10 +33,10 @@ def measure_interleaved(
     try:
         for _ in range(rounds):
             for name, call in candidates.items():
-                began = time.perf_counter_ns()
+                start = time.perf_counter_ns()
                 for _ in numbers:
                     call()
-                results[name].append((time.perf_counter_ns() - began) / calls)
+                results[name].append((time.perf_counter_ns() - start) / calls)
     finally:
         gc.enable()
     return results

@@ -68,20 +68,20 @@ class Blocks(DataLoader[Any]):
 
     def bare(self) -> float:
         """Run the bare loop and return the seconds per iteration."""
-        began = time.perf_counter()
+        start = time.perf_counter()
         for batch in self.batches:
             self.bare_optimizer.zero_grad()
             compute_loss(self.bare_model, batch).backward()
             self.bare_optimizer.step()
-        return (time.perf_counter() - began) / len(self.batches)
+        return (time.perf_counter() - start) / len(self.batches)
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         for block in range(self.blocks):
             bare = self.bare()
-            began = time.perf_counter()
+            start = time.perf_counter()
             yield from self.batches
             if block:
-                self.pairs.append(((time.perf_counter() - began) / len(self.batches), bare))
+                self.pairs.append(((time.perf_counter() - start) / len(self.batches), bare))
 
 
 def floor(count: int) -> Callable[[], None]:
@@ -163,10 +163,10 @@ def compare(name: str, event: Event, loops: Mapping[str, Loop], *, shares_enviro
     parser.add_argument("--rounds", type=int, default=100)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
-    events, ways = {name: event}, {f"{name}, {way}": loop for way, loop in loops.items()}
+    events, variants = {name: event}, {f"{name}, {configuration}": loop for configuration, loop in loops.items()}
     if shares_environment:
         from benchmarks.peers import ours
 
-        events, ways = {OURS: ours.event, **events}, {OURS: ours.loop, **ways}
-    by_event, by_loop = compare_events(events, rounds), compare_loops(ways, max(1, rounds // 20))
+        events, variants = {OURS: ours.event, **events}, {OURS: ours.loop, **variants}
+    by_event, by_loop = compare_events(events, rounds), compare_loops(variants, max(1, rounds // 20))
     report(f"peer {name}", torch=torch.__version__, events=by_event, iteration=by_loop)
