@@ -71,7 +71,7 @@ class TestLookup:
 
     def test_unknown_name_lists_the_available_hooks(self, loaded: dict[str, str]) -> None:
         assert " Available: BrokenHook, GreetHook, " in loaded["nothing_like_it"]
-        assert "pip install" in loaded["nothing_like_it"]
+        assert "Install the package" in loaded["nothing_like_it"]
 
     def test_full_name_requires_the_right_package(self, loaded: dict[str, str]) -> None:
         assert loaded["killing-hooks/greet"].startswith("PluginNotFoundError: ")

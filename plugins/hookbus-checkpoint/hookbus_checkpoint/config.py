@@ -69,7 +69,7 @@ class CheckpointConfig(HookConfig):
         default=None, description="Also save after a duration such as `30min`: seconds, `s`, `min` or `h`."
     )
     keep_every: int | None = Field(
-        default=None, ge=1, description="Never remove periodic checkpoints whose number is a multiple of this one."
+        default=None, ge=1, description="Never remove periodic checkpoints whose number is a multiple of this value."
     )
     async_save: bool | Literal["overlap"] = Field(
         default=False, description="Write on another thread (true); also copy the weights there (`overlap`)."

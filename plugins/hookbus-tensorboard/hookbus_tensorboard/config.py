@@ -16,7 +16,7 @@ class TensorBoardConfig(WriterConfig):
 
     log_dir: Path | None = Field(
         default=None,
-        description="Directory of the event files; default a directory below the log directory of the run.",
+        description="Directory of the event files. Default: a directory below the log directory of the run.",
     )
     log_graph: bool = Field(default=False, description="Trace the model with the first batch and log its graph.")
     log_images: bool = Field(

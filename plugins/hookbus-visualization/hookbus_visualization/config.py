@@ -51,7 +51,7 @@ class ImageConfig(HookConfig):
     )
     parse: ParseFunction | None = Field(
         default=None,
-        description="Function of (batch, outputs), or its dotted path, that returns a mapping with any of inputs, "
+        description="Function of (batch, outputs), or its import string, that returns a mapping with any of inputs, "
         "images, targets and predictions, one value per sample. Default: the values under the usual keys.",
     )
     mean: tuple[float, ...] | None = Field(

@@ -18,11 +18,11 @@ class WandbConfig(WriterConfig):
     instance_key: ClassVar[str] = "instance"
 
     instance: str | None = Field(
-        default=None, description="Instance name of the hook; default the name of the entry point."
+        default=None, description="Instance name of the hook. Default: the name of the entry point."
     )
-    name: str | None = Field(default=None, description="Name of the W&B run; default the name of the work directory.")
+    name: str | None = Field(default=None, description="Name of the W&B run. Default: the name of the work directory.")
     project: str | None = Field(
-        default=None, description="Project of the W&B run; default the setting of W&B, such as WANDB_PROJECT."
+        default=None, description="Project of the W&B run. Default: the setting of W&B, such as WANDB_PROJECT."
     )
     config: dict[str, Any] | None = Field(
         default=None, description="Values that are added to the configuration of the run and take precedence."
@@ -32,12 +32,12 @@ class WandbConfig(WriterConfig):
         default=False, description="Upload the Python files below the current directory as an artifact."
     )
     mode: Literal["online", "offline", "disabled"] | None = Field(
-        default=None, description="Mode of the W&B run; default WANDB_MODE, or else online."
+        default=None, description="Mode of the W&B run. Default: WANDB_MODE, or else online."
     )
     id: str | None = Field(
         default=None,
         pattern=r"^[\w-]{1,64}$",
-        description="ID of the W&B run; default a generated ID, which the work directory stores.",
+        description="ID of the W&B run. Default: a generated ID, which the work directory stores.",
     )
     resume: Literal["allow", "must", "never"] = Field(
         default="allow",
