@@ -85,8 +85,8 @@ class ProfilerHook(Hook):
 
     def _build_report(self, window: ProfilingWindow, run: Run) -> Report | None:
         """Build the report; None if no iteration was profiled. Synchronizes with the device."""
-        window.split.finish()
-        times, device = window.split.times, _get_device(run)
+        window.breakdown.finish()
+        times, device = window.breakdown.times, _get_device(run)
         if not times.iterations:
             return None
         times.hooks.pop(self.name, None)  # the profiler's own overhead ends with the profiling

@@ -37,7 +37,7 @@ class ProfilingWindow(Hook):
 
     Attributes:
         iterations: Number of completed iterations.
-        split: Time breakdown of the iterations.
+        breakdown: Time breakdown of the iterations.
         flops: Floating-point operations of one iteration; None if not counted.
     """
 
@@ -57,7 +57,7 @@ class ProfilingWindow(Hook):
         super().__init__(name=name)
         self.iterations = 0
         self.flops: int | None = None
-        self.split = TimeBreakdown(get_clock(device))
+        self.breakdown = TimeBreakdown(get_clock(device))
         self._plan, self._length, self._options, self._deliver = plan, length, options, deliver
         # Not the first iteration if possible: compiled functions run eagerly while counting, so compilation would move
         # to the next iteration, which is measured.
@@ -82,7 +82,7 @@ class ProfilingWindow(Hook):
         run.bus.register(self)
         self._exit.callback(run.bus.unregister, self)
         self._begin_cycle()
-        self.split.set_target(self._current_times)
+        self.breakdown.set_target(self._current_times)
 
     def close(self) -> None:
         """Stop measuring, unregister the hook and deliver the recorded iterations; a no-op if closed."""
@@ -96,34 +96,34 @@ class ProfilingWindow(Hook):
 
     def before_train_epoch(self) -> None:
         """Mark the start of data loading."""
-        self.split.mark("before_train_epoch", self._spent.total)
+        self.breakdown.mark("before_train_epoch", self._spent.total)
 
     def before_train_iter(self) -> None:
         """Mark the end of data loading; start counting FLOPs if due."""
-        self.split.mark("before_train_iter", self._spent.total)
+        self.breakdown.mark("before_train_iter", self._spent.total)
         if self.iterations == self._flops_iteration and self._flop_counter is None:
             self._flop_counter = FlopCounter()
 
     def after_forward(self) -> None:
         """Mark the end of the forward pass."""
-        self.split.mark("after_forward", self._spent.total)
+        self.breakdown.mark("after_forward", self._spent.total)
 
     def after_backward(self) -> None:
         """Mark the end of the backward pass."""
-        self.split.mark("after_backward", self._spent.total)
+        self.breakdown.mark("after_backward", self._spent.total)
 
     def before_optimizer_step(self) -> None:
         """Mark the start of the optimizer step."""
-        self.split.mark("before_optimizer_step", self._spent.total)
+        self.breakdown.mark("before_optimizer_step", self._spent.total)
 
     def after_optimizer_step(self) -> None:
         """Mark the end of the optimizer step."""
-        self.split.mark("after_optimizer_step", self._spent.total)
+        self.breakdown.mark("after_optimizer_step", self._spent.total)
 
     def after_train_iter(self) -> None:
         """Mark the end of the iteration; start or stop a cycle if due."""
-        self.split.mark("after_train_iter", self._spent.total)
-        self.split.end_iteration(self._spent)
+        self.breakdown.mark("after_train_iter", self._spent.total)
+        self.breakdown.end_iteration(self._spent)
         self.iterations += 1
         if self.iterations == self._length:
             self.close()
@@ -132,14 +132,14 @@ class ProfilingWindow(Hook):
 
     def before_val(self) -> None:
         """Exclude the validation from the measurement."""
-        self.split.mark("before_val", self._spent.total)
+        self.breakdown.mark("before_val", self._spent.total)
         self._before_val = dict(self._spent)
 
     def after_val(self) -> None:
         """Resume the measurement; discard the time that hooks spent in the validation."""
         self._spent.clear()
         self._spent.update(self._before_val)
-        self.split.mark("after_val", self._spent.total)
+        self.breakdown.mark("after_val", self._spent.total)
 
     def after_run(self) -> None:
         """Stop measuring."""
@@ -151,8 +151,8 @@ class ProfilingWindow(Hook):
     def _current_times(self) -> Times:
         """Times to which the current iteration is added."""
         if self._cycle is not None:
-            return self.split.traced
-        return self.split.atypical if self._is_atypical else self.split.plain
+            return self.breakdown.traced
+        return self.breakdown.atypical if self._is_atypical else self.breakdown.plain
 
     def _switch_cycle(self) -> None:
         """Start or stop a cycle; the time this takes is excluded from the measurement."""
@@ -164,8 +164,8 @@ class ProfilingWindow(Hook):
             # Also after an error, on a full disk for example: later iterations are measured correctly.
             self._begin_cycle()
             self._is_atypical = was_traced or self.iterations == self._flops_iteration
-            self.split.set_target(self._current_times)
-            self.split.mark(RESUMED, self._spent.total)
+            self.breakdown.set_target(self._current_times)
+            self.breakdown.mark(RESUMED, self._spent.total)
 
     def _stop_counting(self) -> None:
         counter, self._flop_counter = self._flop_counter, None

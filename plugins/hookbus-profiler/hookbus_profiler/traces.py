@@ -57,7 +57,7 @@ class TraceWriter:
         try:
             write(temporary)
             size = temporary.stat().st_size
-            self._is_full = self._get_total_size(but=path) + size > self._max_bytes
+            self._is_full = self._get_total_size(exclude=path) + size > self._max_bytes
             if self._is_full:
                 return (
                     f"{path.name}: the files would exceed their limit of {self._max_bytes / 1e6:.3g} MB, as this one "
@@ -69,9 +69,9 @@ class TraceWriter:
             temporary.unlink(missing_ok=True)
         return None
 
-    def _get_total_size(self, *, but: Path) -> int:
+    def _get_total_size(self, *, exclude: Path) -> int:
         """Return the total size of the existing files in bytes, except the one to be replaced."""
-        return sum(path.stat().st_size for path in self._directory.glob(f"{self._owner}-*") if path != but)
+        return sum(path.stat().st_size for path in self._directory.glob(f"{self._owner}-*") if path != exclude)
 
 
 def format_operators(profiler: profile) -> str:

@@ -41,27 +41,27 @@ def profile(hooks=(), *, batches=8, **options):
         assert not is_profiling()
         assert list(bus.hooks.values()) == [hook, *hooks]
         assert bus.table.wrap is None
-    hook.window.split.finish()
+    hook.window.breakdown.finish()
     return hook
 
 
 class TestIterations:
     def test_first_iteration_is_not_plain(self):
-        assert profile(batches=8).window.split.plain.iterations == 7
+        assert profile(batches=8).window.breakdown.plain.iterations == 7
 
     def test_window_closes_after_its_length(self):
         window = profile(batches=8, length=5).window
-        assert (window.iterations, window.split.plain.iterations) == (5, 4)
+        assert (window.iterations, window.breakdown.plain.iterations) == (5, 4)
 
     def test_traced_iterations_and_the_next_one_are_not_plain(self):
         # Iteration 0 is the first one, 1 to 3 are traced, 4 follows a trace, 5 to 7 are plain.
         hook = profile(batches=8, plan=Plan(wait=1, warmup=1, active=2))
-        split = hook.window.split
-        assert (split.traced.iterations, split.plain.iterations, hook.delivered) == (3, 3, [(1, 2)])
+        breakdown = hook.window.breakdown
+        assert (breakdown.traced.iterations, breakdown.plain.iterations, hook.delivered) == (3, 3, [(1, 2)])
 
     def test_iterations_are_traced_from_the_first_one_without_wait_and_warmup(self):
-        split = profile(batches=4, plan=Plan(wait=0, warmup=0, active=2, repeat=0)).window.split
-        assert (split.traced.iterations, split.plain.iterations) == (4, 0)
+        breakdown = profile(batches=4, plan=Plan(wait=0, warmup=0, active=2, repeat=0)).window.breakdown
+        assert (breakdown.traced.iterations, breakdown.plain.iterations) == (4, 0)
 
     def test_measurement_continues_after_a_failed_delivery(self):
         def fail(cycle, number):
@@ -72,13 +72,13 @@ class TestIterations:
         ):
             window = profile(batches=8, plan=Plan(wait=1, warmup=0, active=1, repeat=2), deliver=fail).window
         # Iteration 0 is the first one, 1 and 3 are traced, 2 and 4 follow a trace.
-        assert (window.split.traced.iterations, window.split.plain.iterations) == (2, 3)
+        assert (window.breakdown.traced.iterations, window.breakdown.plain.iterations) == (2, 3)
 
     def test_delivery_of_a_trace_is_not_measured(self):
         plan = Plan(wait=0, warmup=0, active=1, repeat=0)
-        split = profile(batches=4, plan=plan, deliver=lambda cycle, number: time.sleep(0.3)).window.split
-        assert split.traced.iterations == 4
-        assert split.traced.seconds < 0.3
+        breakdown = profile(batches=4, plan=plan, deliver=lambda cycle, number: time.sleep(0.3)).window.breakdown
+        assert breakdown.traced.iterations == 4
+        assert breakdown.traced.seconds < 0.3
 
 
 class TestHooks:
@@ -98,14 +98,14 @@ class TestHooks:
         hook = OpenWindow()
         bus = HookBus([hook, SleepInValidation(), Sleep()])
         fake_training(bus=bus, epochs=1, batches=8, scores=lambda epoch: {"loss": 1.0})
-        hook.window.split.finish()
-        times = hook.window.split.plain
+        hook.window.breakdown.finish()
+        times = hook.window.breakdown.plain
 
         assert "sleep_in_validation" not in times.hooks
         assert 0.014 <= times.hooks["sleep"] <= times.seconds
 
     def test_time_of_hooks_excludes_the_window(self):
-        assert "window" not in profile().window.split.plain.hooks
+        assert "window" not in profile().window.breakdown.plain.hooks
 
 
 class TestClose:
@@ -179,9 +179,9 @@ class TestDevice:
 
         assert CountSynchronizations.waits == 0
         assert device.waits > 0
-        parts = hook.window.split.plain.parts
+        parts = hook.window.breakdown.plain.parts
         # Each interval takes ten milliseconds; `optimizer` consists of two intervals.
-        assert hook.window.split.plain.iterations == 49
+        assert hook.window.breakdown.plain.iterations == 49
         assert {part: round(seconds / 0.49, 6) for part, seconds in parts.items()} == {
             "data": 1, "forward": 1, "backward": 1, "optimizer": 2, "other": 1,
         }  # fmt: skip

@@ -34,19 +34,19 @@ class Loop:
 
     def __init__(self):
         self.clock = ManualClock()
-        self.split = TimeBreakdown(self.clock)
-        self.split.set_target(self.split.plain)
+        self.breakdown = TimeBreakdown(self.clock)
+        self.breakdown.set_target(self.breakdown.plain)
         self.spent = {}
 
     def mark(self, point, seconds=0, **hooks):
         for name, duration in hooks.items():
             self.spent[name, "point"] = self.spent.get((name, "point"), 0) + int(duration * SECOND)
         self.clock.now += seconds
-        self.split.mark(point, sum(self.spent.values()))
+        self.breakdown.mark(point, sum(self.spent.values()))
 
     def end_iteration(self, seconds=0, **hooks):
         self.mark("after_train_iter", seconds, **hooks)
-        self.split.end_iteration(self.spent)
+        self.breakdown.end_iteration(self.spent)
 
     def iteration(self):
         """Mark one iteration: one second of data loading and one second of work."""
@@ -55,8 +55,8 @@ class Loop:
 
     @property
     def times(self):
-        self.split.finish()
-        return self.split.plain
+        self.breakdown.finish()
+        return self.breakdown.plain
 
 
 @pytest.fixture
@@ -124,13 +124,17 @@ def test_time_of_hooks_is_limited_to_the_interval_of_the_device(loop):
 
 
 def test_time_of_hooks_is_added_to_the_group_of_its_iteration(loop):
-    split = loop.split
-    for into, hooks in ((split.atypical, {"logger": 3}), (split.plain, {"ema": 1}), (split.traced, {"logger": 2})):
-        split.set_target(into)
+    breakdown = loop.breakdown
+    for into, hooks in (
+        (breakdown.atypical, {"logger": 3}),
+        (breakdown.plain, {"ema": 1}),
+        (breakdown.traced, {"logger": 2}),
+    ):
+        breakdown.set_target(into)
         loop.mark("before_train_iter", 5, **hooks)
         loop.end_iteration(4)
-    split.finish()
-    assert (dict(split.plain.hooks), dict(split.traced.hooks)) == ({"ema": 1}, {"logger": 2})
+    breakdown.finish()
+    assert (dict(breakdown.plain.hooks), dict(breakdown.traced.hooks)) == ({"ema": 1}, {"logger": 2})
 
 
 def test_time_of_hooks_after_the_last_iteration_is_excluded(loop):
@@ -143,53 +147,53 @@ def test_time_of_hooks_after_the_last_iteration_is_excluded(loop):
 
 
 def test_atypical_iterations_are_summed_separately(loop):
-    split = loop.split
-    for into in (split.atypical, split.traced, split.atypical, split.traced):
-        split.set_target(into)
+    breakdown = loop.breakdown
+    for into in (breakdown.atypical, breakdown.traced, breakdown.atypical, breakdown.traced):
+        breakdown.set_target(into)
         loop.iteration()
-    loop.split.finish()
-    assert split.plain.iterations == 0
-    assert split.times is split.traced
-    assert (split.traced.iterations, dict(split.traced.parts)) == (2, {"data": 2, "step": 2})
+    loop.breakdown.finish()
+    assert breakdown.plain.iterations == 0
+    assert breakdown.times is breakdown.traced
+    assert (breakdown.traced.iterations, dict(breakdown.traced.parts)) == (2, {"data": 2, "step": 2})
 
 
 def test_times_are_those_of_atypical_iterations_if_there_are_no_others(loop):
-    loop.split.set_target(loop.split.atypical)
+    loop.breakdown.set_target(loop.breakdown.atypical)
     loop.iteration()
-    loop.split.finish()
-    assert loop.split.times is loop.split.atypical
-    assert loop.split.atypical.iterations == 1
+    loop.breakdown.finish()
+    assert loop.breakdown.times is loop.breakdown.atypical
+    assert loop.breakdown.atypical.iterations == 1
 
 
 def test_times_are_those_of_plain_iterations_if_any(loop):
-    loop.split.set_target(loop.split.traced)
+    loop.breakdown.set_target(loop.breakdown.traced)
     loop.iteration()
-    loop.split.set_target(loop.split.plain)
+    loop.breakdown.set_target(loop.breakdown.plain)
     loop.iteration()
-    loop.split.finish()
-    assert loop.split.times is loop.split.plain
-    assert loop.split.traced.iterations == loop.split.plain.iterations == 1
+    loop.breakdown.finish()
+    assert loop.breakdown.times is loop.breakdown.plain
+    assert loop.breakdown.traced.iterations == loop.breakdown.plain.iterations == 1
 
 
 class TestLaggingDevice:
-    def test_split_does_not_wait_for_the_device_before_the_end(self, loop):
+    def test_breakdown_does_not_wait_for_the_device_before_the_end(self, loop):
         loop.clock.reached = False
         for _ in range(2 * GROUP_ITERATIONS + 1):
             loop.iteration()
-        assert (loop.split.plain.iterations, loop.clock.waits) == (0, 0)
+        assert (loop.breakdown.plain.iterations, loop.clock.waits) == (0, 0)
         assert loop.times.iterations == 2 * GROUP_ITERATIONS + 1
         assert loop.clock.waits > 0
 
-    def test_split_sums_up_iterations_when_the_device_has_reached_them(self, loop):
+    def test_breakdown_sums_up_iterations_when_the_device_has_reached_them(self, loop):
         loop.clock.reached = False
         for _ in range(GROUP_ITERATIONS):
             loop.iteration()
         loop.clock.reached = True
         for _ in range(GROUP_ITERATIONS):
             loop.iteration()
-        assert (loop.split.plain.iterations, loop.clock.waits) == (2 * GROUP_ITERATIONS, 0)
+        assert (loop.breakdown.plain.iterations, loop.clock.waits) == (2 * GROUP_ITERATIONS, 0)
 
-    def test_split_discards_the_oldest_iterations_of_a_lagging_device(self, loop):
+    def test_breakdown_discards_the_oldest_iterations_of_a_lagging_device(self, loop):
         loop.clock.reached = False
         for _ in range((MAX_PENDING_GROUPS + 2) * GROUP_ITERATIONS):
             loop.iteration()
