@@ -161,9 +161,11 @@ class PipelineSwitchConfig(HookConfig):
     def _validate_required(self) -> Self:
         if (self.switch_epoch is None) == (self.switch_iter is None):
             number = "neither" if self.switch_epoch is None else "both"
-            raise ValueError(f"switch_epoch: set either switch_epoch or switch_iter, got {number}.")
+            raise ValueError(
+                f"switch_epoch: requires either switch_epoch or switch_iter, got {number}. Set one of them."
+            )
         if self.switch_pipeline is None:
-            raise ValueError("switch_pipeline: required, but missing.")
+            raise ValueError("switch_pipeline: required, but missing. Set a callable, package.module:name, or a list.")
         return self
 
 

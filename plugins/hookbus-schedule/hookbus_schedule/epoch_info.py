@@ -22,13 +22,13 @@ class SetEpochInfoHook(Hook):
         """Check that the model has a method `set_epoch`.
 
         Raises:
-            HookError: If it has none.
+            HookError: If the model has no such method.
         """
         model = None if run.model is None else unwrap_model(run.model)
         if not callable(getattr(model, "set_epoch", None)):
             raise HookError(
-                f"requires a model with a method set_epoch(epoch), but {type(model).__name__} has no method "
-                "set_epoch(epoch). Add the method, or remove the hook."
+                f"requires a model with a method set_epoch(epoch), got {type(model).__name__}. Add the method, or "
+                "remove the hook."
             )
 
     def before_train_epoch(self, epoch: int, model: nn.Module) -> None:

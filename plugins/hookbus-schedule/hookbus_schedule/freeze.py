@@ -58,7 +58,7 @@ class FreezeHook(Hook):
             self._norm_layers = _find_norm_layers(model, self.config.modules)
 
     def before_train_iter(self, run: Run) -> None:
-        """Unfreeze the modules if it is time; otherwise keep frozen normalization layers in evaluation mode."""
+        """Unfreeze the modules when the limit is reached; keep frozen normalization layers in evaluation mode."""
         if self._frozen and self._is_unfrozen_at(run.epoch, run.iter):
             self._unfreeze()
             numbers = run.clock.current("epoch"), run.clock.current("iter")

@@ -38,9 +38,9 @@ class YOLOXModeSwitchHook(Hook):
         Raises:
             ConfigError: If the start of the final phase is unknown, or the dataset has no `update_skip_type_keys`.
         """
-        border = self._get_milestone(run)
-        if run.train_loader is not None and border != Milestone():
-            switch = SkipTypes(border, self.config.skip_type_keys)
+        milestone = self._get_milestone(run)
+        if run.train_loader is not None and milestone != Milestone():
+            switch = SkipTypes(milestone, self.config.skip_type_keys)
             switch.find_attributes(run.train_loader)
             warn_shared_dataset(run, self.name, switch)
 

@@ -18,17 +18,17 @@ class MomentumSchedule:
 
     Args:
         optimizer: Optimizer whose groups have `momentum`, or `betas`, of which the first is scheduled.
-        make: Factory that returns a scheduler for the proxy optimizer.
+        factory: Function that returns a scheduler for the proxy optimizer.
 
     Raises:
         ValueError: If a group has neither `momentum` nor `betas`.
     """
 
-    def __init__(self, optimizer: Any, make: Callable[[torch.optim.Optimizer], Any]) -> None:
+    def __init__(self, optimizer: Any, factory: Callable[[torch.optim.Optimizer], Any]) -> None:
         self._optimizer = optimizer  # not its groups, which Optimizer.load_state_dict replaces
         momenta = [_get_momentum(group) for group in optimizer.param_groups]
         self._proxy = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": value} for value in momenta])
-        self._scheduler = make(self._proxy)
+        self._scheduler = factory(self._proxy)
         # Without gradients this is a no-op. It prevents the warning of torch that the scheduler is stepped before the
         # optimizer.
         self._proxy.step()
@@ -38,7 +38,7 @@ class MomentumSchedule:
         """Step the scheduler and set the momenta of the optimizer.
 
         Args:
-            *arguments: Arguments of the `step` of the scheduler.
+            *arguments: Arguments of `step()` of the scheduler.
         """
         self._add_groups()
         self._scheduler.step(*arguments)
@@ -52,8 +52,8 @@ class MomentumSchedule:
         """Restore the state returned by `state_dict()`. The state of the optimizer must be restored before."""
         self._add_groups()
         self._scheduler.load_state_dict(state)
-        for stand_in, group in zip(self._proxy.param_groups, self._optimizer.param_groups, strict=True):
-            stand_in["lr"] = _get_momentum(group)
+        for proxy_group, group in zip(self._proxy.param_groups, self._optimizer.param_groups, strict=True):
+            proxy_group["lr"] = _get_momentum(group)
 
     def _add_groups(self) -> None:
         # Groups may be added to the optimizer during the training, for instance for unfrozen layers.
@@ -62,11 +62,11 @@ class MomentumSchedule:
             self._proxy.add_param_group({"params": [torch.zeros(1)], "lr": first, "initial_lr": first})
 
     def _copy_momenta(self) -> None:
-        for stand_in, group in zip(self._proxy.param_groups, self._optimizer.param_groups, strict=True):
+        for proxy_group, group in zip(self._proxy.param_groups, self._optimizer.param_groups, strict=True):
             if "betas" in group:
-                group["betas"] = (stand_in["lr"], *group["betas"][1:])
+                group["betas"] = (proxy_group["lr"], *group["betas"][1:])
             else:
-                group["momentum"] = stand_in["lr"]
+                group["momentum"] = proxy_group["lr"]
 
 
 def _get_momentum(group: dict[str, Any]) -> float:

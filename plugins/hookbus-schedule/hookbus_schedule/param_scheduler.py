@@ -8,7 +8,7 @@ from typing import Any
 from hookbus import Hook, Metrics, Run
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
-from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entries, check_scheduler_config
+from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entry, check_scheduler_config
 
 __all__ = ["ParamSchedulerHook"]
 
@@ -126,13 +126,11 @@ class ParamSchedulerHook(Hook):
         for entry, saved in zip(entries, states, strict=True):
             entry.scheduler.load_state_dict(saved)
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- schedulers ------------------------------------------------------------------------------
 
     def _build_schedulers(self, run: Run) -> list[SchedulerEntry]:
         configs = self.config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
-        return [
-            build_scheduler_entries(config, self.config.interval, _get_optimizer(run, config)) for config in configs
-        ]
+        return [build_scheduler_entry(config, self.config.interval, _get_optimizer(run, config)) for config in configs]
 
     def _step_schedulers(self, interval: str) -> None:
         for entry in self._schedulers or ():

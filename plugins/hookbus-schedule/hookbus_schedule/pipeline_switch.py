@@ -75,8 +75,8 @@ def _get_stages(run: Run) -> list[tuple[Milestone, Any]]:
         ConfigError: If the milestones have no order: different units, or the same milestone twice.
     """
     hooks = _get_hooks(run)
-    borders = {hook.milestone for hook in hooks}
-    if len({border.epoch is None for border in borders}) > 1 or len(borders) < len(hooks):
+    milestones = {hook.milestone for hook in hooks}
+    if len({milestone.epoch is None for milestone in milestones}) > 1 or len(milestones) < len(hooks):
         names = " and ".join(repr(hook.name) for hook in hooks)
         raise ConfigError(
             [

@@ -80,7 +80,7 @@ class DatasetSwitch(ABC):
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         """Apply the change for the given position, if it is not yet applied to the dataset."""
-        stage = sum(border.is_reached(epoch, iteration) for border in self._milestones)
+        stage = sum(milestone.is_reached(epoch, iteration) for milestone in self._milestones)
         if dataset is not self._dataset or stage != self._stage:
             self._dataset, self._stage = dataset, stage
             for holder, name in self.find_attributes(dataset):
@@ -162,7 +162,7 @@ class SwitchPipeline(DatasetSwitch):
     )
 
     def __init__(self, stages: Sequence[tuple[Milestone, Any]]) -> None:
-        super().__init__([border for border, _ in stages])
+        super().__init__([milestone for milestone, _ in stages])
         self._pipelines = [pipeline for _, pipeline in stages]
 
     def get_attributes(self, dataset: Any) -> list[tuple[Any, str]]:

@@ -13,7 +13,7 @@ from hookbus.errors import ConfigError, suggest_names
 from hookbus_schedule.config import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
 
-__all__ = ["SchedulerEntry", "build_scheduler_entries", "check_scheduler_config"]
+__all__ = ["SchedulerEntry", "build_scheduler_entry", "check_scheduler_config"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class SchedulerEntry:
     Attributes:
         scheduler: Object with `step`, `state_dict` and `load_state_dict`.
         interval: "step" or "epoch".
-        monitor: Metric to pass to `step` after each validation; None for none.
+        monitor: Metric to pass to `step` after each validation; None if it receives no metric.
     """
 
     scheduler: Any
@@ -31,7 +31,7 @@ class SchedulerEntry:
     monitor: str | None
 
 
-def build_scheduler_entries(
+def build_scheduler_entry(
     config: SchedulerConfig, interval: Literal["step", "epoch"], optimizer: Any
 ) -> SchedulerEntry:
     """Build a scheduler, or use the configured object.
@@ -80,7 +80,7 @@ def _build(config: SchedulerConfig, optimizer: Any) -> Any:
     factory, settings = _get_factory(str(config.type)), config.model_extra or {}
     try:
         if config.parameter == "momentum":
-            return MomentumSchedule(optimizer, lambda stand_in: factory(stand_in, **settings))
+            return MomentumSchedule(optimizer, lambda proxy: factory(proxy, **settings))
         return factory(optimizer, **settings)
     except (TypeError, ValueError) as error:
         raise ConfigError([f"schedulers: {config.type} cannot be built: {error}"]) from None

@@ -55,11 +55,11 @@ class YOLOXLrUpdaterHook(Hook):
             ConfigError: If the limit of the run or a required epoch length is unknown, or warm-up and final phase
                 exceed the training.
         """
-        place = self._get_epoch_position(run) if self.config.by_epoch else self._get_iteration_position(run)
+        position = self._get_epoch_position(run) if self.config.by_epoch else self._get_iteration_position(run)
         assert run.optimizer is not None
         for group in run.optimizer.param_groups:
             base, floor = _get_initial_lr(group), self.config.min_lr
-            rate = yolox_lr(**place, base=base, floor=base * self.config.min_lr_ratio if floor is None else floor)
+            rate = yolox_lr(**position, base=base, floor=base * self.config.min_lr_ratio if floor is None else floor)
             # In place: compiled and capturable optimizers reference the tensor.
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
@@ -87,16 +87,16 @@ class YOLOXLrUpdaterHook(Hook):
         last = _to_iterations(run, config.num_last_epochs, config.num_last_iters)
         return self._check_lengths({"number": number, "total": total, "warmup": warmup, "last": last})
 
-    def _check_lengths(self, place: dict[str, int]) -> dict[str, int]:
-        if place["warmup"] + place["last"] > place["total"]:
+    def _check_lengths(self, position: dict[str, int]) -> dict[str, int]:
+        if position["warmup"] + position["last"] > position["total"]:
             unit = "epochs" if self.config.by_epoch else "iterations"
             raise ConfigError(
                 [
-                    f"hook {self.name!r}: warm-up and final phase must not exceed the training of {place['total']} "
-                    f"{unit}, got {place['warmup']} and {place['last']}. Reduce one of them."
+                    f"hook {self.name!r}: warm-up and final phase must not exceed the training of {position['total']} "
+                    f"{unit}, got {position['warmup']} and {position['last']}. Reduce one of them."
                 ]
             )
-        return place
+        return position
 
 
 def _to_iterations(run: Run, epochs: int, iterations: int | None) -> int:

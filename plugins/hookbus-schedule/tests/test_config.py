@@ -60,11 +60,11 @@ def test_final_phase_can_be_disabled(hook: Any, key: str, value: Any) -> None:
         (YOLOXLrUpdaterHook, {"by_epoch": True, "warmup_iters": 5}, "by_epoch: requires lengths in epochs"),
         (YOLOXLrUpdaterHook, {"num_last_epochs": -1}, "num_last_epochs"),
         (YOLOXModeSwitchHook, {"skip_type_keys": []}, "skip_type_keys"),
-        (PipelineSwitchHook, {"switch_pipeline": abs}, "set either switch_epoch or switch_iter, got neither"),
+        (PipelineSwitchHook, {"switch_pipeline": abs}, "requires either switch_epoch or switch_iter, got neither"),
         (
             PipelineSwitchHook,
             {"switch_epoch": 1, "switch_iter": 1, "switch_pipeline": abs},
-            "set either switch_epoch or switch_iter, got both",
+            "requires either switch_epoch or switch_iter, got both",
         ),
         (PipelineSwitchHook, {"switch_epoch": 1}, "switch_pipeline: required, but missing"),
         (

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from hookbus.errors import ConfigError
 from hookbus_schedule import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
-from hookbus_schedule.scheduler_entries import build_scheduler_entries, check_scheduler_config
+from hookbus_schedule.scheduler_entries import build_scheduler_entry, check_scheduler_config
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def optimizer() -> torch.optim.Optimizer:
 
 
 def test_type_is_built_with_its_arguments(optimizer: torch.optim.Optimizer) -> None:
-    built = build_scheduler_entries(SchedulerConfig(type="StepLR", step_size=3, gamma=0.5), "epoch", optimizer)
+    built = build_scheduler_entry(SchedulerConfig(type="StepLR", step_size=3, gamma=0.5), "epoch", optimizer)
 
     assert isinstance(built.scheduler, StepLR)
     assert (built.scheduler.step_size, built.interval, built.monitor) == (3, "epoch", None)
@@ -29,19 +29,19 @@ def test_type_is_built_with_its_arguments(optimizer: torch.optim.Optimizer) -> N
 def test_import_string_is_resolved(optimizer: torch.optim.Optimizer) -> None:
     config = SchedulerConfig(type="torch.optim.lr_scheduler:StepLR", step_size=3, interval="step")
 
-    assert build_scheduler_entries(config, "epoch", optimizer).interval == "step"
+    assert build_scheduler_entry(config, "epoch", optimizer).interval == "step"
 
 
 def test_momentum_is_scheduled_with_a_momentum_schedule(optimizer: torch.optim.Optimizer) -> None:
     config = SchedulerConfig(type="StepLR", step_size=3, parameter="momentum")
 
-    assert isinstance(build_scheduler_entries(config, "step", optimizer).scheduler, MomentumSchedule)
+    assert isinstance(build_scheduler_entry(config, "step", optimizer).scheduler, MomentumSchedule)
 
 
 @pytest.mark.parametrize("monitor", [None, "val/accuracy"])
 def test_plateau_scheduler_monitors_a_metric(optimizer: torch.optim.Optimizer, monitor: str | None) -> None:
     for config in ({"type": "ReduceLROnPlateau"}, {"scheduler": ReduceLROnPlateau(optimizer)}):
-        built = build_scheduler_entries(SchedulerConfig(**config, monitor=monitor), "step", optimizer)
+        built = build_scheduler_entry(SchedulerConfig(**config, monitor=monitor), "step", optimizer)
         assert built.monitor == (monitor or "val/loss")
 
 
@@ -54,7 +54,7 @@ def test_custom_scheduler_is_imported_from_the_current_directory(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    built = build_scheduler_entries(
+    built = build_scheduler_entry(
         SchedulerConfig(type="schedulers_of_this_test:CustomLR", step_size=2), "step", optimizer
     )
     assert (type(built.scheduler).__name__, built.scheduler.step_size) == ("CustomLR", 2)
@@ -75,7 +75,7 @@ def test_scheduler_that_cannot_be_built_is_an_error(
     optimizer: torch.optim.Optimizer, settings: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        build_scheduler_entries(SchedulerConfig(**settings), "step", optimizer)
+        build_scheduler_entry(SchedulerConfig(**settings), "step", optimizer)
 
 
 @pytest.mark.parametrize(
