@@ -35,17 +35,17 @@ def sync_tensors(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:
     _sync_counters([tensor for name, tensor in replicated.items() if name.endswith(COUNTER)], ranks)
 
 
-def variance_across_ranks(variance: Tensor, own: Tensor, mean: Tensor) -> Tensor:
+def variance_across_ranks(variance: Tensor, local_mean: Tensor, mean: Tensor) -> Tensor:
     """Return the contribution of one rank to the variance over all ranks; the mean of the contributions is the result.
 
     Law of total variance, Var[X] = E[Var[X|R]] + Var[E[X|R]], over ranks R with the same number of samples each.
 
     Args:
         variance: Variance on this rank.
-        own: Mean on this rank.
+        local_mean: Mean on this rank.
         mean: Mean over all ranks.
     """
-    return variance + (own - mean).square()
+    return variance + (local_mean - mean).square()
 
 
 def _sync_means(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:
