@@ -9,8 +9,8 @@ from typing import Any
 from hookbus import Hook, Priority
 from hookbus._run.run import Run
 from hookbus_timer.config import IterTimerConfig
-from hookbus_timer.iteration_timer import IterationTimer
 from hookbus_timer.rates import remaining_iterations
+from hookbus_timer.windowed_timer import WindowedTimer
 
 __all__ = ["IterTimerHook"]
 
@@ -36,7 +36,7 @@ class IterTimerHook(Hook):
         super().__init__(config, **settings)
         self.timer: Callable[[], float] = time.perf_counter
         self._interval = self.config.interval
-        self._iteration_timer = IterationTimer(self._interval)
+        self._windowed_timer = WindowedTimer(self._interval)
         self._is_due = False
         self._logged_step = -1
         self._epoch_length: int | None = None  # measured in a complete epoch, for loaders without a length
@@ -50,16 +50,16 @@ class IterTimerHook(Hook):
 
     def before_train(self) -> None:
         """Start measuring, also after a resume."""
-        self._iteration_timer.clear()
-        self._iteration_timer.start(self.timer())
+        self._windowed_timer.clear()
+        self._windowed_timer.start(self.timer())
 
     def before_train_epoch(self) -> None:
         """Exclude the time between two epochs."""
-        self._iteration_timer.start(self.timer())
+        self._windowed_timer.start(self.timer())
 
     def before_train_iter(self) -> None:
         """Measure the data time."""
-        self._iteration_timer.end_fetch(self.timer())
+        self._windowed_timer.end_fetch(self.timer())
 
     def after_train_iter(self, run: Run) -> None:
         """Measure the iteration, and log the means every `interval` iterations.
@@ -70,14 +70,14 @@ class IterTimerHook(Hook):
         clock, has_pending = run.clock, run.pending
         samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
-        self._iteration_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
+        self._windowed_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
         ends_epoch = clock.batch + 1 == (clock.epoch_length or self._epoch_length)
         if clock.iters_done % self._interval == 0 or (ends_epoch and self._logged_step <= clock.epoch_first_step):
             self._is_due = True
         if self._is_due and clock.stepped:
             self._log_values(run)
             if not has_pending:  # excludes the time that the writers need for this record
-                self._iteration_timer.start_fetch(self.timer())
+                self._windowed_timer.start_fetch(self.timer())
 
     def after_train_epoch(self, run: Run) -> None:
         """Store the length of a complete epoch."""
@@ -86,34 +86,34 @@ class IterTimerHook(Hook):
 
     def after_train(self, run: Run) -> None:
         """Log the iterations since the last log, unless a resumed run continues with them."""
-        if self._iteration_timer and run.steps_done != self._logged_step and not run.resumable:
+        if self._windowed_timer and run.steps_done != self._logged_step and not run.resumable:
             self._log_values(run)
 
     def before_val(self) -> None:
         """Exclude the time until the end of the validation, test or checkpoint."""
-        self._iteration_timer.pause(self.timer())
+        self._windowed_timer.pause(self.timer())
 
     before_test = before_save_checkpoint = before_val
 
     def after_val(self, run: Run) -> None:
         """Continue measuring, and log the duration of the validation."""
-        seconds = self._iteration_timer.resume(self.timer())
+        seconds = self._windowed_timer.resume(self.timer())
         if not run.sanity_checking:
             run.bus.emit("log_scalars", values={"time/val": seconds})
 
     def after_test(self, run: Run) -> None:
         """Continue measuring, and log the duration of the test."""
-        run.bus.emit("log_scalars", values={"time/test": self._iteration_timer.resume(self.timer())})
+        run.bus.emit("log_scalars", values={"time/test": self._windowed_timer.resume(self.timer())})
 
     def after_save_checkpoint(self) -> None:
         """Continue measuring."""
-        self._iteration_timer.resume(self.timer())
+        self._windowed_timer.resume(self.timer())
 
     # -- logging -------------------------------------------------------------------------------
 
     def get_values(self, run: Run) -> dict[str, float]:
         """Return the current values by full name, without unknown ones."""
-        rates = self._iteration_timer.rates
+        rates = self._windowed_timer.rates
         values, eta = rates.to_dict(), rates.estimate_seconds(self._get_remaining(run))
         return {**values, "time/eta": eta} if self.config.log_eta and eta is not None else values
 

@@ -46,22 +46,22 @@ class Rates:
         return None if iterations is None or self.iteration is None else iterations * self.iteration
 
 
-def compute_rates(laps: Collection[TimedIteration]) -> Rates:
+def compute_rates(iterations: Collection[TimedIteration]) -> Rates:
     """Compute the means over iterations.
 
     The data time is the mean over the iterations with a known data time. Rates are quotients of totals, so each
     iteration is weighted by its duration.
     """
-    if not laps:
+    if not iterations:
         return Rates()
-    times, data, counts = zip(*laps, strict=True)
+    times, data, counts = zip(*iterations, strict=True)
     waits = [wait for wait in data if wait is not None]
     # `fsum`, so that the mean does not depend on the order of the iterations.
     seconds, samples = math.fsum(times), sum(counts)
     return Rates(
-        iteration=seconds / len(laps),
+        iteration=seconds / len(iterations),
         data=math.fsum(waits) / len(waits) if waits else None,
-        iterations_per_second=len(laps) / seconds if seconds else None,
+        iterations_per_second=len(iterations) / seconds if seconds else None,
         samples_per_second=samples / seconds if seconds and samples else None,
     )
 

@@ -13,7 +13,7 @@ from hookbus._run.run import Run
 from hookbus.errors import HookError
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.durations import UNKNOWN, format_duration
-from hookbus_timer.epochs import EpochTimer
+from hookbus_timer.epoch_timer import EpochTimer
 from hookbus_timer.lines import append_line
 
 __all__ = ["TimeTrackingHook"]

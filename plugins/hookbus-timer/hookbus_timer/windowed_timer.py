@@ -9,10 +9,10 @@ from collections import deque
 
 from hookbus_timer.rates import Rates, TimedIteration, compute_rates
 
-__all__ = ["IterationTimer"]
+__all__ = ["WindowedTimer"]
 
 
-class IterationTimer:
+class WindowedTimer:
     """Timer of the last iterations, from the end of the previous iteration to the end of each.
 
     Args:
@@ -27,7 +27,7 @@ class IterationTimer:
         self._paused_at = 0.0
 
     def __bool__(self) -> bool:
-        """Whether the window contains an iteration."""
+        """Return whether the window contains an iteration."""
         return bool(self._iterations)
 
     @property
@@ -61,7 +61,7 @@ class IterationTimer:
         self._fetch_started_at = now if fetches_next else None
 
     def start_fetch(self, now: float) -> None:
-        """Start fetching the data of the next iteration; the time since the last `end` is not data time."""
+        """Start fetching the data of the next iteration; the time since `end_iteration` is not data time."""
         self._fetch_started_at = now
 
     def pause(self, now: float) -> None:
@@ -70,7 +70,7 @@ class IterationTimer:
 
     def resume(self, now: float) -> float:
         """End the pause, start fetching data, and return the duration of the pause in seconds."""
-        # An iteration that ended during the pause (`end` after `pause`) contains the first part of the pause already.
+        # An iteration that ended during the pause (`end_iteration` after `pause`) contains the first part of the pause.
         self._last_end += now - max(self._paused_at, self._last_end)
         self._fetch_started_at = now
         return now - self._paused_at

@@ -26,9 +26,8 @@ class EpochTimer:
     def __init__(self) -> None:
         self.epochs = self.iterations = 0
         self.seconds = 0.0
-        self._interval_start: tuple[int, int] | None = (
-            None  # epochs and iterations completed at the start of the interval
-        )
+        # Numbers of completed epochs and iterations at the start of the interval.
+        self._interval_start: tuple[int, int] | None = None
         self._starts_at_boundary = True
         self._accumulated = 0.0
         self._started_at: float | None = None
@@ -71,18 +70,12 @@ class EpochTimer:
         Returns:
             Mean duration of the epochs of the interval, in seconds; None if no epoch was timed completely.
         """
-        (epochs_before, iterations_before), elapsed = (
-            self._interval_start or (epochs, iterations),
-            self._get_elapsed(now),
-        )
+        epochs_before, iterations_before = self._interval_start or (epochs, iterations)
+        elapsed = self._get_elapsed(now)
         # If the start of the first epoch was not timed, its share of the elapsed time is unknown.
         timed = epochs - epochs_before if self._starts_at_boundary else 0
-        self._interval_start, self._starts_at_boundary, self._accumulated, self._started_at = (
-            (epochs, iterations),
-            True,
-            0.0,
-            now,
-        )
+        self._interval_start, self._starts_at_boundary = (epochs, iterations), True
+        self._accumulated, self._started_at = 0.0, now
         if not timed:
             return None
         self.epochs += timed

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_timer.epochs import EpochTimer
+from hookbus_timer.epoch_timer import EpochTimer
 
 durations = st.integers(0, 10_000)
 epoch_parts = st.lists(st.lists(durations, min_size=1, max_size=4), min_size=1, max_size=8)
