@@ -98,12 +98,12 @@ def _parse_paths(own: Path) -> dict[str, str]:
     return {name: path for _, names, path in entries for name in names.split(",")}
 
 
-def _select_limited(limit_of: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
-    return [group for group in groups if limit_of(group) is not None]
+def _select_limited(read_limit: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
+    return [group for group in groups if read_limit(group) is not None]
 
 
-def _min_limit(limit_of: Callable[[Path], T | None], groups: list[Path]) -> T | None:
-    return min((limit for group in groups if (limit := limit_of(group)) is not None), default=None)
+def _min_limit(read_limit: Callable[[Path], T | None], groups: list[Path]) -> T | None:
+    return min((limit for group in groups if (limit := read_limit(group)) is not None), default=None)
 
 
 def _read_memory_v1(group: Path) -> Usage | None:
@@ -114,13 +114,13 @@ def _read_memory_v2(group: Path) -> Usage | None:
     return _read_usage(group, "memory.max", "memory.current", "inactive_file")
 
 
-def _read_usage(group: Path, limit: str, usage: str, droppable: str) -> Usage | None:
+def _read_usage(group: Path, limit: str, usage: str, reclaimable: str) -> Usage | None:
     max_bytes = _read_int(group / limit)
     # The usage is read only for groups with a limit, because the read is slow.
     used = _read_int(group / usage) if max_bytes is not None and max_bytes < NO_LIMIT_BYTES else None
     if max_bytes is None or used is None:
         return None
-    return Usage(max_bytes, max(used - (_read_field(group / "memory.stat", droppable) or 0), 0))
+    return Usage(max_bytes, max(used - (_read_field(group / "memory.stat", reclaimable) or 0), 0))
 
 
 def _read_swap_v1(group: Path) -> Usage | None:

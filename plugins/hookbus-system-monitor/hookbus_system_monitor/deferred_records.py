@@ -28,7 +28,7 @@ class MonitorHook(Hook):
         Raises:
             NotImplementedError: If the subclass does not override this method.
         """
-        raise NotImplementedError(f"{type(self).__name__}: `values` is not implemented.")
+        raise NotImplementedError(f"{type(self).__name__}: `collect_values` is not implemented.")
 
     def after_train_iter(self, run: Run) -> None:
         """Log the values; within an accumulation, defer them to the next optimizer step."""

@@ -114,10 +114,10 @@ class MemoryProfilerHook(MonitorHook):
                 "%s: out of memory, and the run has no work directory for a snapshot. Set `work_dir`.", self.name
             )
             return
-        files = save_snapshot(Path(directory), rank(), self._collect_facts(run, error))
+        files = save_snapshot(Path(directory), rank(), self._collect_usage(run, error))
         run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(str, files)))
 
-    def _collect_facts(self, run: Run, error: BaseException) -> dict[str, Any]:
+    def _collect_usage(self, run: Run, error: BaseException) -> dict[str, Any]:
         device, process = get_allocation(), get_process_memory()
         return {
             "error": format_error(error),

@@ -66,13 +66,13 @@ class NvmlProvider:
         self._names: Values = {}
         self._is_open = False
         self._problem = ""
-        self._pause = _Backoff()
+        self._backoff = _Backoff()
 
     def read(self) -> Values:
         """Return the values of all devices by `gpu<index>/...`; None for an unavailable one."""
         problem, is_attempt = self._problem, True
         if problem or not self._is_open:
-            is_attempt = self._pause.is_attempt_due()
+            is_attempt = self._backoff.is_attempt_due()
             problem = self._open() if is_attempt else problem
         values, lost = self._read_devices()
         self._names |= dict.fromkeys(values)
@@ -105,7 +105,7 @@ class NvmlProvider:
 
     def _update_availability(self, problem: str) -> None:
         """Schedule the next attempt, and log a change of the availability."""
-        self._pause.record_attempt(failed=bool(problem))
+        self._backoff.record_attempt(failed=bool(problem))
         if problem and not self._problem:
             # A machine without a GPU is not worth a warning; losing one during a run is.
             log = self._log_warning if self._names else self._log_info
@@ -131,7 +131,7 @@ class NvmlProvider:
         return values, lost
 
     def _build_probes(self, index: int, gpu: Gpu) -> list[Probe]:
-        # Kept over reinitializations, so that the energy continues after the driver was reloaded.
+        # Kept across reinitializations, so that the energy continues after the driver was reloaded.
         total = self._energy.setdefault(index, Total())
         probes = (_build_use_probes(gpu.handle, total) if self._use else []) + (
             _build_memory_probes(gpu.handle) if self._memory else []

@@ -1,6 +1,6 @@
 """Plots of the samples over time, with one panel per unit.
 
-Usable without hookbus. Needs matplotlib: `pip install 'hookbus-system-monitor[plots]'`.
+Usable without hookbus. Requires matplotlib: `pip install 'hookbus-system-monitor[plots]'`.
 """
 
 from __future__ import annotations

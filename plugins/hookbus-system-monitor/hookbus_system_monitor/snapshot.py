@@ -27,13 +27,13 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY_MESSAGES)
 
 
-def save_snapshot(directory: Path, rank: int, facts: Mapping[str, Any]) -> list[Path]:
+def save_snapshot(directory: Path, rank: int, contents: Mapping[str, Any]) -> list[Path]:
     """Write `out_of_memory_rank<rank>.json` and, if CUDA is in use, the allocator's blocks as `.pickle`.
 
     Args:
         directory: Output directory.
         rank: Rank of this process.
-        facts: Contents of the JSON file.
+        contents: Contents of the JSON file.
 
     Returns:
         Paths of the files. The pickle can be opened in https://pytorch.org/memory_viz.
@@ -42,7 +42,7 @@ def save_snapshot(directory: Path, rank: int, facts: Mapping[str, Any]) -> list[
         OSError: If a file cannot be written.
     """
     path = directory / f"out_of_memory_rank{rank}.json"
-    write_json(path, dict(facts))
+    write_json(path, dict(contents))
     if not torch.cuda.is_initialized():
         return [path]
     blocks = path.with_suffix(".pickle")

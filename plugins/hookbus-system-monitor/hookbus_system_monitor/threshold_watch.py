@@ -24,7 +24,7 @@ class ThresholdWatch:
     def __init__(self, label: str, limit: float | None) -> None:
         self._label, self._limit = label, limit
         self._is_above_limit = False
-        self._growth = LeakDetector()
+        self._leak_detector = LeakDetector()
 
     def update(self, iteration: int, size: int) -> Iterator[str]:
         """Add a size and yield the warnings.
@@ -37,7 +37,7 @@ class ThresholdWatch:
         if is_above and not self._is_above_limit:
             yield f"{self._label} is {size / GB:.2f} GB, which exceeds the `warn_threshold` of {self._limit:g} GB."
         self._is_above_limit = is_above
-        rate = self._growth.add(iteration, size)
+        rate = self._leak_detector.add(iteration, size)
         if rate is not None:
             yield (
                 f"{self._label} grows steadily, by {1000 * rate / GB:.3g} GB per 1000 iterations, and is now "

@@ -60,5 +60,5 @@ def test_hook_without_values_raises_not_implemented_error():
     class Empty(MonitorHook):
         pass
 
-    with pytest.raises(NotImplementedError, match="Empty: `values` is not implemented"):
+    with pytest.raises(NotImplementedError, match="Empty: `collect_values` is not implemented"):
         accumulate([Empty()], by=2)
