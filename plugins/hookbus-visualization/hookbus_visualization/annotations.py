@@ -49,7 +49,7 @@ def build_objects_panel(
     """
     resized = resize_to_fit(image)
     truth, detections = (
-        None if value is None else read_instances(value, image.shape[:2], shown=resized.shape[:2])
+        None if value is None else read_instances(value, image.shape[:2], display_size=resized.shape[:2])
         for value in (target, prediction)
     )
     return Panel(draw_instances(resized, truth, detections and detections.filter_by_score(threshold), DrawStyle(names)))
@@ -69,7 +69,7 @@ def build_regions_panel(image: RGBImage, target: Any, prediction: Any) -> Panel:
     values = {"truth": target, "prediction": prediction}
     resized, size = resize_to_fit(image), image.shape[:2]
     overlays = {
-        name: draw_regions(resized, read_regions(value, size, shown=resized.shape[:2]))
+        name: draw_regions(resized, read_regions(value, size, display_size=resized.shape[:2]))
         for name, value in values.items()
         if value is not None
     }

@@ -52,11 +52,11 @@ def capture_attention_weights(model: nn.Module, inputs: Any, *, heads: bool = Tr
     Raises:
         HookError: If the model contains no supported attention.
     """
-    record = _WeightRecorder(heads)
-    with isolated_forward(model) as inner, _record_weights(inner, record):
+    recorder = _WeightRecorder(heads)
+    with isolated_forward(model) as inner, _record_weights(inner, recorder):
         call_model(inner, copy_tensors(inputs))
-    if record.weights:
-        return record.weights
+    if recorder.weights:
+        return recorder.weights
     raise HookError(
         "the model contains no supported attention. Use nn.MultiheadAttention, "
         "torch.nn.functional.scaled_dot_product_attention, or modules that return (output, weights), such as Hugging "
@@ -99,7 +99,7 @@ def compute_weights(
 
 
 class _WeightRecorder:
-    """Record of the captured weights by layer.
+    """Recorder of attention weights by layer.
 
     Args:
         heads: Whether to keep the weights of each head.
@@ -137,27 +137,27 @@ class _WeightRecorder:
 
 
 @contextmanager
-def _record_weights(model: nn.Module, record: _WeightRecorder) -> Iterator[None]:
+def _record_weights(model: nn.Module, recorder: _WeightRecorder) -> Iterator[None]:
     """Record the weights of all attention layers of a model inside the context."""
     with ExitStack() as stack:
-        for handle in _register_hooks(model, record):
+        for handle in _register_hooks(model, recorder):
             stack.callback(handle.remove)
-        stack.enter_context(_WeightRecomputation(record))
+        stack.enter_context(_WeightRecomputation(recorder))
         yield
 
 
-def _register_hooks(model: nn.Module, record: _WeightRecorder) -> Iterator[Any]:
+def _register_hooks(model: nn.Module, recorder: _WeightRecorder) -> Iterator[Any]:
     """Register hooks on every module, and yield their handles."""
     for path, module in get_modules(model).items():
-        yield module.register_forward_pre_hook(lambda *_, path=path: record.enter(path))
+        yield module.register_forward_pre_hook(lambda *_, path=path: recorder.enter(path))
         if isinstance(module, nn.MultiheadAttention) and _accepts(module, "average_attn_weights"):
-            layer = _MultiheadHooks(record)
+            layer = _MultiheadHooks(recorder)
             yield module.register_forward_pre_hook(layer.request_weights, with_kwargs=True)
             yield module.register_forward_hook(layer.restore_output)
         elif _supports_output_attentions(module):
             yield module.register_forward_pre_hook(_request_attentions, with_kwargs=True)
         # always_call: the stack must stay consistent if a model catches the exception of one of its modules.
-        yield module.register_forward_hook(lambda *args: record.leave(args[-1]), always_call=True)
+        yield module.register_forward_hook(lambda *args: recorder.leave(args[-1]), always_call=True)
 
 
 def _find_weights(output: Any) -> Tensor | None:
@@ -178,8 +178,8 @@ def _is_weights(tensor: Tensor) -> bool:
 class _MultiheadHooks:
     """Pair of hooks that request weights from `nn.MultiheadAttention`, and restore the output of the original call."""
 
-    def __init__(self, record: _WeightRecorder) -> None:
-        self._recorder = record
+    def __init__(self, recorder: _WeightRecorder) -> None:
+        self._recorder = recorder
         self._requested = (False, False)
 
     def request_weights(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -221,9 +221,9 @@ def _request_attentions(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any
 class _WeightRecomputation(TorchFunctionMode):
     """Mode that recomputes the weights of every call of `scaled_dot_product_attention`; the call is unchanged."""
 
-    def __init__(self, record: _WeightRecorder) -> None:
+    def __init__(self, recorder: _WeightRecorder) -> None:
         super().__init__()
-        self._recorder = record
+        self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

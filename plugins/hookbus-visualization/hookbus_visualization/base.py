@@ -134,21 +134,21 @@ class ImageHook(Hook):
         tag, step = f"{stage}/{self.name}/{label}", run.steps_done
         title = f"step {step}: {title or label}"
         # Composing is expensive and not needed by the "tensorboard" backend without a file and without a window.
-        whole = functools.cache(lambda: compose_panels(panels, title, self.config.backend))
-        self._record(run, tag, panels, title, whole)
+        compose = functools.cache(lambda: compose_panels(panels, title, self.config.backend))
+        self._record(run, tag, panels, title, compose)
         if self._output_dir is not None:
             parts = (part.replace("/", "-", 1) for part in (stage, label))
             # Labels contain names from the user, such as loaders and keys of `visualize_features`.
             name = sanitize_name("-".join(parts), INVALID_NAME_CHARACTERS, MAX_NAME_LENGTH)
-            image = Image.fromarray(whole())
+            image = Image.fromarray(compose())
             # An atomic write: a viewer that watches the directory never reads a truncated file.
             atomic_write(self._output_dir / f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
         if self.config.show and has_display():
-            open_window(whole(), title)
+            open_window(compose(), title)
 
-    def _record(self, run: Run, tag: str, panels: Sequence[Panel], title: str, whole: Callable[[], RGBImage]) -> None:
+    def _record(self, run: Run, tag: str, panels: Sequence[Panel], title: str, compose: Callable[[], RGBImage]) -> None:
         if self.config.backend != "tensorboard" or len(panels) == 1:
-            run.bus.emit("log_images", tag=tag, images=whole(), caption=title)
+            run.bus.emit("log_images", tag=tag, images=compose(), caption=title)
             return
         for i, panel in enumerate(panels):
             run.bus.emit("log_images", tag=f"{tag}/{i}", images=panel.image, caption=panel.caption)

@@ -68,8 +68,6 @@ def render_cam(
 ) -> list[RGBImage]:
     """Render the Grad-CAM map of each image as an overlay, normalized per image.
 
-    Raises the errors of `compute_grad_cam`.
-
     Args:
         model: A classifier.
         inputs: A batch, as in `compute_grad_cam`.
@@ -79,6 +77,10 @@ def render_cam(
 
     Returns:
         One image, (H, W, 3), uint8, per sample; small images are enlarged.
+
+    Raises:
+        ConfigError: If captum is not installed, or the layer does not exist.
+        ValueError: If the class activation maps cannot be computed, as in `compute_grad_cam`.
     """
     maps = compute_grad_cam(model, inputs, targets, layer).numpy()
     return [

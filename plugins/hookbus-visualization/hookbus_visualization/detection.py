@@ -33,8 +33,8 @@ class DetVisualizationHook(AnnotationHook):
     def panels(self, images: Sequence[RGBImage], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Return one panel per image."""
         # Images are resized before drawing: resizing lines and texts would blur them.
-        most = compute_layout(images)[1]
-        resized = [resize_to_fit(image, min(MIN_SIDE_PIXELS, most), most) for image in images]
+        max_side = compute_layout(images)[1]
+        resized = [resize_to_fit(image, min(MIN_SIDE_PIXELS, max_side), max_side) for image in images]
         return [self._build_panel(*sample) for sample in zip(images, resized, targets, predictions, strict=True)]
 
     def _build_panel(self, image: RGBImage, resized: RGBImage, target: Any, prediction: Any) -> Panel:
@@ -42,15 +42,15 @@ class DetVisualizationHook(AnnotationHook):
             self._read_instances(value, image.shape[:2], resized.shape[:2]) for value in (target, prediction)
         )
         detections = detections and detections.filter_by_score(self.config.score_thr)
-        counts = {"true (dashed)": truth, "found (solid)": detections}
+        counts = {"true (dashed)": truth, "predicted (solid)": detections}
         caption = ", ".join(f"{len(objects.boxes)} {name}" for name, objects in counts.items() if objects is not None)
         return Panel(draw_instances(resized, truth, detections, self._draw_style), caption)
 
-    def _read_instances(self, value: Any, size: tuple[int, int], shown: tuple[int, int]) -> Instances | None:
+    def _read_instances(self, value: Any, size: tuple[int, int], display_size: tuple[int, int]) -> Instances | None:
         if value is None:
             return None
         form, normalized = self.config.box_format, self.config.normalized
-        return read_instances(value, size, form=form, normalized=normalized, shown=shown)
+        return read_instances(value, size, form=form, normalized=normalized, display_size=display_size)
 
     @property
     def _draw_style(self) -> DrawStyle:

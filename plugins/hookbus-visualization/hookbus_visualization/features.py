@@ -160,8 +160,6 @@ def render_feature_maps(
 ) -> dict[str, list[RGBImage]]:
     """Render the feature maps of layers for the first sample.
 
-    Raises the errors of `feature_maps`.
-
     Args:
         model: The model.
         inputs: A batch, passed to the model as in the training loop.
@@ -170,6 +168,10 @@ def render_feature_maps(
 
     Returns:
         One image, (H, W, 3), uint8, per channel, by path. Each image is normalized separately.
+
+    Raises:
+        ConfigError: If a path or pattern matches no layer.
+        HookError: If no layer, or `visualize_features`, returned a tensor with samples.
     """
     maps = compute_feature_maps(model, inputs, layers, max_features)
     return {path: render_maps(channels) for path, channels in maps.items()}

@@ -50,8 +50,8 @@ def render_figure(panels: Sequence[Panel], title: str = "") -> RGBImage:
 
 def _compute_cells(panels: Sequence[Panel]) -> tuple[float, list[float], int]:
     """Return the width of the columns and the height of each row, in inches, and the number of columns."""
-    columns, most = compute_layout([panel.image for panel in panels])
-    shapes = [resize_to_fit(panel.image, most=most).shape for panel in panels]
+    columns, max_side = compute_layout([panel.image for panel in panels])
+    shapes = [resize_to_fit(panel.image, max_side=max_side).shape for panel in panels]
     # One scale for all panels: images of equal size must have equal size on the figure.
     scale = max(1 / DPI, MIN_CELL_INCHES / max(max(shape) for shape in shapes))
     width = max(MIN_CELL_INCHES, *(shape[1] * scale for shape in shapes))

@@ -43,8 +43,8 @@ def render_grid(panels: Sequence[Panel], title: str = "", columns: int | None = 
     Returns:
         The pixels, (H, W, 3), uint8.
     """
-    columns, most = compute_layout([panel.image for panel in panels], columns)
-    images = [resize_to_fit(panel.image, most=most) for panel in panels]
+    columns, max_side = compute_layout([panel.image for panel in panels], columns)
+    images = [resize_to_fit(panel.image, max_side=max_side) for panel in panels]
     width, heights = _compute_cells(panels, images, columns)
     head = LINE_HEIGHT_PIXELS + GAP_PIXELS if title else 0
     sheet = Image.new("RGB", (columns * width + GAP_PIXELS, head + sum(heights) + GAP_PIXELS), BACKGROUND_COLOR)
@@ -83,7 +83,7 @@ def compute_layout(images: Sequence[RGBImage], columns: int | None = None) -> tu
 def _compute_cells(panels: Sequence[Panel], images: Sequence[RGBImage], columns: int) -> tuple[int, list[int]]:
     """Return the width of the columns and the height of each row, for the largest image and the longest caption."""
     captions = [panel.caption.splitlines() for panel in panels]
-    # No character is narrower than a pixel, so WIDEST characters are enough to measure the width up to WIDEST.
+    # No character is narrower than a pixel, so this prefix is enough to measure the width up to the limit.
     text = max(
         (math.ceil(get_font().getlength(line[:MAX_CAPTION_WIDTH_PIXELS])) for lines in captions for line in lines),
         default=0,
@@ -118,25 +118,25 @@ def hstack_images(images: Sequence[RGBImage]) -> RGBImage:
     return row
 
 
-def resize_to_fit(image: RGBImage, least: int = MIN_SIDE_PIXELS, most: int = MAX_SIDE_PIXELS) -> RGBImage:
+def resize_to_fit(image: RGBImage, min_side: int = MIN_SIDE_PIXELS, max_side: int = MAX_SIDE_PIXELS) -> RGBImage:
     """Resize an image to a readable size.
 
     Args:
         image: Pixels, (H, W, 3), uint8.
-        least: Minimum of the longer side in pixels, if an integer factor reaches it without exceeding `most`.
-        most: Maximum of the longer side in pixels.
+        min_side: Minimum of the longer side in pixels, if an integer factor reaches it without exceeding `max_side`.
+        max_side: Maximum of the longer side in pixels.
 
     Returns:
         The resized pixels, (H, W, 3), uint8. The aspect ratio is unchanged.
     """
     height, width = image.shape[:2]
     longer = max(height, width)
-    if longer > most:
+    if longer > max_side:
         # An image of 1 x 1000 pixels keeps a side of at least one pixel.
-        size = (max(1, round(width * most / longer)), max(1, round(height * most / longer)))
+        size = (max(1, round(width * max_side / longer)), max(1, round(height * max_side / longer)))
         return np.array(Image.fromarray(image).resize(size, Image.Resampling.BOX))
     # An integer factor keeps the original pixels visible: each becomes a square of one color.
-    factor = max(1, min(math.ceil(least / longer), most // longer))
+    factor = max(1, min(math.ceil(min_side / longer), max_side // longer))
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 

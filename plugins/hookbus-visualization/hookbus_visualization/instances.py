@@ -81,7 +81,7 @@ def read_instances(
     *,
     form: BoxFormat = "xyxy",
     normalized: bool = False,
-    shown: tuple[int, int] | None = None,
+    display_size: tuple[int, int] | None = None,
 ) -> Instances:
     """Convert the model output or the annotation of one image to instances.
 
@@ -93,7 +93,7 @@ def read_instances(
         size: Height and width of the image in pixels.
         form: Format of the boxes.
         normalized: Whether box coordinates are fractions of the image size instead of pixels.
-        shown: Height and width of the displayed image in pixels. Default: `size`.
+        display_size: Height and width of the displayed image in pixels. Default: `size`.
 
     Returns:
         The instances, in pixels of the displayed image.
@@ -107,11 +107,11 @@ def read_instances(
             f"boxes must be under one of the keys {', '.join(BOX_KEYS)}, or an array of shape (N, 4) or (N, 6), got "
             f"{type(value).__name__}"
         )
-    shown = shown or size
-    stretch = shown[1] / size[1], shown[0] / size[0]
+    display_size = display_size or size
+    stretch = display_size[1] / size[1], display_size[0] / size[0]
     corners = to_xyxy(to_array(boxes), form, normalized=normalized, size=size) * (stretch * 2)
     class_ids, confidences = _to_vector("labels", labels, len(corners)), _to_vector("scores", scores, len(corners))
-    areas = None if masks is None else to_instance_masks(masks, shown)
+    areas = None if masks is None else to_instance_masks(masks, display_size)
     if areas is not None and len(areas) != len(corners):
         raise ValueError(f"boxes and masks must have the same length, got {len(corners)} boxes and {len(areas)} masks")
     # A label of NaN, such as padding in an array of (N, 6), denotes no class.
@@ -120,7 +120,7 @@ def read_instances(
 
 
 def draw_instances(
-    image: RGBImage, truth: Instances | None = None, prediction: Instances | None = None, look: DrawStyle | None = None
+    image: RGBImage, truth: Instances | None = None, prediction: Instances | None = None, style: DrawStyle | None = None
 ) -> RGBImage:
     """Draw the ground truth and the predictions.
 
@@ -131,21 +131,21 @@ def draw_instances(
         image: Pixels, (H, W, 3), uint8; not modified.
         truth: Instances of the ground truth; None for none.
         prediction: Predicted instances; None for none.
-        look: Names, colors and line width.
+        style: Names, colors and line width.
 
     Returns:
         A new image, (H, W, 3), uint8; equal to the input if there are no instances.
     """
-    look = look or DrawStyle()
+    style = style or DrawStyle()
     layers = [(objects, objects is truth) for objects in (prediction, truth) if objects is not None]
     # By kind of drawing, not by layer: filled masks must not cover boxes, and boxes must not cover texts.
     for draw in (_draw_masks, _draw_frames, _draw_texts):
         for objects, is_truth in layers:
-            image = draw(image, objects, look, is_truth)
+            image = draw(image, objects, style, is_truth)
     return image.copy()
 
 
-def _draw_masks(image: RGBImage, objects: Instances, look: DrawStyle, truth: bool) -> RGBImage:
+def _draw_masks(image: RGBImage, objects: Instances, style: DrawStyle, truth: bool) -> RGBImage:
     if objects.masks is None:
         return image
     if truth:
@@ -154,18 +154,18 @@ def _draw_masks(image: RGBImage, objects: Instances, look: DrawStyle, truth: boo
             edges |= find_boundaries(mask)
         return draw_edges(image, edges)
     return overlay_classes(
-        image, merge_instances(objects.masks, _get_classes(objects)), opacity=MASK_OPACITY, palette=look.palette
+        image, merge_instances(objects.masks, _get_classes(objects)), opacity=MASK_OPACITY, palette=style.palette
     )
 
 
-def _draw_frames(image: RGBImage, objects: Instances, look: DrawStyle, truth: bool) -> RGBImage:
-    return draw_boxes(image, objects.boxes, _get_colors(objects, look), thickness=look.thickness, dashed=truth)
+def _draw_frames(image: RGBImage, objects: Instances, style: DrawStyle, truth: bool) -> RGBImage:
+    return draw_boxes(image, objects.boxes, _get_colors(objects, style), thickness=style.thickness, dashed=truth)
 
 
-def _draw_texts(image: RGBImage, objects: Instances, look: DrawStyle, truth: bool) -> RGBImage:
-    texts = [_format_text(objects, i, look.names) for i in range(len(objects.boxes))]
-    colors = _get_colors(objects, look)
-    return draw_tags(image, objects.boxes, texts, colors, text_color=look.text_color, truth=truth)
+def _draw_texts(image: RGBImage, objects: Instances, style: DrawStyle, truth: bool) -> RGBImage:
+    texts = [_format_text(objects, i, style.names) for i in range(len(objects.boxes))]
+    colors = _get_colors(objects, style)
+    return draw_tags(image, objects.boxes, texts, colors, text_color=style.text_color, truth=truth)
 
 
 def _format_text(objects: Instances, index: int, names: Sequence[str]) -> str:
@@ -174,10 +174,10 @@ def _format_text(objects: Instances, index: int, names: Sequence[str]) -> str:
     return " ".join(name + score)
 
 
-def _get_colors(objects: Instances, look: DrawStyle) -> NDArray[np.uint8]:
-    if look.box_color is not None:
-        return np.tile(np.array(look.box_color, np.uint8), (len(objects.boxes), 1))
-    return class_colors(_get_classes(objects), look.palette)
+def _get_colors(objects: Instances, style: DrawStyle) -> NDArray[np.uint8]:
+    if style.box_color is not None:
+        return np.tile(np.array(style.box_color, np.uint8), (len(objects.boxes), 1))
+    return class_colors(_get_classes(objects), style.palette)
 
 
 def _get_classes(objects: Instances) -> NDArray[np.int64]:

@@ -61,8 +61,8 @@ def build_sample_panel(
         return _build_image_panel(input_image, target, prediction, pixels)
     if not all(map(_is_numeric, values)):
         raise ValueError("target and prediction must be classes, numbers, tokens, boxes or images")
-    verdict = compare_classes(target, prediction, names)
-    return Panel(input_image, verdict.text, verdict.frame)
+    result = compare_classes(target, prediction, names)
+    return Panel(input_image, result.text, result.frame)
 
 
 def render_input(value: Any, pixels: PixelConverter = to_pixels) -> RGBImage:

@@ -51,7 +51,7 @@ class Regions:
 
 
 def read_regions(
-    value: Any, size: tuple[int, int], *, shown: tuple[int, int] | None = None, threshold: float = 0.0
+    value: Any, size: tuple[int, int], *, display_size: tuple[int, int] | None = None, threshold: float = 0.0
 ) -> Regions:
     """Convert the model output or the annotation of one image to regions.
 
@@ -60,7 +60,7 @@ def read_regions(
             with attributes, with one of these as sem_seg, mask, masks, segmentation, mask_labels, labels, logits, out
             or data; or instances: `masks` (N, H, W) with `labels` (N,) and optionally `scores` (N,).
         size: Height and width of the image in pixels.
-        shown: Height and width of the displayed image in pixels. Default: `size`.
+        display_size: Height and width of the displayed image in pixels. Default: `size`.
         threshold: Minimum score of an instance.
 
     Returns:
@@ -69,10 +69,10 @@ def read_regions(
     Raises:
         ValueError: If the value contains no segmentation, or the shapes do not match.
     """
-    shown = shown or size
+    display_size = display_size or size
     masks, labels, scores = (get_first(value, names) for names in (MASK_KEYS, LABEL_KEYS, SCORE_KEYS))
     if masks is not None and labels is not None and to_array(labels).ndim == 1:
-        return _merge_instances(to_instance_masks(masks, shown), to_array(labels), scores, threshold)
+        return _merge_instances(to_instance_masks(masks, display_size), to_array(labels), scores, threshold)
     segmentation = (
         value if hasattr(value, "shape") or isinstance(value, (list, tuple)) else get_first(value, LABEL_MAP_KEYS)
     )
@@ -82,7 +82,7 @@ def read_regions(
             f"(C, H, W), got {type(value).__name__}"
         )
     # In two steps: the order of the dimensions is inferred from the size of the original image.
-    classes = resize_labels(to_label_map(segmentation, size), shown)
+    classes = resize_labels(to_label_map(segmentation, size), display_size)
     return Regions(classes, find_boundaries(classes))
 
 

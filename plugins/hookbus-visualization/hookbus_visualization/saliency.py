@@ -52,8 +52,6 @@ def render_saliency(
 ) -> list[RGBImage]:
     """Render the saliency map of each image as an overlay, normalized per image.
 
-    Raises the errors of `compute_saliency`.
-
     Args:
         model: A classifier.
         inputs: A batch, as in `compute_saliency`.
@@ -62,6 +60,9 @@ def render_saliency(
 
     Returns:
         One image, (H, W, 3), uint8, per sample; small images are enlarged.
+
+    Raises:
+        ValueError: If the saliency cannot be computed, as in `compute_saliency`.
     """
     maps = compute_saliency(model, inputs, targets).numpy()
     return [

@@ -47,7 +47,7 @@ class SegVisualizationHook(AnnotationHook):
     def _read_regions(self, image: RGBImage, resized: RGBImage, target: Any, prediction: Any) -> dict[str, Regions]:
         """Return the regions of the ground truth and the prediction, by name; missing values are omitted."""
         return {
-            name: read_regions(value, image.shape[:2], shown=resized.shape[:2], threshold=self.config.score_thr)
+            name: read_regions(value, image.shape[:2], display_size=resized.shape[:2], threshold=self.config.score_thr)
             for name, value in (("truth", target), ("prediction", prediction))
             if value is not None
         }

@@ -59,11 +59,11 @@ class VisualizationHook(SampleHook):
             elif (model := self.get_callable_model(run)) is not None:
                 self._publish_content(run, stage, content, self._build_inspector(model, samples, panels))
 
-    def _publish_content(self, run: Run, stage: str, content: str, inside: ModelInspector) -> None:
+    def _publish_content(self, run: Run, stage: str, content: str, inspector: ModelInspector) -> None:
         """Publish one content of the model internals; a warning is logged once if the model does not support it."""
         # One unsupported content must not prevent the others from being rendered.
         try:
-            records = getattr(inside, content)()
+            records = getattr(inspector, content)()
         except (HookError, ValueError) as error:
             self.warn_once(run, f"no {content} can be rendered: {error}")
             return

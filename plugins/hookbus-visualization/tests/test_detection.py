@@ -125,14 +125,14 @@ class TestTraining:
 
 class TestPanel:
     def test_boxes_below_the_score_threshold_are_omitted(self):
-        assert draw_panel(detections=DETECTIONS).caption == "2 found (solid)"
-        assert draw_panel(detections=DETECTIONS, score_thr=0.0).caption == "3 found (solid)"
-        assert draw_panel(TRUTH, DETECTIONS, score_thr=0.95).caption == "1 true (dashed), 0 found (solid)"
+        assert draw_panel(detections=DETECTIONS).caption == "2 predicted (solid)"
+        assert draw_panel(detections=DETECTIONS, score_thr=0.0).caption == "3 predicted (solid)"
+        assert draw_panel(TRUTH, DETECTIONS, score_thr=0.95).caption == "1 true (dashed), 0 predicted (solid)"
 
     def test_image_without_boxes_is_unchanged(self):
         result = draw_panel(NO_OBJECTS, NO_OBJECTS)
         assert np.array_equal(result.image, np.full((320, 400, 3), 90, np.uint8))
-        assert result.caption == "0 true (dashed), 0 found (solid)"
+        assert result.caption == "0 true (dashed), 0 predicted (solid)"
 
     @pytest.mark.parametrize(
         ("settings", "box"),
@@ -172,7 +172,7 @@ class TestPanel:
 
     def test_panel_may_contain_ten_thousand_boxes(self):
         boxes = np.random.default_rng(0).uniform(-50, 400, (10_000, 4))
-        assert draw_panel(detections={"boxes": boxes, "scores": np.ones(10_000)}).caption == "10000 found (solid)"
+        assert draw_panel(detections={"boxes": boxes, "scores": np.ones(10_000)}).caption == "10000 predicted (solid)"
 
 
 class TestSettings:

@@ -23,12 +23,12 @@ def read(value, **options):
     return read_instances(value, SIZE, **options)
 
 
-def draw(truth=None, prediction=None, ground=GROUND, **look):
+def draw(truth=None, prediction=None, ground=GROUND, **style):
     return draw_instances(
         ground,
         None if truth is None else read(truth),
         None if prediction is None else read(prediction).filter_by_score(0.3),
-        DrawStyle(**look),
+        DrawStyle(**style),
     )
 
 
@@ -72,7 +72,7 @@ class TestReading:
         assert instances.boxes.tolist() == [[60, 30, 100, 90]]
 
     def test_boxes_and_masks_are_scaled_to_the_displayed_size(self):
-        instances = read({**TWO, "masks": [disc(35, 45, 25), disc(115, 75, 35)]}, shown=(240, 480))
+        instances = read({**TWO, "masks": [disc(35, 45, 25), disc(115, 75, 35)]}, display_size=(240, 480))
         assert instances.boxes[0].tolist() == [30, 40, 180, 140]
         assert instances.masks.shape == (2, 240, 480)
         assert instances.masks[0].sum() == 6 * disc(35, 45, 25).sum()

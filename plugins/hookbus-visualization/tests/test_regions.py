@@ -59,10 +59,10 @@ class TestReading:
 
     def test_regions_are_resized_to_the_displayed_size(self):
         channels_last = np.eye(3)[LABELS] * 0.9
-        regions = read_regions(channels_last, (2, 2), shown=(4, 2))
+        regions = read_regions(channels_last, (2, 2), display_size=(4, 2))
         assert regions.classes.tolist() == [[0, 1], [0, 1], [2, 1], [2, 1]]
         assert regions.edges.shape == (4, 2)
-        assert read_regions(make_instances([LABELS > 0], [3]), (2, 2), shown=(4, 2)).classes.shape == (4, 2)
+        assert read_regions(make_instances([LABELS > 0], [3]), (2, 2), display_size=(4, 2)).classes.shape == (4, 2)
 
     @pytest.mark.parametrize(
         ("value", "why"),
