@@ -17,7 +17,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hookbus.writers.append_only_file import AppendOnlyFile
 
-__all__ = ["EventFile", "list_records"]
+__all__ = ["EventFile", "iter_records"]
 
 PREFIX = "events.out.tfevents."
 _file_counter = count()
@@ -68,7 +68,7 @@ class EventFile:
         self._file.close()
 
 
-def list_records(directory: Path, since: int, step: int) -> Iterator[tuple[str, str, int]]:
+def iter_records(directory: Path, since: int, step: int) -> Iterator[tuple[str, str, int]]:
     """Yield the (type, tag, step) of the values in the event files of a directory, from step `since` to `step`.
 
     The type is the name of the TensorBoard plugin, or the field of the value if no plugin is named: simple_value,

@@ -49,7 +49,7 @@ class TensorBoardHook(WriterHook):
         return partial(TensorBoardWriter, self.directory(run, self.config.log_dir))
 
     def may_truncate(self) -> bool:
-        """Return whether later steps may be removed; no for `log_dir`, which can contain the events of other runs."""
+        """Return whether later steps may be removed: not in `log_dir`, which can contain the events of other runs."""
         return self.config.log_dir is None
 
     # -- text and hparams ------------------------------------------------------------------------

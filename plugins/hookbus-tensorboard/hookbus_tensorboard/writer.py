@@ -13,7 +13,7 @@ from hookbus import Writer
 from hookbus.writers.host_copies import to_finite_array
 from hookbus.writers.redaction import flatten
 from hookbus.writers.writer import RecordKey
-from hookbus_tensorboard.events import EventFile, list_records
+from hookbus_tensorboard.events import EventFile, iter_records
 
 __all__ = ["TensorBoardWriter"]
 
@@ -109,7 +109,7 @@ class TensorBoardWriter(Writer):
 
     def resume(self, since: int, step: int) -> frozenset[RecordKey]:
         """Mark the values after `step` as purged, and return the records from step `since` to `step`."""
-        values = list(list_records(self._directory, since, step))
+        values = list(iter_records(self._directory, since, step))
         # TensorBoard ignores all earlier events from the step of a START event on; existing files are not modified.
         start = Event(session_log=SessionLog(status=SessionLog.START))
         self._file_writer.add_event(start, step + 1)

@@ -3,7 +3,7 @@ import time
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
-from hookbus_tensorboard.events import EventFile, list_records
+from hookbus_tensorboard.events import EventFile, iter_records
 from hookbus_tensorboard.writer import TensorBoardWriter
 
 
@@ -37,7 +37,7 @@ def test_records_are_listed_and_a_truncated_event_is_skipped(tmp_path):
     writer.close()
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-3])
-    assert list(list_records(tmp_path, 5, 9)) == [("simple_value", "loss", 5), ("text", "note/text_summary", 5)]
+    assert list(iter_records(tmp_path, 5, 9)) == [("simple_value", "loss", 5), ("text", "note/text_summary", 5)]
     resumed = TensorBoardWriter(tmp_path)
     assert resumed.resume(5, 5) == {("scalar", "loss", 5), ("text", "note", 5)}
     resumed.abandon()
