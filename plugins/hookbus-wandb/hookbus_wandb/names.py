@@ -6,7 +6,7 @@ import re
 
 from hookbus.writers.tags import sanitize_name
 
-__all__ = ["STEP", "artifact_name", "to_wandb_name"]
+__all__ = ["STEP", "to_artifact_name", "to_wandb_name"]
 
 STEP = "trainer/step"
 """Name of the scalar that contains the step of each row: the x-axis of all charts."""
@@ -22,6 +22,6 @@ def to_wandb_name(name: str) -> str:
     return sanitize_name(name, FORBIDDEN, MAX_LENGTH)
 
 
-def artifact_name(name: str) -> str:
+def to_artifact_name(name: str) -> str:
     """Return the name of an artifact: at most 128 letters, digits and `_ - .`."""
     return sanitize_name(name, FORBIDDEN_IN_ARTIFACTS, MAX_ARTIFACT_LENGTH)

@@ -26,14 +26,14 @@ from hookbus.writers.images import to_pil_image
 from hookbus.writers.redaction import is_secret, redact
 from hookbus.writers.writer import RecordKey
 from hookbus_wandb.files import TransactionLog, find_run_files, read_record_keys, read_scalars
-from hookbus_wandb.names import STEP, artifact_name
+from hookbus_wandb.names import STEP, to_artifact_name
 
 __all__ = ["Target", "WandbWriter", "get_run_id", "prepare"]
 
 ID_FILE = "run_id"
 FLUSH_INTERVAL_SECONDS = 0.2
-"""Interval in which the process of W&B writes its buffer to the file."""
-TIMEOUT_S = 10.0
+"""Interval at which the process of W&B writes its buffer to the file."""
+TIMEOUT_SECONDS = 10.0
 """Maximum number of seconds until a row is in the file."""
 EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 255}
 """Exit codes that W&B shows as finished and as killed by Ctrl-C; every other outcome has exit code 1, failed."""
@@ -209,7 +209,7 @@ class WandbWriter(Writer):
         """Wait until all rows are in the file of W&B.
 
         Raises:
-            OSError: If a row is not in the file after `TIMEOUT_S` seconds, or the process of W&B has ended.
+            OSError: If a row is not in the file after `TIMEOUT_SECONDS` seconds, or the process of W&B has ended.
         """
         # The process of W&B reports neither a full disk nor the writing of a row, so the file itself is read.
         with _translate_errors():
@@ -225,7 +225,7 @@ class WandbWriter(Writer):
         """Finish the W&B run, and wait until its file contains the end. May be called twice.
 
         Raises:
-            OSError: If the end of the run is not in the file after `TIMEOUT_S` seconds.
+            OSError: If the end of the run is not in the file after `TIMEOUT_SECONDS` seconds.
         """
         run, self._run = self._run, None
         if run is not None:
@@ -253,17 +253,17 @@ class WandbWriter(Writer):
 
     def _wait_for_record(self, predicate: Callable[[Any], bool]) -> None:
         """Wait until the file of W&B contains a record that fulfills the predicate."""
-        deadline = time.monotonic() + TIMEOUT_S
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while self._transaction_log is not None and not any(map(predicate, self._transaction_log.read_records())):
             if time.monotonic() > deadline:
                 raise OSError(
-                    f"W&B: the logged records are not in {self._transaction_log.path} after {TIMEOUT_S:g} s. "
+                    f"W&B: the logged records are not in {self._transaction_log.path} after {TIMEOUT_SECONDS:g} s. "
                     "Check that the disk is not full."
                 )
             time.sleep(FLUSH_INTERVAL_SECONDS / 10)
 
     def _log_artifact(self, path: Path, name: str, kind: str, aliases: list[str]) -> None:
-        artifact = wandb.Artifact(artifact_name(name), type=kind)
+        artifact = wandb.Artifact(to_artifact_name(name), type=kind)
         # `skip_cache`, or else W&B would copy each checkpoint to its cache in addition to the staging directory.
         artifact.add_file(str(path), name=path.name, skip_cache=True)
         with _translate_errors():

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from hookbus_wandb.names import artifact_name, to_wandb_name
+from hookbus_wandb.names import to_artifact_name, to_wandb_name
 
 
 @pytest.mark.parametrize("name", ["val/accuracy", "acc,top1", "01: time", "größe", "_own", "a\\b", "x" * 200])
@@ -29,5 +29,5 @@ def test_reserved_or_long_name_ends_with_its_hash(name, prefix):
     ("name", "prefix"), [("run-1-a b.txt", "run-1-a_b.txt-"), ("größe/1", "gr__e_1-"), ("x" * 129, "x" * 119 + "-")]
 )
 def test_artifact_name_has_only_valid_characters(name, prefix):
-    assert re.fullmatch(f"{re.escape(prefix)}[0-9a-f]{{8}}", artifact_name(name))
-    assert artifact_name("model-1a2b.c_d") == "model-1a2b.c_d"
+    assert re.fullmatch(f"{re.escape(prefix)}[0-9a-f]{{8}}", to_artifact_name(name))
+    assert to_artifact_name("model-1a2b.c_d") == "model-1a2b.c_d"

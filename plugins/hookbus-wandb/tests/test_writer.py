@@ -14,7 +14,7 @@ from PIL import Image
 import hookbus_wandb.writer as module
 from hookbus.errors import HookError
 from hookbus_wandb.files import TransactionLog, find_run_files
-from hookbus_wandb.names import artifact_name
+from hookbus_wandb.names import to_artifact_name
 from hookbus_wandb.writer import Target, WandbWriter, get_run_id, prepare
 
 
@@ -170,7 +170,7 @@ def test_file_is_an_artifact_of_the_run(target, writer, tmp_path):
     writer.write_artifact(tmp_path / "a b.txt", "notes")
     writer.close()
     artifacts = [(artifact.name, artifact.type) for artifact in get_records(target, "artifact")]
-    assert artifacts == [(artifact_name("run-1a2b-a b.txt"), "file"), ("run-1a2b-notes", "file")]
+    assert artifacts == [(to_artifact_name("run-1a2b-a b.txt"), "file"), ("run-1a2b-notes", "file")]
 
 
 def test_code_excludes_hidden_files_and_installed_packages(target, writer, tmp_path):
@@ -237,7 +237,7 @@ def test_records_of_an_earlier_writer_are_not_written_again(target):
 
 
 def test_rows_missing_in_the_file_raise_an_oserror(target, monkeypatch):
-    monkeypatch.setattr(module, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 0.1)
     monkeypatch.setattr(
         module, "FLUSH_INTERVAL_SECONDS", 0
     )  # W&B writes only if its buffer is full, or the run finishes
@@ -247,7 +247,7 @@ def test_rows_missing_in_the_file_raise_an_oserror(target, monkeypatch):
         OSError, match=r"the logged records are not in .*run-1a2b\.wandb after 0\.1 s\. Check that the disk"
     ):
         writer.flush()
-    monkeypatch.setattr(module, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(module, "TIMEOUT_SECONDS", 60.0)
     writer.close()
     assert get_rows(target) == [(0, 1, {"a": 1.0})]
 
@@ -255,7 +255,7 @@ def test_rows_missing_in_the_file_raise_an_oserror(target, monkeypatch):
 KILL_SERVICE = """
 import os, signal, sys
 from pathlib import Path
-from hookbus_wandb.names import artifact_name
+from hookbus_wandb.names import to_artifact_name
 from hookbus_wandb.writer import Target, WandbWriter
 
 target = Target(Path(sys.argv[1]), "1a2b", mode="offline")
