@@ -61,8 +61,8 @@ def cnn(
     _check_argument(isinstance(dropout, (int, float)) and 0 <= dropout < 1, "dropout", dropout, "a number in [0, 1)")
     is_valid = len(input_shape) == 3 and input_shape[0] > 0 and min(input_shape[1:]) >= 4
     _check_argument(is_valid, "input_shape", input_shape, "(C, H, W) with H and W of at least 4")
-    channels, height, breadth = input_shape
-    features = 2 * width * (height // 4) * (breadth // 4)
+    channels, *image_size = input_shape
+    features = 2 * width * math.prod(side // 4 for side in image_size)
     return nn.Sequential(
         *_build_block(channels, width),
         *_build_block(width, 2 * width),
