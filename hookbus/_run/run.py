@@ -45,33 +45,38 @@ class Run(ProgressMixin, RequestMixin):
 
     Attributes:
         bus: Bus that emits the events of the run.
-        id: Unique ID of the run; a run that resumes from a checkpoint keeps it.
-        mode: "train", "val" or "test".
+        id (str): Unique ID of the run; a run that resumes from a checkpoint keeps it.
+        mode (Mode): "train", "val" or "test".
         clock: Counts of epochs, iterations and steps.
-        metrics: Store of logged values; `run.log` writes into it.
-        weights: Raw and averaged weights.
-        best: Best result of each metric so far, by name.
+        metrics (MetricStore): Store of logged values; `run.log` writes into it.
+        weights (Weights): Raw and averaged weights.
+        best (dict[str, BestResult]): Best result of each metric so far, by name.
         ranks: Collective communication between the processes of the run.
         request_sync: Synchronization of requests across ranks.
         training_data: Position in the training data. Hooks modify the data with `training_data.register_dataset_hook`.
-        model, optimizer, scheduler, scaler: Objects of the training; None if the loop has none.
-        train_loader, val_loader, test_loader: Loaders of the run; None if the loop has not set them.
-        trainer: Trainer that executes the run; None in a custom loop.
-        config: Resolved configuration; {} if there is none.
-        seed: Seed of data order and augmentation.
-        device: Device of the model.
-        work_dir: Work directory; None for a run without files.
-        outcome: "running", or the outcome after the end of the run.
-        is_running: Whether the run is in progress, from `before_run` to `cleanup`.
+        model (Module | None): Model; None if the loop has none.
+        optimizer (Optimizer | None): Optimizer; None if the loop has none.
+        scheduler (Any): Learning-rate scheduler; None if the loop has none.
+        scaler (Any): Gradient scaler; None if the loop has none.
+        train_loader (Any): Training loader; None if the loop has not set it.
+        val_loader (Any): Validation loader, or a mapping of names to loaders; None if the loop has not set it.
+        test_loader (Any): Test loader, or a mapping of names to loaders; None if the loop has not set it.
+        trainer (Any): Trainer that executes the run; None in a custom loop.
+        config (Any): Resolved configuration; {} if there is none.
+        seed (int): Seed of data order and augmentation.
+        device (Any): Device of the model.
+        work_dir (WorkDir | None): Work directory; None for a run without files.
+        outcome (Outcome): "running", or the outcome after the end of the run.
+        is_running (bool): Whether the run is in progress, from `before_run` to `cleanup`.
         validating: Whether a validation or test is in progress.
-        sanity_checking: Whether it is the sanity check before training, whose results are discarded.
+        sanity_checking (bool): Whether it is the sanity check before training, whose results are discarded.
         exception: Exception that ended a failed run.
-        metadata: Metadata of the process that hooks collect for `status.json`, as built-in Python types.
-        accumulated: Number of micro-batches whose gradients are accumulated since the last optimizer step.
-        orphaned_hook_states: Hook states of the checkpoint that no active hook restores; the next checkpoint contains
-            them unchanged.
-        counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
-        auto_nesting: Whether nested points that the loop omits are emitted automatically.
+        metadata (dict[str, Any]): Metadata of the process that hooks collect for `status.json`, as built-in Python types.
+        accumulated (int): Number of micro-batches whose gradients are accumulated since the last optimizer step.
+        orphaned_hook_states (dict[str, Any]): Hook states of the checkpoint that no active hook restores; the next
+            checkpoint contains them unchanged.
+        counts_steps (bool): Whether the loop emits the optimizer points itself, which then count the steps.
+        auto_nesting (bool): Whether nested points that the loop omits are emitted automatically.
     """
 
     __slots__ = (

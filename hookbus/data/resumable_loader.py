@@ -52,7 +52,9 @@ class Splits:
     """Return value of a factory in `hookbus.datasets`.
 
     Attributes:
-        train, val, test: Datasets or data loaders; None if there is no such split.
+        train: Training dataset or data loader.
+        val: Validation dataset or data loader; None if there is no such split.
+        test: Test dataset or data loader; None if there is no such split.
         input_shape: Shape of one input without the batch dimension, for models that require it.
         num_classes: Number of classes, for models that require it.
     """
