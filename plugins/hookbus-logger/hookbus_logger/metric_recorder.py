@@ -8,7 +8,7 @@ from typing import Any
 from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus._events.schedules import Schedule
 from hookbus.metrics.results import Metrics
-from hookbus.metrics.store import Window
+from hookbus.metrics.windows import Window
 from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
 from hookbus_logger.config import RecordConfig
 
