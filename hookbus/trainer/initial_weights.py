@@ -139,11 +139,11 @@ def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
 def _check_metadata(trainer: TrainerSetup, key: str, path: str | Path) -> None:
     """Raise if a file is not a checkpoint or does not match the model."""
     with _prefix_errors(key):
-        outline = load_on_meta(path)
+        metadata = load_on_meta(path)
     with _prefix_errors(f"{key}: {path}"):
         if key == "resume":
-            check_resumable(outline)
-        weights = extract_weights(outline, averaged=key == "load_from" and trainer.load_weights == "averaged")
+            check_resumable(metadata)
+        weights = extract_weights(metadata, averaged=key == "load_from" and trainer.load_weights == "averaged")
         # A listener of this point may change the state dict after loading, so its keys are not known yet.
         if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
             check_compatible(trainer.model, weights, strict=key == "resume" or trainer.load_strict)

@@ -69,7 +69,7 @@ def compute_check(path: Path) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(fields, sort_keys=True).encode())
 
 
-class TestCommit:
+class TestAtomicWrite:
     def test_atomic_write_writes_the_file_and_its_sidecar_only(self, tmp_path: Path) -> None:
         path = tmp_path / "a" / "b" / "x.pth"
         sidecar = commit_in_two_writes(path, NEW, generation=7)
@@ -230,7 +230,7 @@ class _TracedFile:
         return getattr(self._file, name)
 
 
-class TestLink:
+class TestAddLink:
     def test_link_is_the_same_file(self, tmp_path: Path) -> None:
         commit_in_two_writes(tmp_path / "epoch_1.pth", NEW, 3)
         add_link(tmp_path / "epoch_1.pth", tmp_path / "last.pth")
@@ -413,7 +413,7 @@ class TestKill:
         assert kill_at_each_operation(save, check) >= 20
 
 
-class TestRemoveLeftovers:
+class TestRemoveTemporaryFiles:
     @pytest.mark.parametrize(
         "name", [".tmp-x.pth", ".tmp-notes", f".tmp-{'0' * 32}", f".tmp-you-{'0' * 32}", f".tmp-{RUN}-notes", ".tmp-"]
     )
@@ -523,7 +523,7 @@ class TestVerify:
         assert hash_file(tmp_path / "x") == xxhash.xxh3_128_hexdigest(content)
 
 
-class TestNewestFirst:
+class TestListNewestFirst:
     def test_files_are_sorted_by_generation_not_by_name_or_time(self, tmp_path: Path) -> None:
         for name, generation in [("epoch_10.pth", 10), ("epoch_9.pth", 9), ("best.pth", 9), ("epoch_2.pth", 2)]:
             commit_in_two_writes(tmp_path / name, NEW, generation)

@@ -81,7 +81,7 @@ def test_manifest_of_another_generation_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"check": 1}', "null"])
-def test_invalid_manifest_raises_checkpoint_damaged(tmp_path: Path, text: str) -> None:
+def test_invalid_manifest_is_corrupted(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
 
     with pytest.raises(CheckpointCorruptedError, match="manifest.json is missing or corrupted"):

@@ -21,10 +21,10 @@ def save(path: Path, value: Any, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_outline_contains_meta_tensors_and_values(tmp_path: Path, zipped: bool) -> None:
+def test_metadata_contains_meta_tensors_and_values(tmp_path: Path, zipped: bool) -> None:
     path = save(tmp_path / "a.pth", {"w": torch.ones(2, 3), "n": {"epoch": 4}}, _use_new_zipfile_serialization=zipped)
-    outline = load_on_meta(path)
-    assert (outline["w"].shape, outline["w"].device.type, outline["n"]) == ((2, 3), "meta", {"epoch": 4})
+    metadata = load_on_meta(path)
+    assert (metadata["w"].shape, metadata["w"].device.type, metadata["n"]) == ((2, 3), "meta", {"epoch": 4})
     assert torch.equal(load_file(path)["w"], torch.ones(2, 3))
 
 
@@ -72,7 +72,7 @@ class TestInvalidFile:
             load_on_meta(tmp_path)
 
 
-class TestCheckFit:
+class TestCheckCompatible:
     def make_model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
 
@@ -93,9 +93,9 @@ class TestCheckFit:
     )
     def test_mismatch_is_reported(self, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
         model = self.make_model()
-        outline = load_on_meta(save(tmp_path / "a.pth", {**model.state_dict(), **change}))
+        metadata = load_on_meta(save(tmp_path / "a.pth", {**model.state_dict(), **change}))
         with pytest.raises(CheckpointError, match=f"^The weights do not match the model: .*{reason}"):
-            check_compatible(model, outline)
+            check_compatible(model, metadata)
 
     def test_model_that_cannot_be_copied_is_not_checked(self) -> None:
         class Stubborn(nn.Linear):

@@ -41,7 +41,7 @@ def make_checkpoint(processes: int, batch_size: int | None, **more: Any) -> dict
     }
 
 
-def test_size_contains_world_size_and_batch_size() -> None:
+def test_parallel_metadata_contains_world_size_and_batch_size() -> None:
     assert get_parallel_metadata(make_run(3, 4)) == {"processes": 3, "batch_size": 4}
     assert get_parallel_metadata(make_run(1, None)) == {"processes": 1, "batch_size": None}
 

@@ -66,7 +66,7 @@ class TestGeneration:
         stored = sum(path.stat().st_size for path in (tmp_path / "generation_1").glob("*.distcp"))
         assert stored < 2 * (stored - WEIGHT.nbytes)  # the overhead of the format exceeds the data
 
-    def test_outline_of_a_generation_contains_meta_tensors(self, tmp_path: Path) -> None:
+    def test_metadata_of_a_generation_contains_meta_tensors(self, tmp_path: Path) -> None:
         weight = load_on_meta(write_sharded_checkpoint(tmp_path))["state_dict"]["a/b%"]
 
         assert (weight.device.type, tuple(weight.shape)) == ("meta", (7, 5))

@@ -49,7 +49,7 @@ def get_warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-class TestCollect:
+class TestBuildCheckpoint:
     def test_checkpoint_of_a_complete_run_has_all_keys(self) -> None:
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -93,7 +93,7 @@ class TestCollect:
 
         assert (checkpoint["state_dict"], checkpoint["ema_state_dict"]) == (raw, averaged)
 
-    def test_collect_waits_for_updates_on_another_thread(self) -> None:
+    def test_build_checkpoint_waits_for_updates_on_another_thread(self) -> None:
         run = idle_run(nn.Linear(2, 1))
         averages = AveragesProvider(None, None)
         run.weights.provide(averages)
@@ -439,7 +439,7 @@ class TestWriteAndRead:
         assert kill_at_each_operation(lambda: write_small_checkpoint(tmp_path / "epoch_2.pth", 2), check) >= 12
 
 
-class TestFindNewest:
+class TestFindLatestCheckpoint:
     def test_newest_generation_is_found(self, tmp_path: Path) -> None:
         for name, generation in (("z", 1), ("a", 10), ("m", 9)):
             write_small_checkpoint(tmp_path / f"{name}.pth", generation)

@@ -61,7 +61,7 @@ def test_broken_hook_exits_with_code_1(reports_and_code: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_broken_hook_is_shown_with_its_reason(environment: Environment) -> None:
+def test_broken_hook_is_shown_with_its_reason(environment: Environment) -> None:
     lines = environment.hookbus("doctor", MARKER=str(environment.path / "reports_and_code")).stdout.splitlines()
     (broken,) = [line for line in lines if "broken-hooks" in line]
     reason = "ModuleNotFoundError: No module named 'surely_not_there'"

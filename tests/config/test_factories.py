@@ -51,7 +51,10 @@ class TestNames:
         ("override", "message"),
         [
             ("model.type=none_1:net", "model.type: 'none_1:net' cannot be imported: ModuleNotFoundError: "),
-            ("model.type=parts:nett", "model.type: 'parts:nett' cannot be imported: parts has no attribute 'nett'. Did you mean"),
+            (
+                "model.type=parts:nett",
+                "model.type: 'parts:nett' cannot be imported: parts has no attribute 'nett'. Did you mean",
+            ),
             ("model.widht=3", "model.widht: unknown key. Did you mean 'width'?"),
             ("dataset.cuont=3", "dataset.cuont: unknown key. Did you mean 'count'?"),
             ("dataset.batchsize=3", "dataset.batchsize: unknown key. Did you mean 'batch_size'?"),
@@ -106,7 +109,7 @@ def test_missing_sections_are_an_error(project: Project) -> None:
     ]
 
 
-class TestScores:
+class TestMetrics:
     def test_default_loss_adds_accuracy(self, project: Project) -> None:
         assert list(make_factories(project).metrics) == ["accuracy"]
         assert list(make_factories(project, "loss=mse_loss").metrics) == []

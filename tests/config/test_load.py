@@ -246,7 +246,8 @@ class TestErrors:
     )
     def test_unknown_hook_is_reported_at_its_type(self, project: Project, text: str, place: str) -> None:
         (problem,) = load_problems(project.write(text))
-        assert problem == f"run.yaml:{place}: hook: 'parts:Nothing' cannot be imported: parts has no attribute 'Nothing'."
+        reason = "'parts:Nothing' cannot be imported: parts has no attribute 'Nothing'."
+        assert problem == f"run.yaml:{place}: hook: {reason}"
 
     def test_duplicate_hook_name_is_an_error(self, project: Project) -> None:
         text = "hooks:\n  - 'parts:QuietHook'\n  - {type: 'parts:ProbeHook', name: quiet}\n"
@@ -280,7 +281,7 @@ class TestErrors:
         assert [problem.split(":")[2] for problem in problems] == ["1", "2", "3", "4"]
 
 
-def test_read_config_returns_valid_sections_and_errors(project: Project) -> None:
+def test_parse_config_returns_valid_sections_and_errors(project: Project) -> None:
     text = "seed: x\ndevice: cpu\ntraining: 3\nhooks: [5, 'parts:QuietHook']\n"
     config, problems = parse_config(project.write(text))
     assert len(problems) == 3
@@ -349,7 +350,7 @@ class TestHooks:
         with pytest.raises(ConfigError, match="^run.yaml:3:5: hooks.0: hook 'quiet' "):
             config.build_valid_hooks()
 
-    def test_checked_hooks_can_be_registered_on_another_bus(self, project: Project) -> None:
+    def test_valid_hooks_can_be_registered_on_another_bus(self, project: Project) -> None:
         from hookbus import HookBus
 
         hooks = load_config(project.write("hooks: ['parts:QuietHook', 'parts:ProbeHook']\n")).build_valid_hooks()

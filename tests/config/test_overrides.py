@@ -159,7 +159,7 @@ class TestDeleting:
         }
         assert apply_override("~hooks.checkpoint", MAPPING).data["hooks"]["checkpoint"] == {"enabled": False}
 
-    def test_a_default_hook_that_the_file_does_not_have_is_switched_off(self) -> None:
+    def test_default_hook_missing_in_the_file_is_disabled(self) -> None:
         assert apply_override("~hooks.progress").data["hooks"][5] == {"type": "progress", "enabled": False}
         assert apply_override("~hooks.progress", "seed: 1\n").data["hooks"] == [{"type": "progress", "enabled": False}]
 

@@ -405,14 +405,14 @@ class TestMemory:
         assert len(store.state_dict()["columns"]["train/loss"]["values"]) <= CHUNK_SIZE
 
 
-class TestToHost:
+class TestToFloats:
     def test_order_of_numbers_and_tensors_is_preserved(self) -> None:
         values = [1.5, torch.tensor(2), torch.tensor(0.5, dtype=torch.bfloat16), 3]
 
         assert to_floats(values) == [1.5, 2.0, 0.5, 3.0]
         assert to_floats([]) == []
 
-    def test_wide_returns_float64_on_the_cpu(self) -> None:
+    def test_widest_float_is_float64_on_the_cpu(self) -> None:
         assert to_widest_float(torch.tensor(1, dtype=torch.int32)).dtype == torch.float64
 
     @pytest.mark.parametrize("value", [0.25, np.float32(0.25), np.array([0.25]), torch.tensor([0.25])])

@@ -377,7 +377,7 @@ class Elsewhere(toys.Saver):
         return self.path
 
 
-class TestDirectoryOfCheckpoints:
+class TestCheckpointDirectory:
     def test_checkpoint_directory_outside_the_work_dir_is_reported(self, tmp_path: Path) -> None:
         path = tmp_path / "elsewhere"
         assert f"checkpoints: {path}" in toys.trainer(Elsewhere(path), epochs=1, work_dir=tmp_path / "x").check()

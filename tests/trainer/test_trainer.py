@@ -214,7 +214,7 @@ class TestLimits:
         ]
 
 
-class TestRates:
+class TestSchedulers:
     """Learning rates of a schedule that halves 1 at every step, recorded after each iteration."""
 
     @staticmethod
@@ -261,7 +261,7 @@ class TestRates:
         assert self.rates(ends, interval="epoch") == [1, 0.5, 0.5, 0.5, 0.25]
 
 
-class TestRatesByMetric:
+class TestSchedulersWithMetric:
     @staticmethod
     def trainer(*hooks: object, **options: Any) -> Trainer:
         model = toys.net()
@@ -404,7 +404,7 @@ class TestValidations:
             toys.trainer().validate()
 
 
-class TestFitAgain:
+class TestSecondFit:
     @staticmethod
     def final_state(trainer: Trainer, run: Run) -> str:
         assert trainer.optimizer is not None

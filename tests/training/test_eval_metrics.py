@@ -54,7 +54,7 @@ class TestAccuracy:
         assert float(accuracy.compute()) == 1 / 3
 
 
-class TestMeanOf:
+class TestMeanMetric:
     def test_mean_weights_batches_by_their_samples(self) -> None:
         error = MeanMetric(lambda outputs, targets: (outputs - targets).abs().mean())
         error.update(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))
@@ -80,7 +80,7 @@ class TestMeanOf:
         assert float(mean.compute()) == 5.0
 
 
-class TestOverAll:
+class TestEpochMetric:
     def test_epoch_metric_receives_all_batches_at_once(self) -> None:
         span = EpochMetric(lambda outputs, targets: (outputs - targets).max() - (outputs - targets).min())
         span.update(torch.tensor([1.0, 3.0]), torch.tensor([0.0, 0.0]))

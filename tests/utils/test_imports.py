@@ -40,7 +40,8 @@ def test_setting_is_an_object_or_an_import_string() -> None:
 
 
 def test_failed_import_of_a_setting_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match=r"^'json:dump5' cannot be imported: json has no attribute 'dump5'\. Did you mean"):
+    message = r"^'json:dump5' cannot be imported: json has no attribute 'dump5'\. Did you mean"
+    with pytest.raises(ValueError, match=message):
         resolve_import("json:dump5")
 
 

@@ -122,7 +122,7 @@ def test_figure_is_rendered_without_modifying_it() -> None:
         figure_to_image("figure")
 
 
-class TestPicturesDirectory:
+class TestImageDirectory:
     @pytest.mark.parametrize(("value", "folder"), [(None, "own"), ("mine", "mine")])
     def test_relative_directory_is_created_in_the_run_and_claimed(
         self, value: str | None, folder: str, tmp_path: Path

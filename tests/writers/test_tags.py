@@ -35,7 +35,7 @@ def test_lone_surrogates_are_escaped() -> None:
 
 
 @given(st.lists(st.text(), unique=True, max_size=20))
-def test_safe_names_are_unique_and_short(names: list[str]) -> None:
+def test_sanitized_names_are_unique_and_short(names: list[str]) -> None:
     safe = {sanitize_name(name, FORBIDDEN, 30) for name in names}
     assert len(safe) == len(names)
     assert all(len(name) <= 30 for name in safe)
