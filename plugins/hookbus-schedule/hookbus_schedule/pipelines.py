@@ -102,7 +102,7 @@ class DatasetSwitch(ABC):
             raise ConfigError([self.error_message.format(dataset=kind, names=names)])
         # Only the outermost holder: the outer pipeline transforms the samples of the inner one.
         inner = {id(candidate) for outer in holders for candidate in iter_datasets(outer)[1:]}
-        return [place for holder in holders if id(holder) not in inner for place in self.get_attributes(holder)]
+        return [pair for holder in holders if id(holder) not in inner for pair in self.get_attributes(holder)]
 
     def is_supported(self, dataset: Any) -> bool:
         """Return whether the dataset has one of the attributes."""

@@ -39,7 +39,7 @@ class TestPipelineFrom:
             build_pipeline(setting)
 
     def test_similar_name_is_suggested(self) -> None:
-        with pytest.raises(ValueError, match=r"'math:sqr' cannot be imported: math has no 'sqr'\. Did you mean 'sqrt'"):
+        with pytest.raises(ValueError, match=r"'math:sqr' cannot be imported: math has no attribute 'sqr'\. Did you mean 'sqrt'"):
             build_pipeline("math:sqr")
 
 
@@ -110,9 +110,9 @@ class StandardTransform:
 class TestTorchvisionDatasets:
     def test_transform_inside_transforms_is_switched(self) -> None:
         data = SimpleNamespace(transform=abs, transforms=StandardTransform())
-        places = SwitchPipeline([(Milestone(epoch=0), math.sqrt)]).find_attributes(data)
+        pairs = SwitchPipeline([(Milestone(epoch=0), math.sqrt)]).find_attributes(data)
 
-        assert places == [(data, "transform"), (data.transforms, "transform")]
+        assert pairs == [(data, "transform"), (data.transforms, "transform")]
 
     def test_transforms_without_transform_are_switched(self) -> None:
         for data in (SimpleNamespace(transform=None, transforms=abs), SimpleNamespace(transforms=abs)):
