@@ -101,7 +101,9 @@ class TensorBoardHook(WriterHook):
     def _log_inputs(self, run: Run, batch: Any) -> None:
         images = find_images(batch, self.config.max_images)
         if not images:
-            self.warn_once("log_images: the batch contains no images of shape (N, C, H, W) or (N, H, W, C)")
+            self.warn_once(
+                "log_images: the batch contains no images of shape (N, C, H, W) or (N, H, W, C). Set it to false"
+            )
         for i, image in enumerate(images):
             self.log_images(run, f"input/{i}", image, run.steps_done, None)
 
@@ -110,7 +112,7 @@ class TensorBoardHook(WriterHook):
         # This hook runs on rank 0 only. Full tensors and a forward pass require collectives, which would deadlock.
         if sharding_of(model) is None:
             return False
-        self.warn_once(f"{setting}: not supported for parameters that are sharded across ranks")
+        self.warn_once(f"{setting}: not supported for parameters that are sharded across ranks. Set it to false")
         return True
 
     def _trace(self, model: nn.Module, batch: Any) -> None:
@@ -120,6 +122,8 @@ class TensorBoardHook(WriterHook):
             with eval_mode(model):
                 graph = trace_graph(model, *get_model_arguments(batch))
         except Exception as error:
-            self.warn_once(f"log_graph: the model cannot be traced with the first batch: {format_error(error)}")
+            self.warn_once(
+                f"log_graph: the model cannot be traced with the first batch: {format_error(error)}. Set it to false"
+            )
         else:
             self.enqueue("graphs", lambda writer: writer.write_graph(graph))
