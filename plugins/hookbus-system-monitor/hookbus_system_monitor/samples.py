@@ -17,7 +17,7 @@ __all__ = ["Samples"]
 class Samples:
     """Sum up samples for the next record, and store a history of at most `size` points.
 
-    A full history is thinned to every second point, after which only every second sample is stored.
+    A full history is reduced to every second point, after which only every second sample is stored.
 
     Args:
         size: Maximum number of points in the history, at least 2.

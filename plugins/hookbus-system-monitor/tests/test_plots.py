@@ -50,17 +50,17 @@ class TestFigure:
 
 
 class TestProblems:
-    def test_there_is_no_problem_with_a_directory_and_matplotlib(self, tmp_path):
+    def test_plot_error_is_none_with_a_directory_and_matplotlib(self, tmp_path):
         assert plot_error(tmp_path) is None
 
-    def test_missing_matplotlib_is_a_problem(self, tmp_path, monkeypatch):
+    def test_plot_error_reports_missing_matplotlib(self, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
 
         assert plot_error(tmp_path) == (
             "`show_plots` requires matplotlib; no plots are saved. Run: pip install 'hookbus-system-monitor[plots]'"
         )
 
-    def test_missing_directory_is_a_problem(self):
+    def test_plot_error_reports_a_missing_directory(self):
         assert plot_error(None) == (
             "`show_plots` requires a work directory; no plots are saved. Set `work_dir` of the run."
         )

@@ -63,7 +63,7 @@ class TestHistory:
 
         assert samples.history() == ([0], {"a": [1]})
 
-    def test_full_history_is_thinned_to_every_second_point(self):
+    def test_full_history_is_reduced_to_every_second_point(self):
         samples = Samples(size=4)
         histories = []
         for second in range(18):

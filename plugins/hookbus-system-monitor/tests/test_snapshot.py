@@ -34,7 +34,7 @@ class TestOutOfMemory:
 
 
 class TestFiles:
-    def test_snapshot_is_a_json_file_with_the_facts(self, tmp_path):
+    def test_snapshot_is_a_json_file_with_the_contents(self, tmp_path):
         (path,) = save_snapshot(tmp_path, 3, {"error": "out of memory", "process": 5})
 
         assert path == tmp_path / "out_of_memory_rank3.json"
@@ -43,9 +43,9 @@ class TestFiles:
     @pytest.mark.gpu
     def test_snapshot_on_cuda_includes_the_blocks_of_the_device(self, tmp_path):
         tensor = torch.zeros(2**25, dtype=torch.uint8, device="cuda")
-        facts, blocks = save_snapshot(tmp_path, 0, {})
+        path, blocks = save_snapshot(tmp_path, 0, {})
         snapshot = pickle.loads(blocks.read_bytes())
 
-        assert json.loads(facts.read_text()) == {}
+        assert json.loads(path.read_text()) == {}
         addresses = [block["address"] for segment in snapshot["segments"] for block in segment["blocks"]]
         assert tensor.data_ptr() in addresses

@@ -69,30 +69,30 @@ def get_handles(entries, gpus=GPUS):
 
 
 class TestPick:
-    def test_pick_returns_all_gpus_without_entries(self):
+    def test_select_gpus_returns_all_gpus_without_entries(self):
         assert get_handles(None) == {0: "full", 1: "other", 2: "first"}
 
-    def test_pick_returns_the_order_of_the_entries(self):
+    def test_select_gpus_returns_the_order_of_the_entries(self):
         assert get_handles([1, 0]) == {0: "other", 1: "full"}
 
     @pytest.mark.parametrize("name", ["GPU-11-22", "GPU-11-2", "11-22"])
-    def test_pick_finds_a_gpu_by_uuid(self, name):
+    def test_select_gpus_finds_a_gpu_by_uuid(self, name):
         assert get_handles([name]) == {0: "full"}
 
     @pytest.mark.parametrize("name", ["GPU-11", "GPU-9", "11-2", "MIG-"])
-    def test_pick_ignores_an_ambiguous_or_unknown_uuid(self, name):
+    def test_select_gpus_ignores_an_ambiguous_or_unknown_uuid(self, name):
         assert get_handles([name]) == {}
 
     @pytest.mark.parametrize(
         ("name", "handle"), [("MIG-77", "second"), ("66", "first"), ("GPU-44", "first"), (2, "first")]
     )
-    def test_pick_finds_mig_instances(self, name, handle):
+    def test_select_gpus_finds_mig_instances(self, name, handle):
         assert get_handles([name]) == {0: handle}
 
-    def test_pick_ignores_entries_after_one_without_a_match(self):
+    def test_select_gpus_ignores_entries_after_one_without_a_match(self):
         assert get_handles([0, 7, 1]) == {0: "full"}
 
-    def test_pick_leaves_the_index_of_an_unavailable_gpu_empty(self):
+    def test_select_gpus_leaves_the_index_of_an_unavailable_gpu_empty(self):
         assert get_handles(None, [None, OTHER]) == {1: "other"}
         assert get_handles([0, 1], [None, OTHER]) == {1: "other"}
         assert get_handles(["GPU-11-22", "GPU-11-33"], [None, OTHER]) == {1: "other"}
