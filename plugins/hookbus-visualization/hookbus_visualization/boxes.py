@@ -110,12 +110,12 @@ def _draw_frame(pixels: RGBImage, corners: list[int], inks: NDArray[np.uint8], t
     right, bottom = max(right, left + 1), max(bottom, top + 1)
     height, width = pixels.shape[:2]
     across, down = _clip_slice(left, right, width), _clip_slice(top, bottom, height)
-    along = _get_line_colors(across, left, right, inks, thickness)
+    line_colors = _get_line_colors(across, left, right, inks, thickness)
     for rows in _get_side_slices(top, bottom, height, thickness):
-        pixels[rows, across] = along
-    along = _get_line_colors(down, top, bottom, inks, thickness)
+        pixels[rows, across] = line_colors
+    line_colors = _get_line_colors(down, top, bottom, inks, thickness)
     for columns in _get_side_slices(left, right, width, thickness):
-        pixels[down, columns] = along[:, None]
+        pixels[down, columns] = line_colors[:, None]
 
 
 def _get_line_colors(part: slice, start: int, stop: int, inks: NDArray[np.uint8], thickness: int) -> NDArray[np.uint8]:
