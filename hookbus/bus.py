@@ -125,6 +125,6 @@ class HookBus(RunBus):
         Example: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`. See
         `hookbus._run.session.run_context` for the options.
         """
-        from hookbus._run.session import run_context  # imports torch
+        from hookbus._run.session import run_context  # needed by custom loops only
 
         return run_context(self, **options)

@@ -62,20 +62,23 @@ def find_entry(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Plugi
     """
     installed = list_entries(group)
     matching = [plugin for plugin in installed if plugin.matches(name)]
-    free = [plugin for plugin in matching if not plugin.blocked]
+    allowed = [plugin for plugin in matching if not plugin.blocked]
     if not matching:
         aliases = [alias for plugin in installed for alias in (plugin.name, plugin.class_name)]
         raise PluginNotFoundError(explain_missing(name, kind, aliases))
-    if not free:
-        raise PluginError(f"The {kind} {name!r} is blocked by {BLOCK_VARIABLE}={os.environ.get(BLOCK_VARIABLE)}.")
+    if not allowed:
+        raise PluginError(
+            f"The {kind} {name!r} is blocked by {BLOCK_VARIABLE}={os.environ.get(BLOCK_VARIABLE)}. Remove it from the "
+            "variable."
+        )
     # Two entry points of one package may be aliases of the same class.
-    if len({(plugin.package, plugin.entry.value) for plugin in free}) > 1:
-        packages = " and ".join(f"{plugin.package} {plugin.version}" for plugin in free)
-        choices = " or ".join(repr(plugin.full_name) for plugin in free)
+    if len({(plugin.package, plugin.entry.value) for plugin in allowed}) > 1:
+        packages = " and ".join(f"{plugin.package} {plugin.version}" for plugin in allowed)
+        choices = " or ".join(repr(plugin.full_name) for plugin in allowed)
         raise PluginConflictError(
             f"The {kind} {name!r} is published by {packages}. Use one of the full names: {choices}."
         )
-    return free[0]
+    return allowed[0]
 
 
 def check_version(plugin: PluginEntry) -> None:
