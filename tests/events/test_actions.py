@@ -277,7 +277,7 @@ def test_exception_of_the_step_of_the_loop_has_no_note(seen: list[str]) -> None:
     assert notes(error) == []
 
 
-def test_stop_iteration_of_a_hook_raises_hook_failure() -> None:
+def test_stop_iteration_of_a_hook_raises_hook_stop_iteration_error() -> None:
     with pytest.raises(HookStopIterationError, match="StopIteration raised by hook 'failing_step'"):
         HookBus([FailingStep(StopIteration())]).action("train_step", double)(3)
 

@@ -304,10 +304,10 @@ def test_invalid_schedule_raises_with_hook_and_point_and_ends_the_run() -> None:
 
 
 def test_should_trigger_is_called_only_if_the_schedule_is_due() -> None:
-    seen, clock, asked = Recorder(), Clock(), []
+    seen, clock, indices = Recorder(), Clock(), []
 
     def is_triggered(index: int) -> bool:
-        asked.append(index)
+        indices.append(index)
         return index != 3
 
     fire = compile_listeners(
@@ -315,7 +315,7 @@ def test_should_trigger_is_called_only_if_the_schedule_is_due() -> None:
         clock,
     )
     iterate(fire, clock, 4)
-    assert asked == [0, 1, 1, 2, 3, 3]
+    assert indices == [0, 1, 1, 2, 3, 3]
     assert seen.names == ["b", "a", "b", "b"]
 
 

@@ -18,8 +18,8 @@ def seen() -> list[str]:
 
 def test_declared_point_is_emitted_by_its_function_or_by_emit(seen: list[str]) -> None:
     bus: Any = HookBus()
-    after_render = bus.declare("after_render", args=("image",), doc="An image was drawn.")
-    assert (after_render.__name__, after_render.__doc__) == ("after_render", "An image was drawn.")
+    after_render = bus.declare("after_render", args=("image",), doc="An image was rendered.")
+    assert (after_render.__name__, after_render.__doc__) == ("after_render", "An image was rendered.")
 
     class Render(Hook):
         def after_render(self, run: Any, image: str) -> None:
@@ -85,7 +85,7 @@ def test_invalid_declaration_does_not_modify_the_bus(name: str, options: dict[st
 class Drawing:
     @hookspec(unit="epoch")
     def after_draw(self, image: str | None = None, *, tag: str = "") -> None:
-        """An image was drawn."""
+        """An image was rendered."""
 
     def after_erase(self, run: Any, image: str) -> None: ...
 
@@ -95,7 +95,7 @@ def test_spec_method_declares_its_point_and_returns_a_typed_function() -> None:
     after_draw, after_erase = bus.declare(Drawing.after_draw), bus.declare(Drawing.after_erase)
     bus.on("after_draw", when=every(1))(lambda image, tag: seen.append((image, tag)))
     bus.on("after_erase", name="erase")(lambda image: seen.append(image))
-    assert (after_draw.__name__, after_draw.__doc__) == ("after_draw", "An image was drawn.")
+    assert (after_draw.__name__, after_draw.__doc__) == ("after_draw", "An image was rendered.")
     assert bus.points["after_draw"].unit == "epoch"
     after_draw("one", tag="a")
     after_draw()

@@ -20,7 +20,7 @@ def test_note_contains_hook_package_point_and_position() -> None:
     assert error.__notes__ == [f"raised by hook 'watch' (module {__name__}) {where}"]
 
 
-def test_stop_iteration_is_replaced_by_a_hook_failure() -> None:
+def test_stop_iteration_is_replaced_by_hook_stop_iteration_error() -> None:
     error = StopIteration("done")
     replaced = annotate(error, "watch", Watch(), "after_train_iter", Clock())
     assert isinstance(replaced, HookStopIterationError)

@@ -119,7 +119,7 @@ def test_exception_propagates_with_a_note_of_hook_point_and_position() -> None:
     ]
 
 
-def test_stop_iteration_raises_hook_failure() -> None:
+def test_stop_iteration_raises_hook_stop_iteration_error() -> None:
     bus: Any = HookBus([Failing(always(StopIteration("done")))])
     with pytest.raises(
         HookStopIterationError, match="StopIteration raised by hook 'failing' .* at after_train_iter"

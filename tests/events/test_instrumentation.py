@@ -44,11 +44,11 @@ def test_times_are_recorded_for_failing_calls_as_well(monkeypatch: pytest.Monkey
     ticks = itertools.accumulate(itertools.count(1))  # 1 3 6 10 15 21 28 36: the calls take 2, 4, 6 and 8 ticks
     monkeypatch.setattr("hookbus._events.instrumentation.perf_counter_ns", lambda: next(ticks))
     bus: Any = HookBus([Working(name="a"), Failing(name="f", priority=90)])
-    with time_hooks(bus) as spent:
+    with time_hooks(bus) as timings:
         for _ in range(2):
             with pytest.raises(ValueError, match="no"):
                 bus.fire("before_train")
-    assert spent == {("a", "before_train"): 2 + 6, ("f", "before_train"): 4 + 8}
+    assert timings == {("a", "before_train"): 2 + 6, ("f", "before_train"): 4 + 8}
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -72,12 +72,12 @@ def test_nested_calls_are_counted_for_the_inner_hook_only(monkeypatch: pytest.Mo
             now[0] += 30
 
     bus: Any = HookBus([Emitting(), Writing()])
-    with time_hooks(bus) as spent:
+    with time_hooks(bus) as timings:
         bus.fire("before_train")
-        assert spent.pop(("writing", "log_scalars")) == 30
+        assert timings.pop(("writing", "log_scalars")) == 30
         bus.fire("log_scalars")
-    assert spent == {("emitting", "before_train"): 7, ("writing", "log_scalars"): 30}
-    assert spent.total == 67
+    assert timings == {("emitting", "before_train"): 7, ("writing", "log_scalars"): 30}
+    assert timings.total == 67
 
 
 def test_requested_operations_are_counted_for_their_hook(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,17 +94,17 @@ def test_requested_operations_are_counted_for_their_hook(monkeypatch: pytest.Mon
     with time_hooks(bus) as outer, time_hooks(bus) as inner, bus.run(iterations=1):
         bus.emit("before_train_iter", batch_idx=0)
         bus.emit("after_train_iter", batch_idx=0)
-    for spent in (outer, inner):
-        assert spent["recording", "the requested record"] == 9
+    for timings in (outer, inner):
+        assert timings["recording", "the requested record"] == 9
     assert bus.table.work_wrapper is None
 
 
 def test_excluded_hook_is_not_measured() -> None:
     bus: Any = HookBus([Working(name="a"), working := Working(name="b")])
-    with time_hooks(bus, without=["b"]) as spent:
+    with time_hooks(bus, without=["b"]) as timings:
         assert bus.table.listeners("before_train", bus.current)[1].call == working.before_train
         bus.fire("before_train")
-    assert list(spent) == [("a", "before_train")]
+    assert list(timings) == [("a", "before_train")]
 
 
 def test_measured_listener_receives_arguments_of_any_name() -> None:
@@ -121,11 +121,11 @@ def test_contexts_can_be_nested() -> None:
     seen: list[str] = []
     bus: Any = HookBus([Working()])
     with trace_hooks(bus, lambda hook, point: seen.append("outer")):
-        with trace_hooks(bus, lambda hook, point: seen.append("inner")), time_hooks(bus) as spent:
+        with trace_hooks(bus, lambda hook, point: seen.append("inner")), time_hooks(bus) as timings:
             bus.fire("before_train")
         bus.fire("before_train")
     assert seen == ["inner", "outer", "outer"]
-    assert list(spent) == [("working", "before_train")]
+    assert list(timings) == [("working", "before_train")]
 
 
 def test_wrapping_ends_with_the_context_after_an_exception_as_well() -> None:

@@ -14,14 +14,14 @@ class Rendering:
 
     @hookspec(unit="epoch")
     def before_render(self, run, image: int | None = None):  # type: ignore[no-untyped-def]
-        """An image is about to be drawn.
+        """An image is about to be rendered.
 
         It may be changed.
         """
 
     @hookspec
     def after_render(self, runner, image, data_batch):  # type: ignore[no-untyped-def]
-        """It was drawn."""
+        """It was rendered."""
 
     def _helper(self) -> None: ...
 
@@ -30,10 +30,10 @@ class Rendering:
 
 def test_spec_class_declares_its_public_methods() -> None:
     points = parse_points(Rendering)
-    doc = "An image is about to be drawn.\n\nIt may be changed."
+    doc = "An image is about to be rendered.\n\nIt may be changed."
     assert points == {
         "before_render": Point("before_render", ("image",), "epoch", doc, ("int",)),
-        "after_render": Point("after_render", ("image",), None, "It was drawn.", ("Any",)),
+        "after_render": Point("after_render", ("image",), None, "It was rendered.", ("Any",)),
     }
 
 

@@ -101,13 +101,13 @@ def test_last_raises_without_a_limit() -> None:
 
 
 @pytest.mark.parametrize("schedule", [last, ~last, last & every(2), every(2) | last(unit="epoch")], ids=repr)
-def test_check_end_raises_without_a_limit(schedule: Schedule) -> None:
+def test_check_limit_raises_without_a_limit(schedule: Schedule) -> None:
     schedule.check_limit(Moment(1, end=9))
     with pytest.raises(ConfigError, match="the run has no known limit"):
         schedule.check_limit(Moment(1, end=None))
 
 
-def test_check_end_passes_for_schedules_without_last() -> None:
+def test_check_limit_passes_for_schedules_without_last() -> None:
     (every(2) & between(1, 5) | once(3)).check_limit(Moment(1, end=None))
 
 
@@ -141,7 +141,7 @@ schedules = st.recursive(
 
 @settings(deadline=None)
 @given(schedules, st.integers(0, 20), st.integers(1, 25))
-def test_schedule_is_not_due_before_its_following_number(schedule: Schedule, number: int, end: int) -> None:
+def test_schedule_is_not_due_before_next_due(schedule: Schedule, number: int, end: int) -> None:
     following = schedule.next_due(number, end)
     assert following > number
     assert all(not schedule.due(Moment(n, end=end)) for n in range(number + 1, min(following, 60)))
@@ -149,13 +149,13 @@ def test_schedule_is_not_due_before_its_following_number(schedule: Schedule, num
 
 @settings(deadline=None)
 @given(schedules, st.integers(0, 20))
-def test_following_skips_no_due_number_if_the_limit_is_unknown(schedule: Schedule, number: int) -> None:
+def test_next_due_skips_no_due_number_if_the_limit_is_unknown(schedule: Schedule, number: int) -> None:
     following = schedule.next_due(number, None)
     moments = [Moment(n, end=end) for n in range(number + 1, min(following, 60)) for end in (n, n + 1)]
     assert not any(map(schedule.due, moments))
 
 
-def test_following_returns_the_next_due_number() -> None:
+def test_next_due_returns_the_next_due_number() -> None:
     assert [every(50).next_due(n, None) for n in (0, 49, 50, 51)] == [50, 50, 100, 100]
     assert [every(10, start=3).next_due(n, None) for n in (0, 2, 3, 12, 13)] == [3, 3, 13, 13, 23]
     assert [between(5, 7).next_due(n, None) for n in (0, 4, 5, 6, 7)] == [5, 5, 6, 7, NEVER]

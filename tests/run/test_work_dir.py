@@ -86,14 +86,14 @@ def run_in(path: Path, **options: Any) -> WorkDir:
 
 
 class TestClaim:
-    def test_claim_creates_the_directory(self, tmp_path: Path) -> None:
+    def test_acquire_creates_the_directory(self, tmp_path: Path) -> None:
         work_dir = acquire(tmp_path / "runs" / "x")
 
         assert (work_dir.path, work_dir.requested_path) == (tmp_path / "runs" / "x", None)
         assert work_dir.path.is_dir()
         work_dir.release()
 
-    def test_directory_without_a_run_is_claimed_with_any_content(self, tmp_path: Path) -> None:
+    def test_directory_without_a_run_is_acquired_with_any_content(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("mine")
         work_dir = acquire(tmp_path)
         work_dir.release()
@@ -120,7 +120,7 @@ class TestClaim:
         monkeypatch.chdir(tmp_path / "x" / "inside")
         assert run_in(Path("..")).path == tmp_path / "x-3"
 
-    def test_resume_claims_the_directory_with_its_content(self, tmp_path: Path) -> None:
+    def test_resume_acquires_the_directory_with_its_content(self, tmp_path: Path) -> None:
         (run_in(tmp_path).directory("checkpoints") / "a.pth").write_text("a")
         work_dir = run_in(tmp_path, resume=True)
 
@@ -185,7 +185,7 @@ class TestClaim:
         assert names == {"precious.pth", "new.txt", "last.pth", "last.pth.json"}
 
     @pytest.mark.parametrize("option", ["resume", "overwrite"])
-    def test_claim_removes_only_the_temporary_files_of_a_killed_run(self, tmp_path: Path, option: str) -> None:
+    def test_acquire_removes_only_the_temporary_files_of_a_killed_run(self, tmp_path: Path, option: str) -> None:
         first = acquire(tmp_path)
         first.write_status(outcome="running", run="me")
         checkpoints = first.directory("checkpoints")
@@ -202,7 +202,7 @@ class TestClaim:
             assert left == [".tmp-notes", ".tmp-x.pth", ".tmp-you-" + left[2][9:]]
 
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
-    def test_claim_removes_no_temporary_files_in_a_directory_without_a_run(
+    def test_acquire_removes_no_temporary_files_in_a_directory_without_a_run(
         self, tmp_path: Path, options: dict[str, bool]
     ) -> None:
         paths = [tmp_path / ".tmp-data.csv", tmp_path / make_temporary_name("me"), tmp_path / make_temporary_name("")]
@@ -297,7 +297,7 @@ class TestHold:
         lock_directory(tmp_path)()
 
     @pytest.mark.parametrize("locked", [False, True])
-    def test_hold_removes_temporary_files_of_its_run_and_the_overwritten_run(
+    def test_lock_directory_removes_temporary_files_of_its_run_and_the_overwritten_run(
         self, tmp_path: Path, locked: bool
     ) -> None:
         for run in ("me", "removed", "you", ""):
@@ -433,7 +433,7 @@ class TestFlockErrors:
 class TestSee:
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
     @pytest.mark.parametrize("runs", [0, 1, 2])
-    def test_see_returns_the_directory_of_claim_and_creates_nothing(
+    def test_preview_returns_the_directory_of_acquire_and_creates_nothing(
         self, tmp_path: Path, runs: int, options: dict[str, bool]
     ) -> None:
         path = tmp_path / "a" / "x"
@@ -447,7 +447,7 @@ class TestSee:
         work_dir.release()
         assert previewed == (work_dir.path, "")
 
-    def test_see_returns_the_error_of_claim(self, tmp_path: Path) -> None:
+    def test_preview_returns_the_error_of_acquire(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("not a directory")
         path = tmp_path / "file" / "x"
 
