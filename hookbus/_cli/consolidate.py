@@ -29,7 +29,7 @@ def consolidate(path: Path, output: Path | None = None) -> Path:
     path = resolve_path(path)
     directory = path if path.is_dir() else resolve_pointer(path, load_file_on_meta(path))
     if directory is None:
-        raise CheckpointError(f"{path}: the checkpoint already is a single file with full tensors.")
+        raise CheckpointError(f"{path}: the checkpoint is already a single file with full tensors.")
     # `resolve` follows a symbolic link, so that the file is named after the generation and not after the link.
     output = output or directory.with_name(f"{directory.resolve().name}.pth")
     if output.exists():

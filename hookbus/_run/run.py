@@ -71,7 +71,7 @@ class Run(ProgressMixin, RequestMixin):
         validating: Whether a validation or test is in progress.
         sanity_checking (bool): Whether it is the sanity check before training, whose results are discarded.
         exception: Exception that ended a failed run.
-        metadata (dict[str, Any]): Metadata of the process that hooks collect for `status.json`, as built-in Python types.
+        metadata (dict[str, Any]): Metadata that hooks collect for `status.json`, as built-in Python types.
         accumulated (int): Number of micro-batches whose gradients are accumulated since the last optimizer step.
         orphaned_hook_states (dict[str, Any]): Hook states of the checkpoint that no active hook restores; the next
             checkpoint contains them unchanged.

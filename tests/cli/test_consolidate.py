@@ -61,7 +61,7 @@ def test_existing_file_is_not_overwritten(generation: Path, tmp_path: Path) -> N
 
     with pytest.raises(CheckpointError, match=r"generation_7\.pth already exists\. Move it"):
         consolidate(generation)
-    with pytest.raises(CheckpointError, match="already is a single file"):
+    with pytest.raises(CheckpointError, match="is already a single file"):
         consolidate(tmp_path / "generation_7.pth")
 
 
