@@ -28,7 +28,7 @@ class TestParse:
         assert json.loads(config.model_dump_json())["parse"] == f"{__name__}:parse"
 
     def test_unknown_name_is_reported(self):
-        assert "'operator:ad' cannot be imported: operator has no 'ad'. Did you mean" in get_problems(
+        assert "'operator:ad' cannot be imported: operator has no attribute 'ad'. Did you mean" in get_problems(
             parse="operator:ad"
         )
 
