@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookbus._events.points import Unit
-from hookbus.data.batches import batch_size
+from hookbus.data.collections import batch_size
 
 __all__ = ["Clock", "ProgressMixin"]
 

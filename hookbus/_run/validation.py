@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus.data.batches import batch_size
+from hookbus.data.collections import batch_size
 from hookbus.distributed.fsdp import unsharded
 from hookbus.errors import MetricError, RequestError
 from hookbus.hook import Hook

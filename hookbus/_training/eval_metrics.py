@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hookbus._training.metric_sync import is_torchmetric, sync_torchmetrics
 from hookbus._utils.imports import describe_error, import_string
-from hookbus.data.batches import batch_size
+from hookbus.data.collections import batch_size
 from hookbus.distributed.process_group import world_size
 from hookbus.errors import ConfigError, suggest_names
 from hookbus.metrics.windows import exact_sum, to_float

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["batch_size", "detach_tree", "get_targets", "move_to_device"]
+__all__ = ["detach_tree", "get_targets", "move_to_device"]
+
+TARGET_KEYS = ("targets", "target", "labels", "label", "y")
 
 
 def move_to_device(batch: Any, device: torch.device) -> Any:
@@ -41,27 +43,6 @@ def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)([function(item) for item in value])
     return value
-
-
-def batch_size(batch: Any) -> int:
-    """Return the number of samples of a batch: the length of its first tensor, 0 if it contains no tensor.
-
-    Args:
-        batch: A tensor of shape (N, ...), a tuple, list or mapping that contains one, or a list of N mappings.
-    """
-    while True:
-        if isinstance(batch, (tuple, list)) and batch:
-            if isinstance(batch[0], dict):
-                return len(batch)
-            batch = batch[0]
-        elif isinstance(batch, dict) and batch:
-            batch = next(iter(batch.values()))
-        else:
-            shape = getattr(batch, "shape", None)
-            return 0 if shape is None else shape[0] if shape else 1
-
-
-TARGET_KEYS = ("targets", "target", "labels", "label", "y")
 
 
 def get_targets(batch: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from hookbus._events.points import Unit
 from hookbus._run.clock import Clock
-from hookbus.data.batches import batch_size
+from hookbus.data.collections import batch_size
 
 # -- counts --------------------------------------------------------------------------------------------
 
