@@ -39,7 +39,9 @@ class TestPipelineFrom:
             build_pipeline(setting)
 
     def test_similar_name_is_suggested(self) -> None:
-        with pytest.raises(ValueError, match=r"'math:sqr' cannot be imported: math has no attribute 'sqr'\. Did you mean 'sqrt'"):
+        with pytest.raises(
+            ValueError, match=r"'math:sqr' cannot be imported: math has no attribute 'sqr'\. Did you mean 'sqrt'"
+        ):
             build_pipeline("math:sqr")
 
 
