@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from hookbus.errors import WorkDirError
@@ -108,8 +109,9 @@ def acquire_lock(path: Path, *, required: bool, label: str = "work directory", s
         _unsupported[descriptor] = get_reason(error)
     # The content is informative only; the lock is that of the system, which is released when the process ends.
     _locks.add(descriptor)
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
     return descriptor
 
 

@@ -403,6 +403,21 @@ class TestFlockErrors:
 
         assert [message.split(":")[0] for message in caplog.messages] == [str(tmp_path)]
 
+    @pytest.mark.parametrize("function", ["ftruncate", "write"])
+    def test_lock_file_that_cannot_be_written_is_locked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, function, fail)
+            release = lock_directory(tmp_path)
+        with pytest.raises(WorkDirError, match="in use by an active run"):
+            lock_directory(tmp_path)
+        release()
+        lock_directory(tmp_path)()
+
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
     def test_other_error_of_flock_is_raised_with_its_reason(
         self, tmp_path: Path, fails_with: Callable[[int], None], options: dict[str, bool]
