@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._run.finalize import write_status
 from hookbus._run.services import DIRECTORIES
-from hookbus._run.work_dir import CHECKPOINT, STATUS
+from hookbus._run.work_dir import CHECKPOINT, STATUS, contains_training_run, read_status
 from hookbus.checkpoint.atomic_files import read_sidecar
 from hookbus.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["adopt_recorded_run", "check_checkpoints", "get_checkpoint_directory", "resume_run"]
+__all__ = [
+    "adopt_recorded_run",
+    "check_checkpoints",
+    "get_checkpoint_directories",
+    "get_checkpoint_directory",
+    "get_default_checkpoint_directory",
+    "resume_run",
+]
 
 
 def adopt_recorded_run(run: Run) -> None:
@@ -32,27 +39,25 @@ def adopt_recorded_run(run: Run) -> None:
         run.id = run.ranks.call_on_main("the recorded run", partial(_check_run_id, run)) or run.id
 
 
-def check_checkpoints(directories: Iterable[Path], status: Mapping[str, Any], work_dir: Path) -> None:
-    """Check that checkpoints of a recorded run are found if the run has committed any.
+def check_checkpoints(directories: Iterable[Path], work_dir: Path) -> None:
+    """Check that checkpoints of a recorded run are found, unless its status states that it has not committed any.
 
     Args:
         directories: Directories that are searched.
-        status: Content of `status.json`.
-        work_dir: Work directory that contains `status.json`.
+        work_dir: Work directory of the recorded run.
 
     Raises:
         ConfigError: If none is found.
     """
-    searched = list(dict.fromkeys(directories))
-    if status.get(CHECKPOINT) is None or any(
-        _may_belong_to(path, status) for directory in searched for path in directory.glob("[!.]*.pth")
-    ):
+    searched, status = list(directories), read_status(work_dir)
+    if not contains_training_run(work_dir) or (CHECKPOINT in status and status[CHECKPOINT] is None):
+        return
+    if any(_may_belong_to(path, status) for directory in searched for path in directory.glob("[!.]*.pth")):
         return
     raise ConfigError(
         [
-            f"resume: {work_dir / STATUS} records a run with {status.get('epochs_done')} epochs and "
-            f"{status.get('iters_done')} iterations that saved {status[CHECKPOINT]}, but no checkpoint of that run was "
-            f"found in {', '.join(map(str, searched))}. Restore that directory or correct `out_dir`, or pass "
+            f"resume: {_describe_recorded_run(work_dir, status)}, but no checkpoint of that run was found in "
+            f"{', '.join(map(str, searched))}. Restore that directory or correct `out_dir`, or pass "
             "`--overwrite` (`overwrite=True`) to remove the recorded run. Nothing was modified."
         ]
     )
@@ -91,34 +96,55 @@ def get_checkpoint_directory(run: Run) -> Path | None:
     The directory need not exist and is not created.
     """
     directory_of = getattr(run.get("checkpoint_saver"), "directory", None)
-    if directory_of is not None:
-        return Path(directory_of(run))
+    return get_default_checkpoint_directory(run) if directory_of is None else Path(directory_of(run))
+
+
+def get_default_checkpoint_directory(run: Run) -> Path | None:
+    """Return the checkpoint directory of a saver without its own; None if the run has no work directory.
+
+    Unlike that of the service `checkpoints_dir`, the directory need not exist and is not created.
+    """
     provided = run.services.get_provided("checkpoints_dir")
     if provided is not None:
         return Path(provided)
     return None if run.work_dir is None else run.work_dir.path / DIRECTORIES["checkpoints_dir"]
 
 
+def get_checkpoint_directories(run: Run) -> list[Path]:
+    """Return the directories that an automatic resume searches, in this order.
+
+    Multiple hooks may write checkpoints, each to its own directory. That of the saver is the first. If no hook has its
+    own directory, the default one is searched.
+    """
+    hooks = [hook for hook in run.bus.hooks.values() if hasattr(hook, "plan") and hasattr(hook, "write")]
+    directories = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
+    if not directories or run.get("checkpoint_saver") is not None:
+        first = get_checkpoint_directory(run)
+        directories = [*([first] if first is not None else []), *directories]
+    return list(dict.fromkeys(directories))
+
+
 def _check_run_id(run: Run) -> str:
     """Return the ID of the recorded run, after a check that its checkpoints are found."""
     assert run.work_dir is not None
-    if run.work_dir.recorded_status.get(CHECKPOINT) is not None:
-        check_checkpoints(_get_checkpoint_directories(run), run.work_dir.recorded_status, run.work_dir.path)
+    if contains_training_run(run.work_dir.path):
+        check_checkpoints(get_checkpoint_directories(run), run.work_dir.path)
     return run.work_dir.recorded_run
 
 
-def _get_checkpoint_directories(run: Run) -> list[Path]:
-    """Return the checkpoint directory of each hook that writes checkpoints, or of the run if there is none."""
-    hooks = [hook for hook in run.bus.hooks.values() if hasattr(hook, "plan") and hasattr(hook, "write")]
-    directories = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
-    default = get_checkpoint_directory(run)
-    return directories or ([default] if default is not None else [])
+def _describe_recorded_run(work_dir: Path, status: Mapping[str, Any]) -> str:
+    """Return the beginning of the error for a recorded run."""
+    if not status:
+        return f"{work_dir} contains a run whose {STATUS} is missing or invalid"
+    counts = f"{status.get('epochs_done')} epochs and {status.get('iters_done')} iterations"
+    saved = f"saved {status[CHECKPOINT]}" if CHECKPOINT in status else "may have saved checkpoints"
+    return f"{work_dir / STATUS} records a run with {counts} that {saved}"
 
 
 def _may_belong_to(path: Path, status: Mapping[str, Any]) -> bool:
     """Return whether a checkpoint may be one of the recorded run, also if its sidecar is missing or corrupted."""
-    sidecar = read_sidecar(path)
-    return sidecar is None or sidecar.run in ("", status.get("run"))
+    sidecar, run = read_sidecar(path), status.get("run")
+    return sidecar is None or not run or sidecar.run in ("", run)
 
 
 def _report_restart(run: Run) -> None:
@@ -134,11 +160,11 @@ def _report_restart(run: Run) -> None:
 
 def _find_newest(run: Run) -> Path | None:
     """Return the newest valid checkpoint of the run, as found by rank 0, with a warning per corrupted one."""
-    directory = get_checkpoint_directory(run)
-    if directory is None:
+    directories = get_checkpoint_directories(run)
+    if not directories:
         raise CheckpointError('resume: "auto" requires a work directory, got none. Set `work_dir`.')
     # On rank 0 only: on a network file system the ranks may see different files.
-    newest = run.ranks.call_on_main("the newest checkpoint", partial(_find_newest_in_directory, directory))
+    newest = run.ranks.call_on_main("the newest checkpoint", partial(_find_newest_in_directories, directories))
     if newest is None:
         return None
     path, problems = newest
@@ -147,13 +173,16 @@ def _find_newest(run: Run) -> Path | None:
     return path
 
 
-def _find_newest_in_directory(directory: Path) -> tuple[Path, list[str]] | None:
-    """Return the path of the newest valid checkpoint and the problems of other checkpoints."""
+def _find_newest_in_directories(directories: Iterable[Path]) -> tuple[Path, list[str]] | None:
+    """Return the newest valid checkpoint of the first directory that contains any, and the problems of others in it."""
     from hookbus.checkpoint import state
 
-    # On the meta device: verifies the checksums without allocating tensors.
-    newest = state.find_latest_checkpoint(directory, map_location="meta")
-    return None if newest is None else (newest[0], newest[2])
+    for directory in directories:
+        # Verifies checksums without allocating tensors.
+        newest = state.find_latest_checkpoint(directory, map_location="meta")
+        if newest is not None:
+            return newest[0], newest[2]
+    return None
 
 
 def _verify(run: Run, checkpoint: str | Path) -> Path:

@@ -28,11 +28,24 @@ from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_tempora
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
-__all__ = ["CHECKPOINT", "STATUS", "WorkDir", "acquire", "lock_directory", "parse_resume", "preview", "read_status"]
+__all__ = [
+    "CHECKPOINT",
+    "STATUS",
+    "WorkDir",
+    "acquire",
+    "contains_training_run",
+    "lock_directory",
+    "parse_resume",
+    "preview",
+    "read_status",
+]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
-"""Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one."""
+"""Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one.
+
+Earlier versions did not write the key.
+"""
 
 CONFIG = "config.yaml"
 OUTPUTS = ".made"
@@ -356,6 +369,12 @@ def _get_run_id(status: Mapping[str, Any]) -> str:
     """Return the ID of the run that a status describes; "" if it has none."""
     run = status.get("run")
     return run if isinstance(run, str) and run.isalnum() else ""
+
+
+def contains_training_run(path: Path) -> bool:
+    """Return whether a work directory contains a training run, also if its `status.json` is invalid or missing."""
+    # Validations and tests register outputs as well, but only a training run writes its configuration.
+    return (path / STATUS).exists() or CONFIG in _read_outputs(path)
 
 
 def read_status(path: Path) -> dict[str, Any]:

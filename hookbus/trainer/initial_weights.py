@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookbus._run.directory_lock import get_write_error
-from hookbus._run.resume import check_checkpoints, get_checkpoint_directory
+from hookbus._run.resume import check_checkpoints, get_checkpoint_directories, get_checkpoint_directory
 from hookbus._run.work_dir import read_status
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.load import check_compatible, load_on_meta, resolve_path, verify_checkpoint
@@ -112,11 +112,14 @@ def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
 
 def _check_automatic_resume(trainer: TrainerSetup) -> str:
     """Verify the checkpoint that automatic resume would load."""
-    directory = find_checkpoint_directory(trainer) if trainer.resume == "auto" else None
-    newest = None if directory is None else find_latest_checkpoint(directory)
+    if trainer.resume != "auto":
+        return ""
+    find_checkpoint_directory(trainer)  # registers the saver in the idle run
+    directories = get_checkpoint_directories(trainer.bus.current)
+    newest = next(filter(None, map(find_latest_checkpoint, directories)), None)
     if newest is None:
-        if directory is not None and trainer.work_dir is not None:
-            check_checkpoints([directory], read_status(Path(trainer.work_dir)), Path(trainer.work_dir))
+        if trainer.work_dir is not None:
+            check_checkpoints(directories, Path(trainer.work_dir))
         return ""
     path, _, skipped = newest
     _check_metadata(trainer, "resume", path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from hookbus import HookBus
 from hookbus._run.run import Run
-from hookbus._run.work_dir import STATUS, acquire, read_status
+from hookbus._run.work_dir import CHECKPOINT, STATUS, acquire, read_status
 from hookbus.errors import CheckpointError, ConfigError
 from tests import toys
 
@@ -27,6 +28,13 @@ class SaverWithDirectory(toys.Saver):
 
     def plan(self, run: Run, requests: list[Any]) -> Path:
         return self.path / f"iter_{run.iters_done}.pth"
+
+
+class ConfigWithYaml(dict[str, int]):
+    """Configuration that the run writes to its work directory."""
+
+    def to_yaml(self) -> str:
+        return "a: 1\n"
 
 
 class TestResume:
@@ -207,3 +215,34 @@ class TestRecordedRun:
         run = toys.trainer(iterations=1, work_dir=tmp_path / "x", overwrite=True).fit()
 
         assert (run.iters_done, read_status(tmp_path / "x")["checkpoint"]) == (1, None)
+
+    @pytest.mark.parametrize("status", ["", "{", "[]", "missing", "without the key"])
+    def test_recorded_run_of_unknown_progress_raises_and_modifies_nothing(self, tmp_path: Path, status: str) -> None:
+        toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path, config=ConfigWithYaml(a=1)).fit()
+        (tmp_path / "checkpoints").rename(tmp_path.parent / f"{tmp_path.name}-moved")
+        if status == "missing":
+            (tmp_path / STATUS).unlink()
+        elif status == "without the key":
+            fields = {key: value for key, value in read_status(tmp_path).items() if key != CHECKPOINT}
+            (tmp_path / STATUS).write_text(json.dumps(fields))
+        else:
+            (tmp_path / STATUS).write_text(status)
+        before = self.content(tmp_path)
+
+        with pytest.raises(ConfigError, match="no checkpoint of that run was found in"):
+            toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()
+        assert self.content(tmp_path) == before
+
+    def test_recorded_run_with_an_invalid_status_resumes_from_its_checkpoints(self, tmp_path: Path) -> None:
+        first = toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path).fit()
+        (tmp_path / STATUS).write_text("{")
+        started_at: list[int] = []
+        training = toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto")
+        training.bus.on("before_train")(lambda run: started_at.append(run.iters_done))
+        assert (training.fit().id, started_at) == (first.id, [2])
+
+    def test_work_dir_of_a_validation_contains_no_training_run(self, tmp_path: Path) -> None:
+        work_dir = acquire(tmp_path)
+        work_dir.register_output(tmp_path / "logs")
+        work_dir.release()
+        assert toys.trainer(toys.Saver(), iterations=1, work_dir=tmp_path, resume="auto").fit().iters_done == 1

@@ -8,6 +8,7 @@ from typing import Any
 from hookbus import Hook, Priority, hookimpl
 from hookbus._events.schedules import Schedule, every
 from hookbus._run.requests import Request
+from hookbus._run.resume import get_default_checkpoint_directory
 from hookbus._run.run import Run
 from hookbus.errors import CheckpointError
 from hookbus.metrics.results import Metrics
@@ -125,13 +126,13 @@ class CheckpointHook(Hook):
         """
         if self.config.out_dir is not None:
             return Path(self.config.out_dir)
-        directory = run.get("checkpoints_dir")
+        directory = get_default_checkpoint_directory(run)
         if directory is None:
             raise CheckpointError(
                 "out_dir: must be set if the run has no work directory, got None. Set `out_dir`, or pass `work_dir` to "
                 "the run."
             )
-        return Path(directory)
+        return directory
 
     def plan(self, run: Run, requests: list[Request]) -> Path:
         """Decide the names of a checkpoint for all requests, and register it before its content is collected."""

@@ -167,6 +167,34 @@ class TestRetention:
         assert names == {"epoch_1.pth", "last.pth", "notes.pth"}
         assert train_in_out_dir(2, resume="auto").iters_done == 2 * train_in_out_dir(1, overwrite=True).iters_done
 
+    @pytest.mark.parametrize("missing", ["a", "b"])
+    def test_resume_with_two_hooks_searches_both_directories(self, tmp_path: Path, missing: str) -> None:
+        started_at: list[int] = []
+
+        class Recorder(Hook):
+            def before_train(self, run: Run) -> None:
+                started_at.append(run.iters_done)
+
+        def train_with_two_hooks(epochs: int, **options: Any) -> Run:
+            hooks = [CheckpointHook(name=name, out_dir=str(tmp_path / name)) for name in "ab"]
+            return train(tmp_path / "run", *hooks, Recorder(), epochs=epochs, **options)
+
+        first = train_with_two_hooks(2)
+        (tmp_path / missing).rename(tmp_path / "moved")
+        train_with_two_hooks(3, resume="auto")
+        assert started_at == [0, first.iters_done]
+
+    @pytest.mark.parametrize("is_link", [False, True])
+    def test_resume_without_the_checkpoint_directory_creates_no_directory(self, tmp_path: Path, is_link: bool) -> None:
+        train(tmp_path, CheckpointHook(), epochs=2)
+        checkpoints = tmp_path / "checkpoints"
+        checkpoints.rename(tmp_path / "moved")
+        if is_link:
+            checkpoints.symlink_to(tmp_path / "not-mounted")
+        with pytest.raises(ConfigError, match="no checkpoint of that run was found in"):
+            train(tmp_path, CheckpointHook(), epochs=3, resume="auto")
+        assert (checkpoints.exists(), checkpoints.is_symlink()) == (False, is_link)
+
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_directory_with_files_of_another_run_is_an_error_at_the_start(
         self, tmp_path: Path, overwrite: bool
