@@ -157,16 +157,16 @@ def test_records_are_uploaded_once_and_redacted(service, tmp_path):
     assert service.config["api_key"] == {"value": "***"}
 
 
-@pytest.mark.parametrize("settle", [0.0, 1.5])  # without and with time for W&B to write its file
-def test_next_process_uploads_the_records_of_a_killed_one(service, tmp_path, settle):
-    run_with_faults(WandbHook, {"mode": "online", "project": "digits"}, tmp_path, kill_at=7, settle=settle)
+@pytest.mark.parametrize("kill_delay", [0.0, 1.5])  # without and with time for W&B to write its file
+def test_next_process_uploads_the_records_of_a_killed_one(service, tmp_path, kill_delay):
+    run_with_faults(WandbHook, {"mode": "online", "project": "digits"}, tmp_path, kill_at=7, kill_delay=kill_delay)
     assert train(tmp_path) == []
     assert service.curves() == EXPECTED
     assert len(service.rows) == 1
 
 
 def test_offline_run_that_resumes_online_is_uploaded_completely(service, tmp_path):
-    run_with_faults(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, settle=1.5)
+    run_with_faults(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, kill_delay=1.5)
     assert train(tmp_path) == []
     assert service.curves() == EXPECTED
 
@@ -195,7 +195,7 @@ def test_rejected_api_key_warns_once_and_dropped_records_are_counted(service, tm
 
 
 def test_wandb_sync_uploads_the_files_of_an_offline_run(service, tmp_path):
-    run_with_faults(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, settle=1.5)
+    run_with_faults(WandbHook, {"mode": "offline", "project": "digits"}, tmp_path, kill_at=7, kill_delay=1.5)
     assert train(tmp_path, mode="offline") == []
     directory = tmp_path / "logs" / "wandb"
     files = find_run_files(directory, (directory / "run_id").read_text())
