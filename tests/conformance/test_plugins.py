@@ -29,7 +29,7 @@ NEEDS: dict[str, tuple[dict[str, Any], str]] = {
     "dist_sampler_seed": ({}, "Pass `train_loader` to"),
     "mean_teacher": ({}, "updates 'teacher' of the model from 'student'"),
     "pipeline_switch": ({"switch_epoch": 1, "switch_pipeline": "math:sqrt"}, "The pipeline of list cannot be switched"),
-    "set_epoch_info": ({}, r"has no method set_epoch\(epoch\)"),
+    "set_epoch_info": ({}, r"requires a model with a method set_epoch\(epoch\)"),
     "sync_random_size": ({}, "list does not support a change of the image size"),
     "yolox_mode_switch": ({}, "list cannot skip transforms"),
 }
