@@ -113,7 +113,7 @@ def make_hooks(directory: Path, settings: Mapping[str, Any]) -> list[Hook]:
     ]
 
 
-def run_trainer(directory: Path, hooks: list[Hook], accumulate: int, resume: str) -> None:
+def run_trainer(directory: Path, hooks: list[Hook], accumulate: int) -> None:
     torch.manual_seed(0)
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -131,11 +131,11 @@ def run_trainer(directory: Path, hooks: list[Hook], accumulate: int, resume: str
         default_hooks=False,
         device="cpu",
         work_dir=directory,
-        resume=resume,
+        resume="auto",
     ).fit()
 
 
-def run_custom_loop(directory: Path, hooks: list[Hook], accumulate: int, resume: str) -> None:
+def run_custom_loop(directory: Path, hooks: list[Hook], accumulate: int) -> None:
     torch.manual_seed(0)
     bus, model = HookBus(hooks), net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -144,7 +144,7 @@ def run_custom_loop(directory: Path, hooks: list[Hook], accumulate: int, resume:
         return {"loss": sum(nn.functional.cross_entropy(model(x), y) for x, y in pairs(2)) / 2}
 
     options: dict[str, Any] = {"model": model, "optimizer": optimizer, "validate": validate, "epochs": EPOCHS}
-    with bus.run(**options, work_dir=directory, resume=resume) as run:
+    with bus.run(**options, work_dir=directory, resume="auto") as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for i, (x, y) in run.batches(pairs(BATCHES)):
@@ -160,8 +160,7 @@ def run_custom_loop(directory: Path, hooks: list[Hook], accumulate: int, resume:
 
 
 def train(loop: Any, directory: Path, accumulate: int, settings: Mapping[str, Any], *more: Hook) -> None:
-    resume = "auto" if (directory / "checkpoints").exists() else "never"
-    loop(directory, [*make_hooks(directory, settings), *more], accumulate, resume)
+    loop(directory, [*make_hooks(directory, settings), *more], accumulate)
 
 
 def read_rows(directory: Path) -> list[dict[str, Any]]:
