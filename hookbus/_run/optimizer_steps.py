@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import LoopError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class OptimizerEvents:
         """
         if self._run.optimizer is None or self._run.counts_steps or self._post_handle is not None:
             return
-        self._optimizer = _unwrap_optimizer(self._run.optimizer)
+        self._optimizer = unwrap_optimizer(self._run.optimizer)
         if not hasattr(self._optimizer, "register_step_post_hook"):
             raise LoopError(
                 f"optimizer: the steps of {type(self._optimizer).__name__} cannot be counted, because it has no "
@@ -134,13 +135,6 @@ class OptimizerEvents:
         """Record the end of a call of `step`. Return whether it was the outermost one."""
         self._open_steps.pop()
         return not self._open_steps
-
-
-def _unwrap_optimizer(optimizer: Any) -> Any:
-    """Return the torch optimizer inside of wrappers such as Accelerate's and Fabric's (attribute `optimizer`)."""
-    while getattr(optimizer, "optimizer", None) is not None:
-        optimizer = optimizer.optimizer
-    return optimizer
 
 
 def _has_nested_steps(cls: type) -> bool:

@@ -246,19 +246,21 @@ def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> Non
     path = _call_for_hook(run, name, "a save", lambda: saver.plan(run, requests))
     if path is None:
         return
-    checkpoint = build_checkpoint(run)
-    # Validated only if there is a listener, which may have modified the checkpoint.
-    if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
-        validate_plain_data(checkpoint, "checkpoint")
-    if run.aborted:  # by a hook that has inspected the checkpoint
-        run.best.clear()
-        run.best.update(best)
-        return
-    is_best = _call_for_hook(run, name, "a save", lambda: saver.write(run, checkpoint))
-    if is_best is not None:
-        if run.work_dir is not None and run.ranks.is_main:
-            run.work_dir.record_checkpoint(path)
-        run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)
+    # Not around `plan`, which may emit `after_save_checkpoint` for a previous save.
+    with run.weights.eval_mode():
+        checkpoint = build_checkpoint(run)
+        # Validated only if there is a listener, which may have modified the checkpoint.
+        if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
+            validate_plain_data(checkpoint, "checkpoint")
+        if run.aborted:  # by a hook that has inspected the checkpoint
+            run.best.clear()
+            run.best.update(best)
+            return
+        is_best = _call_for_hook(run, name, "a save", lambda: saver.write(run, checkpoint))
+        if is_best is not None:
+            if run.work_dir is not None and run.ranks.is_main:
+                run.work_dir.record_checkpoint(path)
+            run.bus.fire("after_save_checkpoint", path=path, is_best=is_best, metrics=run.metrics.results)
 
 
 def _call_for_hook(run: Run, name: str, description: str, work: Callable[[], T]) -> T | None:

@@ -172,7 +172,9 @@ class Run(ProgressMixin, RequestMixin):
         self.clock: Clock = previous.clock if previous else Clock()
         self.metrics: MetricStore = previous.metrics if previous else MetricStore()
         self.best: dict[str, BestResult] = previous.best if previous else {}
-        self.weights: Weights = previous.weights if previous else Weights(lambda: bus.current.model)
+        self.weights: Weights = (
+            previous.weights if previous else Weights(lambda: bus.current.model, lambda: bus.current.optimizer)
+        )
         self.orphaned_hook_states: dict[str, Any] = previous.orphaned_hook_states if previous else {}
         self.accumulated: int = previous.accumulated if previous else 0
         self.id: str = previous.id if previous else uuid.uuid4().hex
@@ -309,7 +311,7 @@ class Run(ProgressMixin, RequestMixin):
         Args:
             context: Function that returns a new context manager at each call.
         """
-        self.validations.add_context(context)
+        self.validations.contexts.add(context)
 
     def validate(self, *, sanity: bool = False) -> Metrics:
         """Validate now. Training modes, gradient mode and RNG states are restored afterwards.
@@ -358,6 +360,7 @@ class Run(ProgressMixin, RequestMixin):
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
         self.optimizer_events.on_hooks_changed()
+        self.weights.on_hooks_changed(self.bus.pm.members)
         self.metrics.has_reader = self.metrics.has_reader or bool(self.bus.pm.members)
 
     def runs_on_this_rank(self, plugin: object) -> bool:

@@ -160,6 +160,8 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
             _start(run)
             if resume != "never":
                 resume_run(run, resume)
+            if run.mode == "train":
+                run.weights.modes.begin_training()
             yield run
             run.outcome = resolve_outcome(run)
     except BaseException as error:

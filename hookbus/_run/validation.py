@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookbus._run.validation_contexts import ValidationContexts
 from hookbus.data.collections import batch_size
-from hookbus.distributed.fsdp import unsharded
 from hookbus.errors import MetricError, RequestError
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
@@ -33,6 +33,7 @@ class Validations:
         validated_at: Initial value of the attribute.
 
     Attributes:
+        contexts: Contexts around each validation and test.
         validated_at: Number of optimizer steps at the last validation, except sanity checks; -1 for none.
         on_results: Function that the loop calls with the run after a validation of its training, before `after_val`.
     """
@@ -40,8 +41,7 @@ class Validations:
     def __init__(self, run: Run, evaluators: Mapping[EvaluationKind, Evaluator | None], validated_at: int) -> None:
         self._run = run
         self._evaluators = evaluators
-        self._contexts: list[Callable[[], AbstractContextManager[Any]]] = []
-        self._entered = ExitStack()
+        self.contexts = ValidationContexts(run.weights, self.warn_once)
         self._evaluation = EvaluationMeans()
         self._warned: set[str] = set()
         self._cached: dict[int, tuple[Any, Any]] = {}
@@ -79,10 +79,6 @@ class Validations:
                 "all but one of them; pass multiple datasets as a mapping of name to loader."
             )
         return next(iter(provided.values()), self._evaluators[kind])
-
-    def add_context(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Wrap every validation and test in a context."""
-        self._contexts.append(context)
 
     def execute(self, kind: EvaluationKind, *, sanity: bool) -> Metrics:
         """Validate or test now. Training modes, gradient mode and RNG states are restored afterwards.
@@ -144,16 +140,12 @@ class Validations:
         store = self._run.metrics
         # Removes all results of the previous validation, including those of loaders that no longer exist.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
-        self._entered.close()  # contexts of a validation that an error ended before `after_val`
-        for context in self._contexts:
-            self._entered.enter_context(context())
-        # Last: a context may exchange the weights, and the exchanged weights are all-gathered.
-        self._entered.enter_context(unsharded(self._run.model))
+        self.contexts.enter(self._run.model)
 
     def leave(self) -> None:
         """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
         self._run.metrics.set_evaluation(None)
-        self._entered.close()
+        self.contexts.exit()
 
     def begin_loader(self) -> None:
         """Reset the means of a loader; called before the listeners of `before_val_epoch`."""

@@ -6,11 +6,13 @@ through `Weights`, and are thus independent of the averaging hook.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hookbus._events.call_stack import current_listener
+from hookbus._run.optimizer_modes import OptimizerModes
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError
 
@@ -23,19 +25,20 @@ StateDict = dict[str, "Tensor"]
 
 
 class AverageProvider(Protocol):
-    """Protocol of objects that average the weights of a model."""
+    """Protocol of objects that average the weights of a model.
 
-    def raw(self) -> StateDict | None:
-        """Return the raw weights while the model contains the averaged ones; None otherwise."""
+    Two further methods are optional: `raw()` returns the raw weights while the averaged ones are in the model, and None
+    otherwise, which saves the run a copy; `wait()` blocks until no update is running on another thread.
+    """
 
     def averaged(self) -> StateDict | None:
-        """Return the averaged weights; None before the first average."""
+        """Return the averaged weights by their names in the state dict of the model; None before the first average.
+
+        The tensors are references, since best weights that are restored after the training are copied into them.
+        """
 
     def applied(self) -> AbstractContextManager[Any]:
-        """Context manager in which the model contains the averaged weights."""
-
-    def wait(self) -> None:
-        """Block until no update is running on another thread."""
+        """Context manager in which the model contains the averaged weights. It restores the raw ones bit-exactly."""
 
 
 class Weights:
@@ -43,50 +46,105 @@ class Weights:
 
     Args:
         model: Function that returns the model, or None if the run has no model.
+        optimizers: Function that returns the optimizer, a mapping of names to optimizers, or None.
 
     Attributes:
+        modes: Modes of the optimizers.
         exchanged: Whether training has ended and the model no longer contains the weights at its end.
     """
 
-    def __init__(self, model: Callable[[], nn.Module | None]) -> None:
+    def __init__(self, model: Callable[[], nn.Module | None], optimizers: Callable[[], Any] = lambda: None) -> None:
         self._model = model  # a function, because a later run of the bus may replace the model
+        self.modes = OptimizerModes(optimizers)
         self._provider: AverageProvider | None = None
+        self._owner = ""
+        self._names_checked = False
+        self._is_applied = False
+        self._raw: StateDict | None = None  # of a provider without `raw`, while the averaged weights are applied
         self._readers: list[Callable[[], object]] = []
         self._restore: Callable[[], bool] | None = None
         self.exchanged = False
 
     def provide(self, provider: AverageProvider | None) -> None:
-        """Register the provider of averaged weights; None unregisters it.
+        """Register the provider of averaged weights, usually in `before_run`; None unregisters it.
+
+        Validations and tests then evaluate the averaged weights, and checkpoints contain them as `ema_state_dict`. A
+        hook that is removed from the bus no longer provides them.
+
+        Args:
+            provider: Object with the methods of `AverageProvider`.
 
         Raises:
-            HookError: If another provider is registered.
+            HookError: If the provider lacks a method, or another provider is registered.
         """
-        if provider is not None and self._provider is not None and self._provider is not provider:
-            raise HookError(
-                f"run.weights.provide: {type(self._provider).__name__} already averages the weights. Use only one "
-                "averaging hook per run."
-            )
-        self._provider = provider
+        listener = current_listener()
+        owner = "" if listener is None else listener.hook
+        if provider is not None:
+            _check_methods(provider)
+            if self._provider is not None and self._provider is not provider:
+                raise HookError(
+                    f"run.weights.provide: {_describe(self._provider, self._owner)} and {_describe(provider, owner)} "
+                    "both average the weights. Use only one averaging hook per run."
+                )
+        self._provider, self._owner, self._names_checked = provider, owner, False
+
+    def on_hooks_changed(self, hooks: Mapping[str, object]) -> None:
+        """Unregister the provider of a hook that is no longer registered.
+
+        Args:
+            hooks: Registered hooks by name.
+        """
+        if self._owner and self._owner not in hooks:
+            self.provide(None)
+
+    def provides(self, context: Callable[[], AbstractContextManager[Any]]) -> bool:
+        """Return whether a context manager is that of the averaged weights."""
+        return context == self.applied or (self._provider is not None and context == self._provider.applied)
 
     def raw(self) -> StateDict:
         """Return the raw weights, also while the model contains the averaged ones. References, not copies."""
-        raw = self._provider.raw() if self._provider else None
+        raw = _call_optional(self._provider, "raw") if self._raw is None else self._raw
         model = self._model()
         return raw if raw is not None else ({} if model is None else unwrap_model(model).state_dict())
 
     def averaged(self) -> StateDict | None:
-        """Return the averaged weights; None if no hook averages."""
-        return self._provider.averaged() if self._provider else None
+        """Return the averaged weights; None if no hook averages.
 
-    def applied(self) -> AbstractContextManager[Any]:
+        Raises:
+            HookError: If the provider returns a name that the model does not have, or a tensor of another shape.
+        """
+        averaged = None if self._provider is None else self._provider.averaged()
+        if averaged is not None and not self._names_checked:
+            _check_names(averaged, self.raw(), _describe(self._provider, self._owner))
+            self._names_checked = True
+        return averaged
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
         """Context manager in which the model contains the averaged weights; no effect if no hook averages."""
         self.wait_for_readers()
-        return self._provider.applied() if self._provider else nullcontext()
+        if self._provider is None or self._is_applied:
+            yield
+            return
+        model = None if hasattr(self._provider, "raw") else self._model()
+        self._raw = None if model is None else _copy(unwrap_model(model).state_dict())
+        self._is_applied = True
+        try:
+            with self._provider.applied():
+                yield
+        finally:
+            self._raw, self._is_applied = None, False
+
+    def eval_mode(self) -> AbstractContextManager[object]:
+        """Context manager in which optimizers with modes are in evaluation mode, such as the schedule-free ones.
+
+        Validations and checkpoints use these weights. On exit, the weights of training mode are restored bit-exactly.
+        """
+        return self.modes.evaluating(self._wait_for_threads)
 
     def wait(self) -> None:
         """Block until no other thread modifies the weights."""
-        if self._provider:
-            self._provider.wait()
+        _call_optional(self._provider, "wait")
 
     def add_reader(self, wait: Callable[[], object]) -> Callable[[], None]:
         """Register another thread that may read the weights between optimizer steps. There may be multiple.
@@ -106,7 +164,7 @@ class Weights:
             wait()
 
     def load(self, raw: Mapping[str, Any], averaged: Mapping[str, Tensor] | None) -> None:
-        """Copy weights into the model, and into the average if there is one.
+        """Copy weights into the model, and into the average if there is one. Optimizers are set to evaluation mode.
 
         Args:
             raw: State dict of the model.
@@ -116,15 +174,16 @@ class Weights:
             HookError: If the weights do not match the model, or the model contains the averaged weights.
         """
         model, own = self._model(), self.averaged()
-        if model is None or (self._provider and self._provider.raw() is not None):
+        if model is None or self._is_applied or _call_optional(self._provider, "raw") is not None:
             raise HookError(
                 "run.weights.load: the model contains the averaged weights, or the run has no model. Load weights "
                 "outside of validations."
             )
         from hookbus.distributed.sharding import shard_like  # imports torch
 
-        self.wait()
-        self.wait_for_readers()
+        self._wait_for_threads()
+        # The loaded weights are to be evaluated; `train` of an optimizer continues the training from them.
+        self.modes.end_training()
         try:
             unwrap_model(model).load_state_dict(shard_like(raw, model, None))
             if averaged is not None:
@@ -161,3 +220,45 @@ class Weights:
         """
         self.exchanged = self._restore is not None and self._restore()
         return self.exchanged
+
+    def _wait_for_threads(self) -> None:
+        """Block until no other thread reads or modifies the weights."""
+        self.wait()
+        self.wait_for_readers()
+
+
+def _check_methods(provider: object) -> None:
+    """Raise if a provider lacks a required method."""
+    missing = [name for name in ("averaged", "applied") if not callable(getattr(provider, name, None))]
+    if missing:
+        raise HookError(
+            f"run.weights.provide: {type(provider).__name__} has no method {' and no method '.join(missing)}. Pass an "
+            "object with averaged(), which returns the averaged weights by name, and applied(), a context manager in "
+            "which the model contains them."
+        )
+
+
+def _check_names(averaged: Mapping[str, Any], own: Mapping[str, Any], provider: str) -> None:
+    """Raise if averaged weights do not have the names and shapes of the model."""
+    shapes = {name: getattr(value, "shape", None) for name, value in own.items()}
+    wrong = [name for name, value in averaged.items() if name not in own or value.shape != shapes[name]]
+    if wrong:
+        raise HookError(
+            f"run.weights.averaged: the averages of {provider} must have the names and shapes of the state dict of the "
+            f"model, got {', '.join(wrong[:5])}{' ...' if len(wrong) > 5 else ''} ({len(wrong)} of {len(averaged)} do "
+            "not match). Return for example `averaged_model.module.state_dict()`."
+        )
+
+
+def _describe(provider: object, owner: str) -> str:
+    return f"the hook {owner!r}" if owner else type(provider).__name__
+
+
+def _call_optional(provider: object, name: str) -> Any:
+    method = getattr(provider, name, None)
+    return None if method is None else method()
+
+
+def _copy(weights: Mapping[str, Any]) -> StateDict:
+    # The extra state of a module may be any object.
+    return {name: value.detach().clone() if hasattr(value, "detach") else value for name, value in weights.items()}

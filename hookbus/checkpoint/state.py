@@ -5,7 +5,7 @@
 | meta | counts, time, versions, hash of the configuration, metrics, and which weights reached the best score |
 | state_dict | raw weights, even while averaged weights are applied to the model |
 | ema_state_dict | averaged weights, if a hook maintains them |
-| optimizer, scheduler, scaler | their state dicts |
+| optimizer, scheduler, scaler | their state dicts; `training_weights` of an optimizer with modes |
 | grads | gradients by parameter name, only during gradient accumulation |
 | hooks | by instance name: state, state version, package, configuration |
 | rng | RNG states |
@@ -38,7 +38,7 @@ from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
 from hookbus.checkpoint.restore import load_component, load_grads
 from hookbus.data.rng import get_rng_state, set_rng_state
-from hookbus.distributed.sharding import shard_like
+from hookbus.distributed.sharding import TRAINING_WEIGHTS, shard_like
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import CheckpointError
 
@@ -68,6 +68,8 @@ VALIDATED_KEYS = ("optimizer", "scheduler", "scaler", "hooks", "rng")
 def build_checkpoint(run: Run) -> dict[str, Any]:
     """Collect the state for a bit-exact resume. Tensors are references, not copies.
 
+    Call it and use its result inside `run.weights.eval_mode()`: files contain the weights of evaluation mode.
+
     Raises:
         CheckpointError: If the state contains an object that is neither a built-in Python type nor a tensor.
     """
@@ -81,6 +83,8 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
         part = getattr(run, name)
         if part is not None:
             checkpoint[name] = to_plain_data(part.state_dict(), f"checkpoint[{name!r}]")
+    if training_weights := run.weights.modes.collect_training_weights(run.optimizer):
+        checkpoint["optimizer"][TRAINING_WEIGHTS] = training_weights
     if run.accumulating and run.model is not None:
         named = unwrap_model(run.model).named_parameters()
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
@@ -101,10 +105,13 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     check_resumable(checkpoint)
     own = select_rank_state(reshard(checkpoint, run), run)
     checkpoint = shard_like(own, run.model, run.optimizer)
+    # The state dict contains the weights of evaluation mode.
+    run.weights.modes.end_training()
     if run.model is not None:
         load_into(run.model, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
         load_component(run, name, checkpoint)
+    run.weights.modes.load_training_weights(run.optimizer, checkpoint.get("optimizer", {}).get(TRAINING_WEIGHTS, {}))
     if run.optimizer is not None and checkpoint["meta"]["step"]:
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
         run.optimizer._opt_called = True  # type: ignore[attr-defined]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 __all__ = [
+    "TRAINING_WEIGHTS",
     "LeafFunction",
     "ShardingSpec",
     "has_sharded_tensors",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 OPTIMIZER = "optimizer"
+TRAINING_WEIGHTS = "training_weights"
+"""Key of an optimizer state in a checkpoint: the weights of training mode of an optimizer with modes, by index."""
 Path = tuple[str, ...]
 LeafFunction = Callable[[Path, Any], Any]
 """Function of the path of a leaf, key by key, and the leaf; returns the new leaf."""
@@ -144,5 +147,5 @@ def _get_sharded_shapes(
     weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for number, weight in zip(numbers, weights, strict=False):
         if is_sharded(weight):
-            shapes[OPTIMIZER, "state", str(number)] = weight.shape
+            shapes |= {(OPTIMIZER, part, str(number)): weight.shape for part in ("state", TRAINING_WEIGHTS)}
     return shapes

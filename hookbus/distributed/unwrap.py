@@ -1,4 +1,4 @@
-"""Models without their wrappers: `torch.compile`, DistributedDataParallel and similar."""
+"""Models and optimizers without their wrappers: `torch.compile`, DistributedDataParallel and similar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["unwrap_ddp", "unwrap_model"]
+__all__ = ["unwrap_ddp", "unwrap_model", "unwrap_optimizer"]
 
 
 def unwrap_ddp(model: Any) -> Any:
@@ -29,3 +29,10 @@ def unwrap_model(model: nn.Module) -> nn.Module:
         if inner is None:
             return model
         model = inner
+
+
+def unwrap_optimizer(optimizer: Any) -> Any:
+    """Return the torch optimizer inside of wrappers such as Accelerate's and Fabric's (attribute `optimizer`)."""
+    while getattr(optimizer, "optimizer", None) is not None:
+        optimizer = optimizer.optimizer
+    return optimizer

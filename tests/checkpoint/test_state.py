@@ -109,13 +109,13 @@ class TestBuildCheckpoint:
         run = idle_run(model, optimizer=optimizer, scheduler=scheduler)
         match part:
             case "ema_state_dict":
-                run.weights.provide(AveragesProvider(None, {"extra": np.ones(2)}))  # type: ignore[dict-item]
+                run.weights.provide(AveragesProvider(None, {"weight": np.ones((1, 2))}))  # type: ignore[dict-item]
             case "optimizer":
                 optimizer.param_groups[0]["extra"] = object()
             case "scheduler":
                 scheduler.extra = object()
 
-        message = rf"^checkpoint\['{part}'\].*\['extra'\]: invalid type \w+\. A checkpoint contains"
+        message = rf"^checkpoint\['{part}'\].*\['(extra|weight)'\]: invalid type \w+\. A checkpoint contains"
         with pytest.raises(CheckpointError, match=message):
             build_checkpoint(run)
 

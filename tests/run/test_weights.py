@@ -80,7 +80,7 @@ def test_second_provider_raises(model: nn.Module) -> None:
     weights, provider = Weights(lambda: model), Averaging(model)
     weights.provide(provider)
     weights.provide(provider)
-    with pytest.raises(HookError, match="Averaging already averages the weights. Use only one"):
+    with pytest.raises(HookError, match="Averaging and Averaging both average the weights. Use only one"):
         weights.provide(Averaging(model))
     weights.provide(None)
     assert weights.averaged() is None
@@ -147,7 +147,8 @@ class TestReaders:
 
         weights.load(model.state_dict(), None)
         one()
-        weights.applied()
+        with weights.applied():
+            pass
 
         assert waits == ["one", "other", "other"]
 

@@ -34,8 +34,10 @@ def publish(run: Run, path: Path, best: tuple[str, BestResult] | None) -> None:
     Raises:
         CheckpointError: If the best checkpoint cannot be loaded, or the file cannot be written.
     """
-    weights, metadata = _get_weights(run, best)
-    run.ranks.call_on_main(f"the file {path}", partial(_write, path, run.id, to_full_tensors(weights), metadata))
+    # References to the model are written, which contains other weights in training mode of some optimizers.
+    with run.weights.eval_mode():
+        weights, metadata = _get_weights(run, best)
+        run.ranks.call_on_main(f"the file {path}", partial(_write, path, run.id, to_full_tensors(weights), metadata))
 
 
 def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str, Any]) -> None:

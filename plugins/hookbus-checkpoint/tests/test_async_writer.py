@@ -65,7 +65,6 @@ class AveragingHook(Hook):
 
     def before_run(self, run: Run) -> None:
         run.weights.provide(self)
-        run.around_validation(run.weights.applied)
         assert run.model is not None
         self.mean = {name: weight.detach().clone() for name, weight in run.model.named_parameters()}
 

@@ -62,7 +62,6 @@ class EMAHook(Hook):
             # A second run continues with a rebuilt model: restore the averages by name instead of by identity.
             self.load_state_dict(self.state_dict())
         run.weights.provide(self)
-        run.around_validation(self.applied)
 
     def before_train(self, run: Run) -> None:
         """Start the average at the current weights or at the averages of `resume_from`."""
