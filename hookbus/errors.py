@@ -5,7 +5,8 @@
     ├── HookError                     an error in a hook
     │   ├── RegistrationError         a hook was rejected; nothing of it was registered
     │   ├── OrderError                before=/after= constraints that form a cycle
-    │   └── HookStopIterationError    a hook raised StopIteration, which a loop would read as "end of data"
+    │   ├── HookStopIterationError    a hook raised StopIteration, which a loop would read as "end of data"
+    │   └── RejectedRecordsError      a tracker rejected some records; the others are written
     ├── PluginError                   an error in an installed plugin package
     │   ├── PluginNotFoundError       no installed package publishes the name
     │   ├── PluginConflictError       two packages publish the same name
@@ -50,6 +51,7 @@ __all__ = [
     "PointError",
     "RankError",
     "RegistrationError",
+    "RejectedRecordsError",
     "RequestError",
     "ServiceError",
     "WorkDirError",
@@ -82,6 +84,24 @@ class OrderError(HookError):
 
 class HookStopIterationError(HookError, RuntimeError):
     """A hook raised StopIteration. The original exception is the `__cause__`."""
+
+
+class RejectedRecordsError(HookError, ValueError):
+    """A tracker rejected some records, at every attempt; all others are written. Raised by the methods of a `Writer`.
+
+    Args:
+        message: Reason of the first rejected record.
+        names: Name of each rejected record.
+        kind: Type of the records in the plural.
+
+    Attributes:
+        names: Name of each rejected record.
+        kind: Type of the records in the plural.
+    """
+
+    def __init__(self, message: str, names: Iterable[str], kind: str = "numbers") -> None:
+        self.names, self.kind = list(names), kind
+        super().__init__(message)
 
 
 class PluginError(HookbusError):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.writers.host_copies import to_number
+from hookbus.writers.queue_entry import NUMBERS, Entry, Report, Write
 from hookbus.writers.tags import escape_surrogates
-from hookbus.writers.thread import NUMBERS, Entry, Report, Write
 from hookbus.writers.writer import RecordKey, Writer
 
 __all__ = ["EntryFactory", "RecentRecords", "WrittenSteps"]

@@ -32,7 +32,8 @@ from hookbus.writers.entries import EntryFactory, RecentRecords, WrittenSteps
 from hookbus.writers.host_copies import snapshot_value
 from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
 from hookbus.writers.log_points import LogPointsMixin
-from hookbus.writers.thread import Entry, WriterThread
+from hookbus.writers.queue_entry import OUTCOMES, Entry
+from hookbus.writers.thread import WriterThread
 from hookbus.writers.writer import Writer
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class WriterHook(LogPointsMixin):
         queue_bytes: Maximum size of the queue in bytes; above it, other entries are dropped before numbers.
         period: Seconds between two rounds of writing.
         pause: Seconds before the first retry after an error.
-        patience: Timeout in seconds for the last records at the end of a run.
+        patience: Timeout in seconds for the last records and the outcome at the end of a run. Until then an unavailable
+            backend is retried.
     """
 
     Config = WriterConfig
@@ -161,21 +163,17 @@ class WriterHook(LogPointsMixin):
         if run.exception is None:
             self._start_thread(run)
         outcome = run.outcome
-        self.enqueue("outcomes", lambda writer: writer.write_outcome(outcome))
+        self.enqueue(OUTCOMES, lambda writer: writer.write_outcome(outcome))
 
     def cleanup(self) -> None:
         """Write the queued entries, close the backend, and report dropped records."""
         thread, self._writer_thread = self._writer_thread, None
         if thread is None:
             return
-        thread.close(self.patience, self.undelivered_note())
+        thread.close(self.patience, self.undelivered_note)
         if thread.dropped:
             self._warn_of_error(thread)
-            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(thread.dropped.items()))
-            _warn(
-                f"hook {self.name!r}: {thread.dropped.total()} records are missing: {counts}. "
-                f"First: {thread.first_error}."
-            )
+            _warn(f"hook {self.name!r}: {thread.describe_missing()}.")
         elif thread.first_error and not self._warned:
             _warn(f"hook {self.name!r}: {thread.first_error}.")
 

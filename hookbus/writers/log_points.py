@@ -12,9 +12,9 @@ from hookbus.hook import Hook
 from hookbus.writers.entries import EntryFactory, RecentRecords
 from hookbus.writers.host_copies import nbytes, snapshot_value
 from hookbus.writers.images import figure_to_image, to_uint8_image, unbind_images
+from hookbus.writers.queue_entry import Entry
 from hookbus.writers.redaction import redact_config
 from hookbus.writers.tags import escape_surrogates
-from hookbus.writers.thread import Entry
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run

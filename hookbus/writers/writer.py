@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus.errors import RejectedRecordsError, format_error
 from hookbus.metrics.windows import to_float
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Writer(ABC):
       abandoned, and after a pause a new writer gets all records since the last `flush`.
     - Any other exception means that this record cannot be written. The record is dropped and counted. If `flush`
       raises, this applies to all records since the last `flush`.
+    - A `RejectedRecordsError` means that only the named records cannot be written and all others are.
 
     Attributes:
         time: Creation time of the current record, in seconds since the epoch; set by the caller.
@@ -53,9 +55,22 @@ class Writer(ABC):
         """Write the configuration of the run."""
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Write the numbers of one step, by full name. Default: one `write_scalar` call per number."""
+        """Write the numbers of one step, by full name. Default: one `write_scalar` call per number.
+
+        Raises:
+            RejectedRecordsError: If some numbers cannot be written.
+        """
+        errors: dict[str, Exception] = {}
         for name, value in values.items():
-            self.write_scalar(name, value, step)
+            try:
+                self.write_scalar(name, value, step)
+            except OSError:
+                raise
+            except Exception as error:
+                errors[name] = error
+        if errors:
+            first, cause = next(iter(errors.items()))
+            raise RejectedRecordsError(f"{first!r}: {format_error(cause)}", errors) from cause
 
     def write_figure(self, name: str, figure: Any, step: int) -> None:
         """Write a matplotlib figure. Default: render the figure and write it as an image."""
@@ -73,7 +88,11 @@ class Writer(ABC):
         """Write a file. Default: ignore it."""
 
     def write_outcome(self, outcome: str) -> None:  # noqa: B027 - optional
-        """Write the outcome of the run: finished, stopped, preempted, interrupted, aborted or failed. Called last."""
+        """Write the outcome of the run: finished, stopped, preempted, interrupted, aborted or failed.
+
+        Called last, after a `flush` of all other records. If the backend becomes unavailable at the end of a run, each
+        new writer gets the outcome.
+        """
 
     def resume(self, since: int, step: int) -> AbstractSet[RecordKey]:
         """Prepare to continue after `step`: remove the records of later steps, if the backend supports it.

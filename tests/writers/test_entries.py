@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hookbus.writers.entries import EntryFactory, WrittenSteps
-from hookbus.writers.thread import Entry
+from hookbus.writers.queue_entry import Entry
 from hookbus.writers.writer import Writer
 
 

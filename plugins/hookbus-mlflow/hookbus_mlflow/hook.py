@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -30,6 +31,8 @@ class MLflowHook(WriterHook):
         # Imported here, so that the hook can be constructed and its config validated without loading mlflow.
         from hookbus_mlflow.writer import MLflowWriter, Target
 
+        # MLflow retries a request for up to four minutes, longer than `patience`, in which this hook could not retry.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         directory = self.directory(run, None).absolute()
         assert run.work_dir is not None
         target = Target(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +11,18 @@ from secrets import token_hex
 from typing import Any
 
 import numpy
+import requests
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
 from hookbus import Writer
+from hookbus.errors import RejectedRecordsError
 from hookbus.writers.host_copies import to_finite_array
 from hookbus.writers.images import to_pil_image
 from hookbus.writers.redaction import flatten
 from hookbus.writers.writer import RecordKey
+from hookbus_mlflow.batches import RejectedError, ServerError, send_accepted
 from hookbus_mlflow.database import ensure_database
 from hookbus_mlflow.names import to_mlflow_name
 
@@ -40,6 +43,10 @@ TRANSIENT_ERRORS = frozenset(
     {"INTERNAL_ERROR", "TEMPORARILY_UNAVAILABLE", "REQUEST_LIMIT_EXCEEDED", "DEADLINE_EXCEEDED"}
 )
 """Error codes of MLflow after which a retry can succeed."""
+RETRY_STATUS_CODES = frozenset({408, 429})
+"""Status codes below 500 after which a retry can succeed."""
+INVALID_RECORD_ERRORS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
+"""Error codes of MLflow for a request with an invalid record."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +139,20 @@ class MLflowWriter(Writer):
         """Log each value as a param under its dotted key, and the configuration as the artifact `config.json`.
 
         Existing params keep their values; after a resume `config.json` contains the new configuration.
+
+        Raises:
+            RejectedRecordsError: If some params cannot be logged.
         """
+        rejected: list[tuple[Param, Exception]] = []
         with _translate_errors():
             # MLflow rejects a batch that changes the value of an existing param.
             existing = self._client.get_run(self._run_id).data.params
             values = {to_mlflow_name(key): str(value)[:MAX_PARAM_LENGTH] for key, value in flatten(config).items()}
             params = [Param(key, value) for key, value in values.items() if key not in existing]
             for begin in range(0, len(params), PARAMS_PER_BATCH):
-                self._client.log_batch(self._run_id, params=params[begin : begin + PARAMS_PER_BATCH])
+                rejected += send_accepted(self._log_params, params[begin : begin + PARAMS_PER_BATCH])
             self._client.log_dict(self._run_id, dict(config), "config.json")
+        _raise_if_rejected(rejected, "params")
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:
         """Log a file as an artifact, in the directory `name` if it is set."""
@@ -162,15 +174,21 @@ class MLflowWriter(Writer):
         return frozenset(("scalar", metric.key, metric.step) for metric in metrics if metric.step >= since)
 
     def flush(self) -> None:
-        """Log the pending metrics in batches, and then the status."""
+        """Log the pending metrics in batches, and then the status.
+
+        Raises:
+            RejectedRecordsError: If some metrics cannot be logged.
+        """
         # A retry after an error may log a metric again. MLflow ignores a metric with equal name, step, time and value.
         metrics, self._metrics = self._metrics, []
         status, self._status = self._status, ""
-        with _translate_errors():
-            for begin in range(0, len(metrics), METRICS_PER_BATCH):
-                self._client.log_batch(self._run_id, metrics=metrics[begin : begin + METRICS_PER_BATCH])
-            if status:
+        rejected: list[tuple[Metric, Exception]] = []
+        for begin in range(0, len(metrics), METRICS_PER_BATCH):
+            rejected += send_accepted(self._log_metrics, metrics[begin : begin + METRICS_PER_BATCH])
+        if status:
+            with _translate_errors():
                 self._client.set_terminated(self._run_id, status)
+        _raise_if_rejected(rejected, "numbers")
 
     def abandon(self) -> None:
         """Discard the pending metrics and status."""
@@ -179,6 +197,22 @@ class MLflowWriter(Writer):
     def close(self) -> None:
         """Write the pending metrics and status. May be called twice."""
         self.flush()
+
+    def _log_metrics(self, metrics: Sequence[Metric]) -> None:
+        with _translate_errors():
+            self._client.log_batch(self._run_id, metrics=metrics)
+
+    def _log_params(self, params: Sequence[Param]) -> None:
+        with _translate_errors():
+            self._client.log_batch(self._run_id, params=params)
+
+
+def _raise_if_rejected(rejected: Sequence[tuple[Metric | Param, Exception]], kind: str) -> None:
+    """Raise a `RejectedRecordsError` with the names of the rejected records."""
+    if rejected:
+        record, error = rejected[0]
+        names = [record.key for record, _ in rejected]
+        raise RejectedRecordsError(f"{record.key!r} = {record.value!r}: {error}", names, kind) from error
 
 
 def _read_run_id(target: Target) -> str | None:
@@ -214,7 +248,21 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        # The SQLAlchemy store reports an invalid value of one record as INTERNAL_ERROR as well (mlflow 3.17).
-        is_invalid_value = isinstance(error.__cause__, (TypeError, ValueError, ArithmeticError))
-        error_type = OSError if error.error_code in TRANSIENT_ERRORS and not is_invalid_value else ValueError
-        raise error_type(f"MLflow: {error}") from error
+        raise _get_error_type(error)(f"MLflow: {error}") from error
+    except requests.HTTPError as error:  # of an artifact store; an OSError
+        response = error.response
+        if response is None or response.status_code >= 500 or response.status_code in RETRY_STATUS_CODES:
+            raise
+        raise ValueError(f"MLflow: {error}") from error
+
+
+def _get_error_type(error: MlflowException) -> type[Exception]:
+    # The SQLAlchemy store reports an invalid value of one record as INTERNAL_ERROR as well (mlflow 3.17).
+    is_invalid_value = isinstance(error.__cause__, (TypeError, ValueError, ArithmeticError))
+    if is_invalid_value or error.error_code in INVALID_RECORD_ERRORS:
+        return RejectedError
+    if error.error_code not in TRANSIENT_ERRORS:
+        return ValueError
+    # A response of the server has no other exception as its context, or a `RetryError` after the last retry.
+    is_response = error.__context__ is None or isinstance(error.__context__, requests.exceptions.RetryError)
+    return ServerError if is_response else OSError

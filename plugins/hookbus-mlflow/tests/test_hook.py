@@ -17,6 +17,12 @@ class FastRetryHook(MLflowHook):
     pause = 0.01
 
 
+class ImpatientHook(MLflowHook):
+    """Make a single attempt at the end."""
+
+    patience = 0.5
+
+
 class OutageHook(Hook):
     """Rename a table of the database after iteration 3, and restore it after MLflow has failed."""
 
@@ -89,7 +95,7 @@ def test_means_of_full_and_partial_intervals_are_logged_by_optimizer_step(databa
 
 def test_unavailable_server_warns_once_and_dropped_records_are_counted(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    hook = MLflowHook(tracking_uri="http://127.0.0.1:9", interval=1)
+    hook = ImpatientHook(tracking_uri="http://127.0.0.1:9", interval=1, name="mlflow")
     training, messages = collect_warnings(lambda: fake_training([hook], work_dir=tmp_path))
     assert fingerprint(training.model.state_dict()) == fingerprint(fake_training().model.state_dict())
     assert training.run.outcome == "finished"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,14 @@ class WandbHook(WriterHook):
             name=self.config.name or run.work_dir.path.absolute().name,
             config=redact(self.config.config or {}),
         )
-        return partial(WandbWriter, target)
+        self._has_started = False
+
+        def open_writer() -> Writer:
+            writer = WandbWriter(target)
+            self._has_started = True
+            return writer
+
+        return open_writer
 
     def backend_name(self, name: str) -> str:
         """Return a valid W&B name."""
@@ -61,6 +67,8 @@ class WandbHook(WriterHook):
 
     def undelivered_note(self) -> str:
         """Return how to upload the records that W&B has stored in its files but not uploaded."""
+        if not self._has_started:
+            return "the W&B run could not be started"
         return f"run `wandb sync {self._directory / 'wandb' / '*run-*'}` to upload the missing records"
 
     def before_train(self, run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from secrets import token_hex
 from typing import Any
 
 import wandb
-from wandb.errors import CommError, WandbCoreNotAvailableError
+from wandb.errors import AuthenticationError, CommError, WandbCoreNotAvailableError
 from wandb.sdk.lib.wbauth import authenticate_session
 from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
 from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
@@ -35,6 +36,10 @@ FLUSH_INTERVAL_SECONDS = 0.2
 """Interval at which the process of W&B writes its buffer to the file."""
 TIMEOUT_SECONDS = 10.0
 """Maximum number of seconds until a row is in the file."""
+INIT_TIMEOUT_SECONDS = 20.0
+"""Default of `WANDB_INIT_TIMEOUT`. The default of W&B, 90 s, leaves no time for retries and delays the exit."""
+REJECTED_CREDENTIALS = re.compile(r"\berror (?:401|403)\b")
+"""Part of the message of a `CommError` that no retry can avoid."""
 EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 255}
 """Exit codes that W&B shows as finished and as killed by Ctrl-C; every other outcome has exit code 1, failed."""
 
@@ -106,6 +111,7 @@ class Target:
             reinit="create_new",  # keeps a W&B run of the user active
             settings=wandb.Settings(
                 console="off",
+                init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_TIMEOUT_SECONDS)),
                 x_transaction_log_flush_interval=FLUSH_INTERVAL_SECONDS,
                 x_disable_meta=any(map(_contains_secret, sys.argv)),  # the metadata contains the command line
             ),
@@ -318,7 +324,10 @@ def _is_excluded(path: str, root: str) -> bool:
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Convert errors of W&B to the `OSError` of a `Writer`, after which the hook retries."""
+    """Convert errors of W&B to the `OSError` of a `Writer`, after which the hook retries.
+
+    Rejected credentials become a `HookError`.
+    """
     try:
         yield
     except (HandleAbandonedError, MailboxClosedError) as error:
@@ -326,4 +335,6 @@ def _translate_errors() -> Iterator[None]:
             wandb.teardown()
         raise OSError("W&B: the process of W&B has ended") from error
     except (CommError, ServerResponseError, WandbCoreNotAvailableError, TimeoutError) as error:
+        if isinstance(error, AuthenticationError) or REJECTED_CREDENTIALS.search(str(error)):
+            raise HookError(f"W&B: {error}") from error
         raise OSError(f"W&B: {error}") from error

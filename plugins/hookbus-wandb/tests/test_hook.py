@@ -17,12 +17,12 @@ from hookbus.errors import HookWarning
 from hookbus.testing import fake_training, fingerprint
 from hookbus_wandb import WandbHook
 
-class PatientHook(WandbHook):
-    patience = 100.0
+class ImpatientHook(WandbHook):
+    patience = 10.0
 
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always", HookWarning)
-    training = fake_training([PatientHook(mode="online", interval=1)], work_dir=Path(sys.argv[1]))
+    training = fake_training([ImpatientHook(mode="online", interval=1)], work_dir=Path(sys.argv[1]))
 print(training.run.outcome, fingerprint(training.model.state_dict()) == fingerprint(fake_training().model.state_dict()))
 for warning in caught:
     print(warning.message)
@@ -150,7 +150,7 @@ def test_unavailable_service_warns_once_and_dropped_records_are_counted(tmp_path
     process = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     outcome, first, second = process.stdout.splitlines()
     assert outcome == "finished True"
-    assert first.startswith("hook 'patient': OSError: W&B: ")
+    assert first.startswith("hook 'impatient': OSError: W&B: ")
     assert "7 records are missing: 6 numbers, 1 outcomes." in second
 
 

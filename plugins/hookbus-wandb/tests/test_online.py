@@ -179,10 +179,10 @@ def test_temporary_failure_of_the_service_loses_no_records(service, tmp_path):
 
 def test_permanent_failure_of_the_service_warns_once_how_to_upload(service, tmp_path):
     service.status = lambda path, sent: 500 if path.endswith("/file_stream") else 200
-    (message,) = train(tmp_path, patience=5.0)
+    (message,) = train(tmp_path, patience=20.0)
     files = tmp_path / "logs" / "wandb" / "wandb" / "*run-*"
     assert message == (
-        f"hook 'wandb': the backend timed out after 5 s; run `wandb sync {files}` to upload the missing records."
+        f"hook 'wandb': the backend timed out after 20 s; run `wandb sync {files}` to upload the missing records."
     )
 
 
@@ -190,7 +190,7 @@ def test_permanent_failure_of_the_service_warns_once_how_to_upload(service, tmp_
 def test_rejected_api_key_warns_once_and_dropped_records_are_counted(service, tmp_path, status):
     service.status = lambda path, sent: status
     first, last = train(tmp_path)
-    assert re.match(rf"hook 'wandb': OSError: W&B: .* error {status}: .*; training continues", first)
+    assert re.match(rf"hook 'wandb': HookError: W&B: .* error {status}: .*; training continues", first)
     assert last.startswith("hook 'wandb': 14 records are missing: 1 configurations, 12 numbers, 1 outcomes. ")
 
 
