@@ -230,6 +230,11 @@ class Clock:
         return self.iters_done - self._iter_at_last_step
 
     @property
+    def steps_since_iter(self) -> int:
+        """Number of optimizer steps since the end of the last iteration."""
+        return self.steps_done - self._steps_at_last_iter
+
+    @property
     def mid_iteration(self) -> bool:
         """Whether an iteration, or a batch of a validation, is in progress."""
         return self._iter_open

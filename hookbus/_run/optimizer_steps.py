@@ -1,17 +1,20 @@
-"""Optimizer steps, counted by the step hooks of the optimizer.
+"""Optimizer steps, counted by the step hooks of the optimizers.
 
 Accumulation and steps that a gradient scaler skips are therefore counted correctly in any loop, and the optimizer
 points are emitted automatically. A loop may also emit `before_optimizer_step` and `after_optimizer_step` itself: each
 optimizer step has exactly one of each.
+
+With several optimizers, an iteration counts as many steps as the optimizer that stepped most often in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus.distributed.unwrap import unwrap_optimizer
+from hookbus._run.step_hooks import StepHooks
 from hookbus.errors import LoopError
+from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -20,59 +23,118 @@ __all__ = ["OptimizerEvents"]
 
 
 class OptimizerEvents:
-    """Step hooks that count the steps of a run's optimizer and emit the optimizer points.
+    """Count the steps of a run's optimizers, emit the optimizer points and record the learning rates that were used.
 
     Args:
         run: The run.
+        counts: Number of steps by optimizer of the run that this run continues.
+
+    Attributes:
+        counts: Number of steps by optimizer.
+        reports_begin: Whether the beginning of each step is reported.
+        on_step: Function that is called with the name of the optimizer after each step and its listeners, or None.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, counts: Mapping[str, int]) -> None:
         self._run = run
-        self._optimizer: Any = None
-        self._pre_handle: Any = None
-        self._post_handle: Any = None
-        self._before_emitted = False
+        self._hooks = [StepHooks(self, name, optimizer) for name, optimizer in run.optimizers.items()]
+        self.counts = {name: counts.get(name, 0) for name in run.optimizers}
+        self.reports_begin = False
+        self.on_step: Callable[[str], object] | None = None
+        self._rates: dict[str, list[Any]] = {}
+        self._tracks_rates = False
+        self._is_attached = False
         self._after_emitted_step = run.clock.steps_done  # the step whose `after_optimizer_step` has been emitted
         self._loop_emits_after = False
-        self._is_nested = False
-        self._open_steps: list[int] = []  # the iteration of each call of `step` in progress, outermost first
 
     @property
-    def is_attached(self) -> bool:
-        """Whether the step hooks are registered."""
-        return self._post_handle is not None
+    def iters_done(self) -> int:
+        """Number of completed iterations of the run."""
+        return self._run.clock.iters_done
 
     def attach(self) -> None:
-        """Register the step hooks on the run's optimizer, if there is one and the loop does not count steps itself.
+        """Register the step hooks on the run's optimizers, unless the loop counts steps itself.
 
         Raises:
-            LoopError: If the optimizer does not support step hooks.
+            LoopError: If an optimizer does not support step hooks.
         """
-        if self._run.optimizer is None or self._run.counts_steps or self._post_handle is not None:
+        if self._run.counts_steps or self._is_attached:
             return
-        self._optimizer = unwrap_optimizer(self._run.optimizer)
-        if not hasattr(self._optimizer, "register_step_post_hook"):
-            raise LoopError(
-                f"optimizer: the steps of {type(self._optimizer).__name__} cannot be counted, because it has no "
-                "`register_step_post_hook` (see torch.optim.Optimizer). Emit before_optimizer_step and "
-                "after_optimizer_step around each optimizer step, and set counts_steps=True."
-            )
-        self._is_nested = _has_nested_steps(type(self._optimizer))
-        self._post_handle = self._optimizer.register_step_post_hook(self._post_step)
+        for hooks in self._hooks:
+            hooks.attach()
+        self._is_attached = bool(self._hooks)
         self.on_hooks_changed()
 
     def on_hooks_changed(self) -> None:
-        """Register the pre-hook, because hooks for `before_optimizer_step` may have been registered on the bus."""
-        # The pre-hook removes itself in `_post_step` if no hook uses it, which saves its call in every optimizer step.
-        if self._post_handle is not None and self._pre_handle is None:
-            self._pre_handle = self._optimizer.register_step_pre_hook(self._pre_step)
+        """Register the pre-hooks, because hooks for `before_optimizer_step` may have been registered on the bus."""
+        self.reports_begin = True  # until a step finds that no hook requires it
+        for hooks in self._hooks:
+            hooks.attach_pre_hook()
 
     def detach(self) -> None:
-        """Remove the step hooks from the optimizer."""
-        for handle in (self._pre_handle, self._post_handle):
-            if handle is not None:
-                handle.remove()
-        self._pre_handle = self._post_handle = None
+        """Remove the step hooks from the optimizers."""
+        for hooks in self._hooks:
+            hooks.detach()
+        self._is_attached = False
+
+    # -- steps ---------------------------------------------------------------------------------
+
+    def begin_step(self, hooks: StepHooks) -> None:
+        """Emit `before_optimizer_step`, unless the loop has emitted it, and record the learning rates of the step."""
+        emit = self._run.bus.calls.before_optimizer_step
+        if not self._advances_count(hooks):
+            self._emit_within_step(emit, hooks)
+        else:
+            self._run.clock.stepped = False
+            if emit and not hooks.emitted_by_loop:
+                emit(optimizer=hooks.optimizer)
+        hooks.emitted_by_loop, hooks.begun_in = False, self._run.clock.iters_done
+        # After the listeners, which may set the learning rate of this step.
+        if self._tracks_rates:
+            self._rates[hooks.name] = get_learning_rates(hooks.optimizer)
+
+    def _emit_within_step(self, emit: Callable[..., object] | None, hooks: StepHooks) -> None:
+        """Emit `before_optimizer_step` of an optimizer that belongs to the step that is counted already."""
+        clock = self._run.clock
+        # The number of this step, so that a schedule is due at each optimizer of a step.
+        clock.steps_done -= 1
+        try:
+            if emit and not hooks.emitted_by_loop:
+                emit(optimizer=hooks.optimizer)
+        finally:
+            clock.steps_done += 1
+
+    def end_step(self, hooks: StepHooks) -> None:
+        """Count a step, and emit `after_optimizer_step` unless the loop emits it."""
+        calls = self._run.bus.calls
+        if hooks.begun_in < 0 and hooks.has_pre_hook:
+            self.begin_step(hooks)  # an optimizer that did not call its closure
+        hooks.begun_in = -1
+        self._count(hooks)
+        if not self._loop_emits_after:
+            self._after_emitted_step = self._run.clock.steps_done
+            if calls.after_optimizer_step:
+                calls.after_optimizer_step(optimizer=hooks.optimizer)
+        if self.on_step is not None:
+            self.on_step(hooks.name)
+        self.reports_begin = self._tracks_rates or calls.before_optimizer_step is not None
+
+    def count_emitted(self, optimizer: Any) -> None:
+        """Count the step of a loop that emits the optimizer points itself; called at `after_optimizer_step`."""
+        if not self._hooks:
+            self._run.clock.count_step()
+            return
+        hooks = self._find(optimizer)
+        if self._tracks_rates and hooks.begun_in < 0:
+            self._rates[hooks.name] = get_learning_rates(hooks.optimizer)
+        hooks.begun_in = -1
+        self._count(hooks)
+
+    def begin_emitted(self, optimizer: Any) -> None:
+        """Record the learning rates of a loop that counts steps; called before `before_optimizer_step`."""
+        if self._tracks_rates and self._hooks:
+            hooks = self._find(optimizer)
+            self._rates[hooks.name], hooks.begun_in = get_learning_rates(hooks.optimizer), self.iters_done
 
     def manual_emitter(self, point: str, emitter: Callable[..., None]) -> Callable[..., None]:
         """Return an emitter for a loop that emits an optimizer point itself.
@@ -81,14 +143,18 @@ class OptimizerEvents:
             point: "before_optimizer_step" or "after_optimizer_step".
             emitter: The emitter of the point.
         """
-        if not self.is_attached:
+        if not self._is_attached:
             return emitter
 
         def before(*arguments: Any) -> None:
-            self._before_emitted = self._pre_handle is not None
-            emitter(*arguments)
+            hooks = self._find(arguments[-1].get("optimizer"))
+            # The step may have begun already, in a closure that is evaluated several times.
+            if hooks.begun_in != self.iters_done:
+                hooks.emitted_by_loop = hooks.has_pre_hook
+                emitter(*arguments)
 
         def after(*arguments: Any) -> None:
+            self._find(arguments[-1].get("optimizer"))
             # From the second step on, the step hook leaves `after_optimizer_step` to the loop.
             self._loop_emits_after = True
             # Not emitted again for the first step, and not emitted for a step that the gradient scaler skipped.
@@ -98,56 +164,69 @@ class OptimizerEvents:
 
         return before if point == "before_optimizer_step" else after
 
-    def _pre_step(self, optimizer: Any, *_: Any) -> None:
-        run = self._run
-        if self._is_nested and not self._enter_step():
-            return
-        if _is_skipped_by_scaler(optimizer):
-            return
-        run.clock.stepped = False
-        if not self._before_emitted and run.bus.calls.before_optimizer_step:
-            run.bus.calls.before_optimizer_step()
-        self._before_emitted = False
+    def _find(self, optimizer: Any) -> StepHooks:
+        """Return the step hooks of an optimizer; None for the only one.
 
-    def _post_step(self, optimizer: Any, *_: Any) -> None:
-        if (self._is_nested and not self._exit_step()) or _is_skipped_by_scaler(optimizer):
-            return
-        clock, calls = self._run.clock, self._run.bus.calls
-        clock.count_step()
-        if not self._loop_emits_after:
-            self._after_emitted_step = clock.steps_done
-            if calls.after_optimizer_step:
-                calls.after_optimizer_step()
-        # With nested steps, the pre-hook is required for `_enter_step`.
-        if self._pre_handle is not None and calls.before_optimizer_step is None and not self._is_nested:
-            self._pre_handle.remove()
-            self._pre_handle = None
+        Raises:
+            LoopError: If it is not an optimizer of the run, or None with several optimizers.
+        """
+        if len(self._hooks) == 1:
+            return self._hooks[0]
+        for hooks in self._hooks:
+            if hooks.optimizer is optimizer:
+                return hooks
+        names = ", ".join(hooks.name for hooks in self._hooks)
+        got = "none" if optimizer is None else f"another {type(optimizer).__name__}"
+        raise LoopError(
+            f"optimizer: an optimizer point of a run with several optimizers ({names}) requires the optimizer, got "
+            f"{got}. Pass optimizer= to `emit`."
+        )
 
-    def _enter_step(self) -> bool:
-        """Record the start of a call of `step`. Return whether it is the outermost one."""
-        iteration = self._run.clock.iters_done
-        # A call that raised an exception never reaches `_exit_step`; entries of earlier iterations are such calls.
-        self._open_steps = [started for started in self._open_steps if started == iteration]
-        self._open_steps.append(iteration)
-        return len(self._open_steps) == 1
+    def _advances_count(self, hooks: StepHooks) -> bool:
+        """Return whether the next step of an optimizer advances the number of steps."""
+        if len(self._hooks) == 1:
+            return True
+        clock = self._run.clock
+        count = hooks.count if hooks.iters_done == clock.iters_done else 0
+        return count >= clock.steps_since_iter
 
-    def _exit_step(self) -> bool:
-        """Record the end of a call of `step`. Return whether it was the outermost one."""
-        self._open_steps.pop()
-        return not self._open_steps
+    def _count(self, hooks: StepHooks) -> None:
+        """Count a step of an optimizer."""
+        clock = self._run.clock
+        advances = self._advances_count(hooks)
+        if hooks.iters_done != clock.iters_done:
+            hooks.iters_done, hooks.count = clock.iters_done, 0
+        hooks.count += 1
+        self.counts[hooks.name] += 1
+        if advances:
+            clock.count_step()
 
+    # -- learning rates ------------------------------------------------------------------------
 
-def _has_nested_steps(cls: type) -> bool:
-    """Return whether `step` may call the `step` of a parent class, for which torch calls the step hooks as well."""
-    # `hookbus._run.run` imports this module, and importing it must not import torch.
-    from torch.optim import Optimizer
+    def track_rates(self) -> None:
+        """Record the learning rates of each step from now on."""
+        self._tracks_rates = True
+        self.on_hooks_changed()
 
-    optimizers = cls.__mro__[: cls.__mro__.index(Optimizer)] if issubclass(cls, Optimizer) else ()
-    return sum("step" in vars(optimizer) for optimizer in optimizers) > 1
+    def get_rates(self) -> dict[str, float]:
+        """Return the learning rates that each optimizer used in its last step; the current ones before its first step.
 
+        Synchronizes with the device if a learning rate is a tensor.
+        """
+        named: dict[str, float] = {}
+        for name, optimizer in self._run.optimizers.items():
+            rates = self._rates.get(name)
+            named |= name_learning_rates(get_learning_rates(optimizer) if rates is None else rates, name)
+        return named
 
-def _is_skipped_by_scaler(optimizer: Any) -> bool:
-    """Return whether this call of `step` is a no-op because the gradients of a fused optimizer overflowed."""
-    # GradScaler (torch 2.x) skips `step` of other optimizers, but calls it for fused ones with `found_inf` set.
-    found_inf = optimizer.__dict__.get("found_inf")
-    return found_inf is not None and bool(found_inf.item())
+    # -- checkpoints ---------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the numbers of steps, and the learning rates of the last steps."""
+        rates = {name: [float(rate) for rate in rates] for name, rates in self._rates.items()}
+        return {"steps": dict(self.counts), "rates": rates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`; {} in checkpoints of earlier versions."""
+        self.counts |= state.get("steps", {})
+        self._rates = {name: list(rates) for name, rates in state.get("rates", {}).items()}

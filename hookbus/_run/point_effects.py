@@ -27,6 +27,11 @@ PROLOGUE: dict[str, list[str]] = {
     "after_epoch": ["_clock.end_epoch()"],
     "after_train": ["_clock.stop()"],
 }
+COUNTED = {
+    "before_optimizer_step": "_run.optimizer_events.begin_emitted(optimizer)",
+    "after_optimizer_step": "_run.optimizer_events.count_emitted(optimizer)",
+}
+"""Statements of a loop that counts its optimizer steps."""
 RESULT_POINTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
 """Points at which `metrics` contains the results of a validation or a test."""
 EPILOGUE: dict[str, list[str]] = {"after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"]}
@@ -59,9 +64,9 @@ DEFAULTS = {
 
 def prologue(point: str, run: Run) -> list[str]:
     """Return the statements before the listeners of a point."""
-    if point == "after_optimizer_step" and run.counts_steps:
-        # Otherwise the step hooks of the optimizer count the steps.
-        return ["_clock.count_step()"]
+    if point in COUNTED and run.counts_steps:
+        # Otherwise the step hooks of the optimizers count the steps.
+        return [COUNTED[point]]
     return PROLOGUE.get(point, [])
 
 

@@ -14,6 +14,7 @@ from hookbus._run.best import BestResult
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.nesting import Nesting
+from hookbus._run.objects import combine_models, freeze_names, get_by_name
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
@@ -54,9 +55,9 @@ class Run(ProgressMixin, RequestMixin):
         ranks: Collective communication between the processes of the run.
         request_sync: Synchronization of requests across ranks.
         training_data: Position in the training data. Hooks modify the data with `training_data.register_dataset_hook`.
-        model (Module | None): Model; None if the loop has none.
-        optimizer (Optimizer | None): Optimizer; None if the loop has none.
-        scheduler (Any): Learning-rate scheduler; None if the loop has none.
+        model (Module | None): Model; an `nn.ModuleDict` of named models; None if the loop has none.
+        optimizer (Any): Optimizer; a read-only mapping of named optimizers; None if the loop has none.
+        scheduler (Any): Learning-rate scheduler; a read-only mapping of named schedulers; None if the loop has none.
         scaler (Any): Gradient scaler; None if the loop has none.
         train_loader (Any): Training loader; None if the loop has not set it.
         val_loader (Any): Validation loader, or a mapping of names to loaders; None if the loop has not set it.
@@ -96,6 +97,7 @@ class Run(ProgressMixin, RequestMixin):
         "metrics",
         "mode",
         "model",
+        "model_names",
         "nesting",
         "optimizer",
         "optimizer_events",
@@ -126,8 +128,8 @@ class Run(ProgressMixin, RequestMixin):
         bus: RunBus,
         *,
         mode: Mode = "train",
-        model: nn.Module | None = None,
-        optimizer: Optimizer | None = None,
+        model: nn.Module | Mapping[str, nn.Module] | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         scheduler: Any = None,
         scaler: Any = None,
         trainer: Any = None,
@@ -145,7 +147,10 @@ class Run(ProgressMixin, RequestMixin):
         previous: Run | None = None,
     ) -> None:
         self.bus, self.mode, self.trainer = bus, mode, trainer
-        self.model, self.optimizer, self.scheduler, self.scaler = model, optimizer, scheduler, scaler
+        self.model = combine_models(model)
+        self.model_names = tuple(model) if isinstance(model, Mapping) else ()
+        self.optimizer: Any = freeze_names(optimizer)
+        self.scheduler, self.scaler = freeze_names(scheduler), scaler
         self.config, self.device, self.work_dir = config or {}, device, work_dir
         self.train_loader: Any = None
         self.val_loader: Any = None
@@ -161,7 +166,9 @@ class Run(ProgressMixin, RequestMixin):
         self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
         self.training_data = TrainingData(self, previous.training_data.state_dict() if previous else {})
         self.request_sync = RequestSync(self)
-        self.optimizer_events = OptimizerEvents(self)
+        self.optimizer_events: OptimizerEvents = OptimizerEvents(
+            self, previous.optimizer_events.counts if previous else {}
+        )
         self.nesting = Nesting(bus.fire)
         self.services = Services(self)
         self._init_state()
@@ -193,6 +200,30 @@ class Run(ProgressMixin, RequestMixin):
         self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.is_running = False
 
     # -- optimizer steps ---------------------------------------------------------------------
+
+    @property
+    def optimizers(self) -> Mapping[str, Optimizer]:
+        """Optimizers by name; a single optimizer has the name ""."""
+        return get_by_name(self.optimizer)
+
+    def track_learning_rates(self) -> None:
+        """Record the learning rates that the optimizers use in each step, for `learning_rates()`."""
+        self.optimizer_events.track_rates()
+
+    def learning_rates(self) -> dict[str, float]:
+        """Return the learning rates that the optimizers used in their last steps.
+
+        Before the first step of an optimizer, and without `track_learning_rates()`, these are the current ones.
+        Synchronizes with the device if a learning rate is a tensor.
+
+        Returns:
+            `lr`, or `lr/0`, `lr/1`, ... by parameter group; `lr/<name>` or `lr/<name>/0`, ... for named optimizers.
+        """
+        return self.optimizer_events.get_rates()
+
+    def optimizer_steps(self) -> dict[str, int]:
+        """Return the number of steps of each named optimizer, as `steps/<name>`; {} without names."""
+        return {f"steps/{name}": self.optimizer_events.counts[name] for name in self.optimizers if name}
 
     @property
     def accumulating(self) -> bool:
@@ -380,6 +411,7 @@ class Run(ProgressMixin, RequestMixin):
             "validated_at": self.validations.validated_at,
             "seed": self.seed,
             "data": self.training_data.state_dict(),
+            "optimizers": self.optimizer_events.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -393,6 +425,7 @@ class Run(ProgressMixin, RequestMixin):
         self.validations.validated_at = state["validated_at"]
         self.id = state.get("id", "")  # checkpoints of the first format version have no ID
         self.training_data.load_state_dict(state["data"])
+        self.optimizer_events.load_state_dict(state.get("optimizers", {}))  # absent in earlier checkpoints
         # Compiled schedules store the next due iteration, which the restored counts change.
         self.bus.invalidate()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
+from hookbus._run.objects import find_object_problems
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.request_sync import sync_run_identity
 from hookbus._run.resume import adopt_recorded_run, resume_run
@@ -21,7 +22,6 @@ from hookbus._run.work_dir import WorkDir, acquire, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_collectives import get_collectives
-from hookbus.distributed.unwrap import unwrap_ddp
 from hookbus.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ __all__ = ["acquire_work_dir", "ensure_no_active_run", "run_context", "run_scope
 def run_context(
     bus: HookBus,
     *,
-    model: nn.Module | None = None,
-    optimizer: Optimizer | None = None,
+    model: nn.Module | Mapping[str, nn.Module] | None = None,
+    optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
     scheduler: Any = None,
     scaler: Any = None,
     epochs: int | None = None,
@@ -61,7 +61,8 @@ def run_context(
 
     Args:
         bus: Bus with the hooks of the run.
-        model, optimizer, scheduler, scaler: Objects of the training; saved in checkpoints.
+        model, optimizer, scheduler: Objects of the training, or mappings of names to objects; saved in checkpoints.
+        scaler: Gradient scaler; saved in checkpoints.
         epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
         work_dir: Directory for the files of the run; None for a run without files.
         validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
@@ -94,6 +95,7 @@ def run_context(
             check_callable("validate", validate, "a function without arguments, or of the run"),
             check_path("work_dir", work_dir),
             check_seed("seed", seed),
+            *find_object_problems(model, optimizer, scheduler),
         ]
     )
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
@@ -103,7 +105,7 @@ def run_context(
     ranks = get_collectives(device)
     run = Run(
         bus,
-        model=unwrap_ddp(model),
+        model=model,
         optimizer=optimizer,
         scheduler=scheduler,
         scaler=scaler,

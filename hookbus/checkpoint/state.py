@@ -114,7 +114,7 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     run.weights.modes.load_training_weights(run.optimizer, checkpoint.get("optimizer", {}).get(TRAINING_WEIGHTS, {}))
     if run.optimizer is not None and checkpoint["meta"]["step"]:
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
-        run.optimizer._opt_called = True  # type: ignore[attr-defined]
+        run.optimizer._opt_called = True
     if run.model is not None:
         load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])

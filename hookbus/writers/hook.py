@@ -30,7 +30,6 @@ from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import Window
 from hookbus.writers.entries import EntryFactory, RecentRecords, WrittenSteps
 from hookbus.writers.host_copies import snapshot_value
-from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
 from hookbus.writers.log_points import LogPointsMixin
 from hookbus.writers.queue_entry import OUTCOMES, Entry
 from hookbus.writers.thread import WriterThread
@@ -80,8 +79,6 @@ class WriterHook(LogPointsMixin):
     period: ClassVar[float] = 0.2
     pause: ClassVar[float] = 1.0
     patience: ClassVar[float] = 30.0
-
-    _rates: list[Any]
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -146,6 +143,7 @@ class WriterHook(LogPointsMixin):
         if mode == "train":
             # Requested before the first value is logged, so that the metric store collects values from the start.
             self._get_window(run)
+            run.track_learning_rates()
         else:
             self._start_thread(run)
 
@@ -178,11 +176,6 @@ class WriterHook(LogPointsMixin):
             _warn(f"hook {self.name!r}: {thread.first_error}.")
 
     # -- training metrics ----------------------------------------------------------------------
-
-    def before_train_iter(self, run: Run) -> None:
-        """Store the learning rates of this iteration."""
-        # In every iteration: whether it is the last one is known only after the scheduler has stepped.
-        self._rates = get_learning_rates(run.optimizer)
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
@@ -227,18 +220,14 @@ class WriterHook(LogPointsMixin):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent numbers, which a kill may lose, and whether a requested record is pending."""
-        return {
-            "recent": self._recent.to_builtin(),
-            "waiting": self._record_pending,
-            "rates": [float(rate) for rate in self._rates],
-        }
+        return {"recent": self._recent.to_builtin(), "waiting": self._record_pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self._recent = RecentRecords()
         for step, values in state["recent"]:
             self._recent.add(step, {name: snapshot_value(value) for name, value in values.items()})
-        self._record_pending, self._rates, self._resumed = state["waiting"], list(state["rates"]), True
+        self._record_pending, self._resumed = state["waiting"], True
 
     # -- private -------------------------------------------------------------------------------
 
@@ -247,7 +236,6 @@ class WriterHook(LogPointsMixin):
         self._entries = EntryFactory(self.backend_name, self._written)
         self._recent = RecentRecords()
         self._record_pending = False
-        self._rates = []
 
     def _get_window(self, run: Run) -> Window:
         return run.metrics.window(self.name)
@@ -259,7 +247,7 @@ class WriterHook(LogPointsMixin):
 
     def _deliver(self, metrics: Metrics, step: int) -> None:
         self._record_pending = False
-        self.log_scalars(self.run, {**metrics, **name_learning_rates(self._rates)}, step)
+        self.log_scalars(self.run, {**metrics, **self.run.learning_rates(), **self.run.optimizer_steps()}, step)
 
     def _enqueue_entry(self, entry: Entry) -> None:
         if self._writer_thread is not None:

@@ -19,9 +19,18 @@ def get_learning_rates(optimizer: Any) -> list[Any]:
     return [rate if type(rate) is float else _copy(rate) for group in groups if (rate := group.get("lr")) is not None]
 
 
-def name_learning_rates(rates: list[Any]) -> dict[str, float]:
-    """Return learning rates by name: `lr`, or `lr/0`, `lr/1`, ... for multiple groups. Synchronizes with the device."""
-    names = ["lr"] if len(rates) == 1 else [f"lr/{i}" for i in range(len(rates))]
+def name_learning_rates(rates: list[Any], optimizer: str = "") -> dict[str, float]:
+    """Return learning rates by name. Synchronizes with the device.
+
+    Args:
+        rates: Learning rate of each parameter group.
+        optimizer: Name of the optimizer; "" if it has none.
+
+    Returns:
+        `lr`, or `lr/0`, `lr/1`, ... for multiple groups; for a named optimizer `lr/G`, or `lr/G/0`, `lr/G/1`, ...
+    """
+    tag = f"lr/{optimizer}" if optimizer else "lr"
+    names = [tag] if len(rates) == 1 else [f"{tag}/{i}" for i in range(len(rates))]
     return {name: float(rate) for name, rate in zip(names, rates, strict=True)}
 
 

@@ -325,3 +325,291 @@ def test_nested_step_that_raises_does_not_affect_the_next_step() -> None:
         optimizer.fails = False
         optimizer.step()
         assert run.steps_done == 1
+
+
+# -- closures --------------------------------------------------------------------------------------------------
+
+
+class ClosureTraining(Training):
+    """Loop that computes the loss in a closure, and records the gradient at each optimizer point."""
+
+    def __init__(self, bus: Any, optimizer: Any = torch.optim.SGD, *, keyword: bool = False) -> None:
+        super().__init__(bus, optimizer=optimizer)
+        self.keyword, self.evaluations = keyword, 0
+        self.seen: list[tuple[int, float | None]] = []
+        bus.on("before_optimizer_step", name="look")(self.look)
+
+    def look(self) -> None:
+        grad = self.model.weight.grad
+        self.seen.append((self.evaluations, None if grad is None else float(grad.sum())))
+
+    def loss(self) -> Any:
+        return torch.zeros((), requires_grad=True)  # the closure computes the gradients
+
+    def closure(self) -> Any:
+        self.optimizer.zero_grad()
+        loss = super().loss()
+        loss.backward()
+        self.evaluations += 1
+        return loss
+
+    def update(self) -> None:
+        if self.keyword:
+            self.optimizer.step(closure=self.closure)
+        else:
+            self.optimizer.step(self.closure)
+
+
+class TwiceSGD(torch.optim.SGD):
+    """Optimizer that evaluates its closure twice per step."""
+
+    def step(self, closure: Any = None) -> Any:
+        closure()
+        return closure()
+
+
+def lbfgs(parameters: Any) -> Any:
+    return torch.optim.LBFGS(parameters, lr=0.01, max_iter=4, tolerance_grad=0, tolerance_change=0)
+
+
+@pytest.mark.parametrize("keyword", [False, True])
+def test_step_with_a_closure_begins_when_the_gradients_exist(keyword: bool) -> None:
+    training = ClosureTraining(RecordingBus(), keyword=keyword)
+    training.run(2)
+    # The gradient of the sum of two inputs that are 1.
+    assert training.seen == [(1, 2.0), (2, 2.0)]
+    assert [step for _, step in get_optimizer_events(training.bus)] == [0, 1, 1, 2]
+
+
+def test_step_that_evaluates_its_closure_several_times_begins_once() -> None:
+    training = ClosureTraining(RecordingBus(), lbfgs)
+    training.run(2)
+    assert training.evaluations == 8
+    assert training.seen == [(1, 2.0), (5, 2.0)]
+    assert training.steps == [1, 2]
+
+
+def test_listener_acts_on_the_gradients_of_the_first_evaluation() -> None:
+    training = ClosureTraining(HookBus(), lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+    before = training.model.weight.detach().clone()
+
+    def halve() -> None:
+        training.model.weight.grad.mul_(0.5)
+
+    training.bus.on("before_optimizer_step", name="halve")(halve)
+    training.run(1)
+    torch.testing.assert_close(before - training.model.weight, torch.full((1, 2), 0.5))
+
+
+def test_point_that_the_loop_emits_in_its_closure_is_emitted_once_per_step() -> None:
+    bus: Any = RecordingBus()
+
+    class EmittingTraining(ClosureTraining):
+        def closure(self) -> Any:
+            loss = super().closure()
+            bus.emit("before_optimizer_step")
+            return loss
+
+    training = EmittingTraining(bus, lbfgs)
+    training.run(2)
+    assert [step for point, step in get_optimizer_events(bus) if point == "before_optimizer_step"] == [0, 1]
+
+
+def test_closure_that_the_optimizer_ignores_does_not_suppress_the_point() -> None:
+    class IgnoringSGD(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            del closure
+
+    training = ClosureTraining(RecordingBus(), IgnoringSGD)
+    training.run(1)
+    assert training.seen == [(0, None)]
+    assert [point for point, _ in get_optimizer_events(training.bus)] == list(OPTIMIZER_POINTS)
+
+
+def test_step_after_a_closure_that_raised_an_exception_emits_both_points() -> None:
+    class FailingTraining(ClosureTraining):
+        fails = True
+
+        def closure(self) -> Any:
+            loss = super().closure()
+            if self.fails and self.evaluations == 2:
+                raise ArithmeticError  # after the step has begun
+            return loss
+
+        def update(self) -> None:
+            try:
+                super().update()
+            except ArithmeticError:
+                self.fails = False
+
+    training = FailingTraining(RecordingBus(), TwiceSGD)
+    training.run(2)
+    assert training.steps == [0, 1]
+    assert [point for point, _ in get_optimizer_events(training.bus)] == [OPTIMIZER_POINTS[0], *OPTIMIZER_POINTS]
+
+
+# -- several optimizers ----------------------------------------------------------------------------------------
+
+
+class TwoOptimizers:
+    """Loop with the optimizers G and D, which steps them in the given order in each iteration."""
+
+    def __init__(self, bus: Any, *schedules: str, **options: Any) -> None:
+        self.bus, self.schedules, self.options = bus, schedules, options
+        self.models = {name: nn.Linear(1, 1) for name in "GD"}
+        self.optimizers = {name: torch.optim.SGD(self.models[name].parameters(), lr=0.1) for name in "GD"}
+        self.steps: list[int] = []
+        self.stepped: list[bool] = []
+
+    def run(self) -> Any:
+        iterations = len(self.schedules)
+        with self.bus.run(model=self.models, optimizer=self.optimizers, iterations=iterations, **self.options) as run:
+            for names in self.schedules:
+                self.bus.emit("before_train_iter")
+                for name in names:
+                    self.step(name)
+                self.bus.emit("after_train_iter")
+                self.steps.append(run.steps_done)
+                self.stepped.append(run.stepped)
+        return run
+
+    def step(self, name: str) -> None:
+        self.optimizers[name].step()
+
+
+def test_iteration_counts_the_steps_of_its_most_frequent_optimizer() -> None:
+    training = TwoOptimizers(HookBus(), "GD", "DDDDDG", "", "D", "GGDD")
+    run = training.run()
+    assert training.steps == [1, 6, 6, 7, 9]
+    assert training.stepped == [True, True, False, True, True]
+    assert run.optimizer_steps() == {"steps/G": 4, "steps/D": 9}
+
+
+def test_points_carry_the_optimizer_that_steps() -> None:
+    bus: Any = RecordingBus()
+    training = TwoOptimizers(bus, "GD", "D")
+    training.run()
+    names = {id(optimizer): name for name, optimizer in training.optimizers.items()}
+    events = [event for event in bus.events if event.point in OPTIMIZER_POINTS]
+    assert [names[id(event.arguments["optimizer"])] for event in events] == list("GGDDDD")
+
+
+def test_schedule_of_steps_is_due_at_each_optimizer_of_the_step() -> None:
+    bus: Any = HookBus()
+    calls: list[tuple[str, int]] = []
+    training = TwoOptimizers(bus, "GD", "GD", "GD")
+    names = {id(optimizer): name for name, optimizer in training.optimizers.items()}
+    for point in OPTIMIZER_POINTS:
+
+        def listen(run: Any, optimizer: Any) -> None:
+            calls.append((names[id(optimizer)], run.iter))
+
+        bus.on(point, when=every(2), name=point)(listen)
+    training.run()
+    assert calls == [("G", 1), ("G", 1), ("D", 1), ("D", 1)]
+
+
+class EmittingOptimizers(TwoOptimizers):
+    def step(self, name: str) -> None:
+        optimizer = self.optimizers[name] if self.passes else None
+        self.bus.emit("before_optimizer_step", optimizer=optimizer)
+        super().step(name)
+        self.bus.emit("after_optimizer_step", optimizer=optimizer)
+
+    passes = True
+
+
+@pytest.mark.parametrize("counts_steps", [False, True])
+def test_loop_that_emits_the_points_names_the_optimizer(counts_steps: bool) -> None:
+    training = EmittingOptimizers(HookBus(), "GD", "DDG", counts_steps=counts_steps)
+    run = training.run()
+    assert training.steps == [1, 3]
+    assert run.optimizer_steps() == {"steps/G": 2, "steps/D": 3}
+
+
+@pytest.mark.parametrize("counts_steps", [False, True])
+def test_point_without_its_optimizer_is_an_error(counts_steps: bool) -> None:
+    training = EmittingOptimizers(HookBus(), "GD", counts_steps=counts_steps)
+    training.passes = False
+    with pytest.raises(LoopError, match=r"several optimizers \(G, D\) requires the optimizer, got none\. Pass"):
+        training.run()
+
+
+# -- learning rates --------------------------------------------------------------------------------------------
+
+
+class RateTraining(Training):
+    """Loop that sets the learning rate in each iteration, and records the rates that the run reports."""
+
+    begins = True
+
+    def run(self, iterations: int) -> Any:
+        self.rates: list[Any] = []
+        with self.bus.run(model=self.model, optimizer=self.optimizer, **self.options) as run:
+            run.track_learning_rates()
+            for i in range(iterations):
+                if self.begins:
+                    self.bus.emit("before_train_iter")
+                self.optimizer.param_groups[0]["lr"] = 1.0 / (i + 1)
+                if i != 2:
+                    self.update()
+                self.bus.emit("after_train_iter")
+                self.optimizer.param_groups[0]["lr"] = 7.0  # a scheduler steps after the event
+                self.rates.append(run.learning_rates()["lr"])
+        return run
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_learning_rates_are_those_of_the_last_optimizer_step(begins: bool) -> None:
+    training = RateTraining(HookBus())
+    training.begins = begins
+    training.run(4)
+    assert training.rates == [1.0, 0.5, 0.5, 0.25]
+
+
+def test_learning_rate_that_a_listener_sets_for_the_step_is_recorded() -> None:
+    training = RateTraining(HookBus())
+
+    def set_rate(optimizer: Any) -> None:
+        optimizer.param_groups[0]["lr"] = 3.0
+
+    training.bus.on("before_optimizer_step")(set_rate)
+    training.run(2)
+    assert training.rates == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("points", [OPTIMIZER_POINTS, OPTIMIZER_POINTS[1:]])
+def test_learning_rates_of_a_loop_that_counts_its_steps_are_recorded(points: tuple[str, ...]) -> None:
+    class CountingTraining(RateTraining):
+        def update(self) -> None:
+            for point in points:
+                self.bus.emit(point)
+
+    training = CountingTraining(HookBus(), counts_steps=True)
+    training.run(4)
+    assert training.rates == [1.0, 0.5, 0.5, 0.25]
+
+
+def test_learning_rates_before_the_first_step_are_the_current_ones() -> None:
+    training = Training(HookBus())
+    training.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": 0.5})
+    with training.bus.run(optimizer=training.optimizer) as run:
+        assert run.learning_rates() == {"lr/0": 0.001, "lr/1": 0.5}
+
+
+def test_learning_rates_of_named_optimizers_have_their_names() -> None:
+    training = TwoOptimizers(HookBus(), "GD")
+    training.optimizers["D"].add_param_group({"params": [nn.Parameter(torch.zeros(1))], "lr": 0.5})
+    assert training.run().learning_rates() == {"lr/G": 0.1, "lr/D/0": 0.1, "lr/D/1": 0.5}
+
+
+def test_resumed_run_continues_the_step_counts_and_the_learning_rates() -> None:
+    training = TwoOptimizers(HookBus(), "GD", "D")
+    training.bus.on("before_train")(lambda run: run.track_learning_rates())
+    state = training.run().state_dict()
+    resumed = TwoOptimizers(HookBus(), "D")
+    resumed.optimizers["G"].param_groups[0]["lr"] = 9.0
+    resumed.bus.on("before_train")(lambda run: run.load_state_dict(state))
+    run = resumed.run()
+    assert run.optimizer_steps() == {"steps/G": 1, "steps/D": 3}
+    assert run.learning_rates()["lr/G"] == 0.1

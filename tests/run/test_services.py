@@ -27,11 +27,13 @@ def test_provided_service_is_returned_and_may_be_replaced() -> None:
 
 
 def test_parts_of_the_run_are_services_from_the_start() -> None:
-    model, optimizer, loader = nn.Linear(1, 1), torch.optim.SGD(nn.Linear(1, 1).parameters()), [1, 2]
+    model, loader = nn.Linear(1, 1), [1, 2]
+    optimizer = torch.optim.SGD(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
     with HookBus().run(
         model=model,
         optimizer=optimizer,
-        scheduler="s",
+        scheduler=scheduler,
         train_loader=loader,
         val_loader="v",
         config={"a": 1},
@@ -41,7 +43,7 @@ def test_parts_of_the_run_are_services_from_the_start() -> None:
         assert services == {
             "model": model,
             "optimizer": optimizer,
-            "scheduler": "s",
+            "scheduler": scheduler,
             "train_loader": loader,
             "val_loader": "v",
         }

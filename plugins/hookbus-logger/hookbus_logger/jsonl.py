@@ -100,8 +100,8 @@ class JsonlHook(MetricRecorder):
     # -- rows ----------------------------------------------------------------------------------
 
     def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
-        """Write the mean metrics over an interval and the learning rates."""
-        self._write_numbers(run, "train", {**metrics, **rates}, step, metrics.nonfinite)
+        """Write the mean metrics over an interval, the learning rates and the steps of named optimizers."""
+        self._write_numbers(run, "train", {**metrics, **rates, **run.optimizer_steps()}, step, metrics.nonfinite)
 
     def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
         """Write the metrics of a validation loader."""

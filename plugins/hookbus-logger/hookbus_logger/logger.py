@@ -66,7 +66,7 @@ class LoggerHook(MetricRecorder):
 
     def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
         """Print the position in the run, learning rates, mean metrics and times on one line."""
-        distinct = dict.fromkeys(f"{rate:.3g}" for rate in rates.values())
+        distinct = dict.fromkeys(map(_format_rate, rates, rates.values()))
         lr = [("lr ", "dim"), (", ".join(distinct), "")] if distinct else []
         values = format_values({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
         self._print_groups(run, "train", [(self._format_position(run), "")], lr, values)
@@ -161,3 +161,10 @@ def _add_best(cell: Cell, best: BestResult | None, epoch: int) -> Cell:
     if best is None:
         return cell
     return replace(cell, best=(best.value, best.epoch), is_best=(best.value, best.epoch) == (cell.value, epoch))
+
+
+def _format_rate(name: str, rate: float) -> str:
+    """Return a learning rate as text, with the name of its optimizer if there is one."""
+    # `lr`, `lr/0` for the first group of the only optimizer, `lr/G` or `lr/G/0` for a named optimizer.
+    optimizer = name.split("/")[1] if "/" in name else ""
+    return f"{rate:.3g}" if not optimizer or optimizer.isdecimal() else f"{optimizer} {rate:.3g}"

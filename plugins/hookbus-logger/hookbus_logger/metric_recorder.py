@@ -9,7 +9,6 @@ from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus._events.schedules import Schedule
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import Window
-from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
 from hookbus_logger.config import RecordConfig
 
 __all__ = ["MetricRecorder", "get_epoch"]
@@ -33,7 +32,6 @@ class MetricRecorder(Hook):
     observer = True
     ranks = "main"
     config: RecordConfig
-    _rates: list[Any]
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -46,7 +44,7 @@ class MetricRecorder(Hook):
             run: Run whose clock is at the iteration of the record.
             metrics: Mean metrics over the interval, by full name.
             step: Number of completed optimizer steps.
-            rates: Learning rates of the last iteration: `lr`, or `lr/0`, `lr/1`, ... by parameter group.
+            rates: Learning rates of the last optimizer steps, see `Run.learning_rates`.
 
         Raises:
             NotImplementedError: If the subclass does not override this method.
@@ -61,6 +59,7 @@ class MetricRecorder(Hook):
             self._reset()
         if mode == "train":
             self._get_window(run)
+            run.track_learning_rates()
 
     def before_train(self, run: Run) -> None:
         """Request again a record that was pending when the checkpoint was saved."""
@@ -73,11 +72,6 @@ class MetricRecorder(Hook):
         is_epoch_start = run.iters_done == run.clock.epoch_first_iter
         if is_epoch_start and self.config.by_epoch and not self._is_pending:
             self._get_window(run).reset()
-
-    def before_train_iter(self, run: Run) -> None:
-        """Store the learning rates of this iteration."""
-        # In every iteration: whether it was the last of a record is known only after the scheduler step.
-        self._rates = get_learning_rates(run.optimizer)
 
     @hookimpl(when=_build_schedule)
     def after_train_iter(self, run: Run) -> None:
@@ -99,22 +93,17 @@ class MetricRecorder(Hook):
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last epoch with a record, whether a record is pending, and the last learning rates."""
-        return {
-            "recorded_epoch": self._recorded_epoch,
-            "waiting": self._is_pending,
-            "rates": [float(rate) for rate in self._rates],
-        }
+        """Return the last epoch with a record, and whether a record is pending."""
+        return {"recorded_epoch": self._recorded_epoch, "waiting": self._is_pending}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self._recorded_epoch, self._is_pending = state["recorded_epoch"], state["waiting"]
-        self._rates = list(state["rates"])
 
     # -- internal ------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        self._recorded_epoch, self._is_pending, self._rates = -1, False, []
+        self._recorded_epoch, self._is_pending = -1, False
 
     def _get_window(self, run: Run) -> Window:
         return run.metrics.window(self.name)
@@ -129,7 +118,7 @@ class MetricRecorder(Hook):
 
     def _deliver(self, metrics: Metrics, step: int) -> None:
         self._is_pending = False
-        self.write_record(self.run, metrics, step, name_learning_rates(self._rates))
+        self.write_record(self.run, metrics, step, self.run.learning_rates())
 
 
 def get_epoch(run: Run) -> int:

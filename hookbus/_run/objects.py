@@ -1,0 +1,128 @@
+"""Objects of a training by name: models, optimizers and learning-rate schedulers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from hookbus.distributed.unwrap import unwrap_ddp, unwrap_optimizer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["combine_models", "find_object_problems", "freeze_names", "get_by_name"]
+
+
+def get_by_name(value: Any) -> Mapping[str, Any]:
+    """Return objects by name; a single object has the name ""."""
+    if isinstance(value, Mapping):
+        return value
+    return {} if value is None else {"": value}
+
+
+def freeze_names(value: Any) -> Any:
+    """Return a read-only copy of a mapping of names; any other value is returned unchanged."""
+    return MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+
+
+def combine_models(model: Any) -> nn.Module | None:
+    """Return a model without DistributedDataParallel; named models as an `nn.ModuleDict`."""
+    if not isinstance(model, Mapping):
+        return unwrap_ddp(model)  # type: ignore[no-any-return]
+    from torch import nn  # importing this module must not import torch
+
+    return nn.ModuleDict({name: unwrap_ddp(module) for name, module in model.items()})
+
+
+def find_object_problems(model: Any, optimizer: Any, scheduler: Any) -> Iterator[str]:
+    """Yield an error message for each invalid object of a training.
+
+    Args:
+        model, optimizer, scheduler: An object, a mapping of names to objects, or None.
+    """
+    yield from _find_name_problems("model", model)
+    for name, module in get_by_name(model).items():
+        yield _check_module(_label("model", name), module)
+    for argument, value in {"optimizer": optimizer, "scheduler": scheduler}.items():
+        yield from _find_name_problems(argument, value)
+        for name, part in get_by_name(value).items():
+            yield _check_step(argument, name, part)
+    yield from _find_foreign_schedulers(scheduler, optimizer)
+
+
+def _label(argument: str, name: str) -> str:
+    return f"{argument}[{name!r}]" if name else argument
+
+
+def _find_name_problems(argument: str, value: Any) -> Iterator[str]:
+    """Yield the errors of a mapping of names."""
+    if not isinstance(value, Mapping):
+        return
+    if not value:
+        yield f"{argument}: expected at least one object, got an empty mapping. Pass None for no {argument}."
+    names = [name for name in value if not _is_valid_name(name)]
+    if names:
+        got = ", ".join(map(repr, names))
+        yield f"{argument}: names must be identifiers and no attributes of nn.ModuleDict, got {got}. Rename them."
+    first: dict[int, Any] = {}
+    for name, part in value.items():
+        other = first.setdefault(id(part), name)
+        if other != name:
+            yield f"{argument}: {other!r} and {name!r} are the same {type(part).__name__}. Pass each object once."
+
+
+def _is_valid_name(name: object) -> bool:
+    if not isinstance(name, str) or not name.isidentifier() or name == "module":
+        return False  # `module` is the name that wrappers such as DistributedDataParallel use
+    from torch import nn
+
+    return not hasattr(nn.ModuleDict(), name)
+
+
+def _check_module(label: str, module: Any) -> str:
+    from torch import nn
+
+    if isinstance(module, nn.Module):
+        return ""
+    return f"{label}: expected a torch.nn.Module, got {_describe(module)}.{_suggest_names('model', module)}"
+
+
+def _check_step(argument: str, name: str, part: Any) -> str:
+    label = _label(argument, name)
+    if isinstance(part, type):
+        return f"{label}: expected an instance, got the class {part.__name__}. Pass {part.__name__}(...)."
+    if callable(getattr(part, "step", None)):
+        return ""
+    return f"{label}: expected an object with step(), got {_describe(part)}.{_suggest_names(argument, part)}"
+
+
+def _suggest_names(argument: str, value: Any) -> str:
+    if not isinstance(value, (list, tuple)):
+        return ""
+    return f' Pass a mapping of names, such as {argument}={{"G": ..., "D": ...}}.'
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, (list, tuple)):
+        return type(value).__name__
+    return f"a {type(value).__name__} of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+
+
+def _find_foreign_schedulers(scheduler: Any, optimizer: Any) -> Iterator[str]:
+    """Yield an error for each scheduler of an optimizer that the run does not have."""
+    known = {id(parameter) for part in get_by_name(optimizer).values() for parameter in iter_parameters(part)}
+    for name, part in get_by_name(scheduler).items():
+        own = {id(parameter) for parameter in iter_parameters(getattr(part, "optimizer", None))}
+        # Compared by parameter: an optimizer may wrap the optimizer of the scheduler.
+        if own and known and not own & known:
+            yield (
+                f"{_label('scheduler', name)}: {type(part).__name__} schedules an optimizer that the run does not "
+                'have. Pass that optimizer as well, by name: optimizer={"G": ..., "D": ...}.'
+            )
+
+
+def iter_parameters(optimizer: Any) -> Iterable[Any]:
+    """Return the parameters of an optimizer."""
+    groups = getattr(unwrap_optimizer(optimizer), "param_groups", None) or ()
+    return (parameter for group in groups for parameter in group["params"])
