@@ -40,6 +40,7 @@ class Clock:
         epoch_seconds_before, epoch_first_second: Whole seconds at the start of the previous and of the current or last
             epoch.
         batch_samples: Number of samples of the current or last micro-batch.
+        measure_batch: Function that returns the number of samples of a batch, None if it is unknown.
         timer: Function that returns the time in seconds.
     """
 
@@ -69,6 +70,7 @@ class Clock:
         "limit_reached",
         "max_epochs",
         "max_iters",
+        "measure_batch",
         "samples_done",
         "seconds_before",
         "seconds_seen",
@@ -111,6 +113,7 @@ class Clock:
         self.max_iters: int | None = None
         self.epoch_length: int | None = None
         self.counts_iterations = True
+        self.measure_batch: Callable[[Any], int | None] = batch_size
         self.timer = timer
         self._seconds = 0.0
         self._started_at: float | None = None
@@ -142,7 +145,7 @@ class Clock:
         self.iter = done = self.iters_done
         self.batch = done - self.epoch_first_iter
         self.stepped = False
-        self.batch_samples = batch_size(batch)
+        self.batch_samples = self.measure_batch(batch) or 0
         self._iter_open = True
         if self.counts_seconds:
             self._update_seconds()
@@ -153,7 +156,7 @@ class Clock:
         if not self._iter_open:
             self.begin_iter(batch)
         elif not self.batch_samples:
-            self.batch_samples = batch_size(batch)
+            self.batch_samples = self.measure_batch(batch) or 0
         self._iter_open = False
         self.iters_done = done = self.iter + 1
         self.samples_done += self.batch_samples

@@ -23,6 +23,7 @@ from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
+from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
 from hookbus.metrics.results import Metrics
@@ -49,6 +50,7 @@ class Run(ProgressMixin, RequestMixin):
         id (str): Unique ID of the run; a run that resumes from a checkpoint keeps it.
         mode (Mode): "train", "val" or "test".
         clock: Counts of epochs, iterations and steps.
+        batch_sizes: Number of samples of each batch.
         metrics (MetricStore): Store of logged values; `run.log` writes into it.
         weights (Weights): Raw and averaged weights.
         best (dict[str, BestResult]): Best result of each metric so far, by name.
@@ -83,6 +85,7 @@ class Run(ProgressMixin, RequestMixin):
     __slots__ = (
         "accumulated",
         "auto_nesting",
+        "batch_sizes",
         "best",
         "bus",
         "clock",
@@ -143,6 +146,7 @@ class Run(ProgressMixin, RequestMixin):
         work_dir: WorkDir | None = None,
         counts_steps: bool = False,
         auto_nesting: bool = False,
+        batch_size: Callable[[Any], int] | None = None,
         ranks: Collectives | None = None,
         previous: Run | None = None,
     ) -> None:
@@ -162,6 +166,8 @@ class Run(ProgressMixin, RequestMixin):
         self.clock.max_epochs, self.clock.max_iters = epochs, iterations
         self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
         self.clock.counts_iterations = optimizer is None and not counts_steps
+        self.batch_sizes = BatchSizes(batch_size, lambda message: self.logger.warning("%s", message))
+        self.clock.measure_batch = self.batch_sizes.measure
         validated_at = previous.validations.validated_at if previous else -1
         self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
         self.training_data = TrainingData(self, previous.training_data.state_dict() if previous else {})

@@ -51,6 +51,7 @@ def run_context(
     device: Any = None,
     seed: int | None = None,
     counts_steps: bool = False,
+    batch_size: Callable[[Any], int] | None = None,
     resume: Literal["auto", "never"] | str | Path = "never",
     overwrite: bool = False,
     fresh: bool = False,
@@ -72,6 +73,8 @@ def run_context(
         device: Device of the model.
         seed: Seed of the data order of `run.batches()`; default: the initial seed of torch.
         counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
+        batch_size: Function of a batch that returns its number of samples. Default: the attribute `batch_size` of the
+            batch, else the number of indices of the batch sampler, else inferred from the tensors and lists.
         resume: "never", "auto" (the newest checkpoint in the work directory, if any), or the path of a checkpoint.
         overwrite: Whether to remove a run that exists in the work directory.
         fresh: Whether to start from scratch after a previous run of this bus; default: continue that run.
@@ -93,6 +96,7 @@ def run_context(
         [
             *(check_bool(*flag) for flag in flags.items()),
             check_callable("validate", validate, "a function without arguments, or of the run"),
+            check_callable("batch_size", batch_size, "a function of the batch that returns its number of samples"),
             check_path("work_dir", work_dir),
             check_seed("seed", seed),
             *find_object_problems(model, optimizer, scheduler),
@@ -118,6 +122,7 @@ def run_context(
         work_dir=acquire_work_dir(work_dir, validate_resume(resume), overwrite, ranks),
         counts_steps=counts_steps,
         auto_nesting=True,
+        batch_size=batch_size,
         ranks=ranks,
         previous=None if fresh or bus.current.outcome == "running" else bus.current,
     )

@@ -138,6 +138,7 @@ class TrainingData:
         clock.epoch_length = resumable.length
         self._check_equal_lengths()
         for batch in batches:
+            run.batch_sizes.hand_out(batch, getattr(batches, "size", None))
             yield index, batch
             index += 1
             # Checked after the iteration and not at the next batch, which a worker would have to load first.

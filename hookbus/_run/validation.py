@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._run.validation_contexts import ValidationContexts
-from hookbus.data.collections import batch_size
 from hookbus.errors import MetricError, RequestError
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
@@ -156,13 +155,24 @@ class Validations:
     def begin_batch(self, batch_idx: int | None, batch: Any) -> None:
         """Record the index and the size of a batch; called before the listeners of `before_val_iter`."""
         self._run.clock.set_batch(batch_idx, opening=True)
-        self._evaluation.weight = batch_size(batch) or 1
+        self._measure(batch)
 
     def end_batch(self, batch_idx: int | None, batch: Any, outputs: Any, loss: Any) -> None:
         """Add the outputs of a batch, weighted by its size; called before the listeners of `after_val_iter`."""
+        # A custom loop may emit `after_val_iter` only, or pass the batch only there.
+        if not self._run.clock.mid_iteration or self._evaluation.weight is None:
+            self._measure(batch)
         self._run.clock.set_batch(batch_idx, opening=False)
-        self._evaluation.weight = batch_size(batch) or 1
         self._run.metrics.log_outputs(outputs, loss)
+
+    @property
+    def batch_samples(self) -> int | None:
+        """Number of samples of the current batch, None if it is unknown."""
+        return self._evaluation.weight
+
+    def _measure(self, batch: Any) -> None:
+        """Set the weight of a batch to its number of samples."""
+        self._evaluation.weight = None if batch is None else self._run.batch_sizes.measure(batch)
 
     def end_loader(self, kind: EvaluationKind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
         """Add the results of a loader under their full names; called before the listeners of `after_val_epoch`.

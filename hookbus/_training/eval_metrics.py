@@ -114,10 +114,16 @@ class MeanMetric:
         self._total: Any = 0.0
         self._weight = 0
 
-    def update(self, outputs: Any, targets: Any) -> None:
-        """Accumulate one batch, weighted by its number of samples."""
+    def update(self, outputs: Any, targets: Any, samples: int | None = None) -> None:
+        """Accumulate one batch, weighted by its number of samples.
+
+        Args:
+            outputs: Output of the model.
+            targets: Targets of the batch.
+            samples: Number of samples of the batch. Default: that of the targets, or of the outputs.
+        """
         value = self._function(outputs, targets)
-        weight = batch_size(targets) or batch_size(outputs) or 1
+        weight = (batch_size(targets) or batch_size(outputs) or 1) if samples is None else samples
         # In float64: a float32 total loses digits after many batches.
         self._total = self._total + (value.double() if isinstance(value, Tensor) else float(value)) * weight
         self._weight += weight

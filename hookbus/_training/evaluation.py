@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from hookbus._training.eval_metrics import EvalMetric, sync_metrics
+from hookbus._training.eval_metrics import EvalMetric, MeanMetric, sync_metrics
 from hookbus.data.batches import get_targets, move_to_device
 from hookbus.data.eval_shard import shard_loader
 from hookbus.data.rng import isolate_rng
@@ -135,13 +135,14 @@ def _compute_synced_metrics(run: Run, metrics: Mapping[str, EvalMetric]) -> dict
     return ranks.broadcast("metric results", results)
 
 
-def update_metrics(metrics: Mapping[str, EvalMetric], batch: Any, outputs: Any) -> None:
+def update_metrics(metrics: Mapping[str, EvalMetric], batch: Any, outputs: Any, samples: int | None = None) -> None:
     """Update metrics with one batch.
 
     Args:
         metrics: Metrics by name.
         batch: A batch from which `get_targets` returns the targets.
         outputs: The model's output, or a mapping that contains it under "output" or "logits".
+        samples: Number of samples of the batch. Default: None, if it is unknown.
 
     Raises:
         LoopError: If the output or the targets are missing.
@@ -156,7 +157,10 @@ def update_metrics(metrics: Mapping[str, EvalMetric], batch: Any, outputs: Any) 
             "or 'logits'."
         )
     for metric in metrics.values():
-        metric.update(output, targets)
+        if isinstance(metric, MeanMetric):
+            metric.update(output, targets, samples)
+        else:
+            metric.update(output, targets)
 
 
 def _shard_loader(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
@@ -187,13 +191,15 @@ def _evaluate_loader(
 ) -> None:
     fire, step, batch_idx = run.bus.fire, run.bus.calls.get(f"{stage}_step"), -1
     reset_metrics(metrics, device)
-    for batch_idx, batch in enumerate(iter_loader(_shard_loader(run, loader))):
+    batches = iter_loader(_shard_loader(run, loader))
+    for batch_idx, batch in enumerate(batches):
         if device.type != "cpu":
             batch = move_to_device(batch, device)
+        run.batch_sizes.hand_out(batch, getattr(batches, "size", None))
         fire(f"before_{stage}_iter", batch_idx=batch_idx, batch=batch, dataloader_name=name)
         outputs = step(run, batch)
         if metrics:
-            update_metrics(metrics, batch, outputs)
+            update_metrics(metrics, batch, outputs, run.validations.batch_samples)
         fire(f"after_{stage}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
     # A rank without batches is valid, so the count is summed over ranks; all ranks then raise the same error.
     if not sum(run.ranks.all_gather("evaluated batches", batch_idx + 1)):

@@ -2,8 +2,8 @@
 
 `loaders` reads and copies data loaders, and `resumable_loader` resumes them at any batch. `seeded_dataset` derives the
 order and the randomness of samples from the seed. `train_shard` and `eval_shard` split the data across ranks.
-`batches` and `collections` contain the operations on a batch, `rng` the state of the generators, and `workers` the
-worker processes.
+`batches` and `collections` contain the operations on a batch, `batch_sizes` and `sized_batches` determine its number
+of samples. `rng` contains the state of the generators, and `workers` the worker processes.
 """
 
 from __future__ import annotations

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections import UserDict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from hookbus.data.collections import field_names
+from hookbus.errors import LoopError
 
 __all__ = ["detach_tree", "get_targets", "move_to_device"]
 
@@ -16,7 +21,15 @@ TARGET_KEYS = ("targets", "target", "labels", "label", "y")
 def move_to_device(batch: Any, device: torch.device) -> Any:
     """Return a batch with all tensors, and all other objects that have a method `to`, on a device.
 
-    Tensors are copied with `non_blocking=True`.
+    Tensors are found in mappings, lists, tuples, named tuples, dataclasses and attrs instances of any nesting, whose
+    type is kept. They are copied with `non_blocking=True`.
+
+    Args:
+        batch: A batch, which is not modified.
+        device: The device.
+
+    Raises:
+        LoopError: If a mapping or a tuple cannot be rebuilt with the tensors on the device.
     """
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
@@ -34,15 +47,83 @@ def detach_tree(value: Any) -> Any:
 
 
 def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to the items of a mapping, tuple or list; return any other value unchanged."""
+    """Apply a function to the items of a container or the fields of a dataclass; return any other value unchanged.
+
+    Raises:
+        LoopError: If an item changes and the container cannot be rebuilt.
+    """
+    if isinstance(value, (list, tuple)):
+        items = [function(item) for item in value]
+        return _rebuild(value, items) if _differ(items, value) else value
+    names = _attribute_names(value)
+    # The output of a model of transformers is a mapping and a dataclass.
     if isinstance(value, Mapping):
-        return {key: function(item) for key, item in value.items()}
-    # The constructor of a named tuple takes its fields as separate arguments.
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(function, value))
-    if isinstance(value, (tuple, list)):
-        return type(value)([function(item) for item in value])
-    return value
+        mapped = {key: function(item) for key, item in value.items()}
+        return _rebuild_mapping(value, mapped) if _differ(mapped.values(), value.values()) else value
+    if names is None:
+        return value
+    attributes = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    changed = {name: function(item) for name, item in attributes.items()}
+    return _replace_attributes(value, changed) if _differ(changed.values(), attributes.values()) else value
+
+
+def _differ(items: Iterable[Any], others: Iterable[Any]) -> bool:
+    return any(item is not other for item, other in zip(items, others, strict=True))
+
+
+def _attribute_names(value: Any) -> list[str] | None:
+    """Return the names of all attributes of a dataclass or an attrs instance, None for any other value."""
+    names = field_names(value)
+    # Attributes that are no fields, too: `__post_init__` may have set them.
+    return None if names is None else list(dict.fromkeys([*names, *getattr(value, "__dict__", ())]))
+
+
+def _replace_attributes(value: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return a copy of an object with other attributes."""
+    new = copy.copy(value)
+    for name, item in attributes.items():
+        # Not `setattr`, which a frozen dataclass rejects, nor `dataclasses.replace`, which requires all fields to be
+        # arguments of `__init__`.
+        object.__setattr__(new, name, item)
+    return new
+
+
+def _rebuild(value: Any, items: list[Any]) -> Any:
+    """Return a list or tuple of the same type with other items."""
+    if isinstance(value, list):
+        new = copy.copy(value)  # keeps the attributes of a subclass
+        new[:] = items
+        return new
+    make = getattr(value, "_make", type(value))  # the constructor of a named tuple takes its fields separately
+    return _try_rebuild(value, lambda: make(items))
+
+
+def _rebuild_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """Return a mapping of the same type with other items."""
+    if type(value) is dict:
+        return items
+    if isinstance(value, (dict, UserDict)):
+        new = copy.copy(value)  # keeps the attributes of a subclass, such as `default_factory`
+        for key, item in items.items():
+            new[key] = item
+        return new
+    return _try_rebuild(value, lambda: type(value)(items))  # type: ignore[call-arg]
+
+
+def _try_rebuild(value: Any, make: Callable[[], Any]) -> Any:
+    try:
+        new = make()
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    else:
+        if len(new) == len(value):
+            return new
+        problem = f"{len(new)} instead of {len(value)} items"
+    kind = type(value).__name__
+    raise LoopError(
+        f"batch: a {kind} cannot be rebuilt with other tensors, got {problem}. Define a method `to(device)` in {kind}, "
+        "or use a dict or a dataclass."
+    )
 
 
 def get_targets(batch: Any) -> Any:

@@ -20,6 +20,8 @@ from typing import Any
 import torch.multiprocessing  # registers the exit function of multiprocessing, which has to run after `_kill_workers`
 from torch.utils.data import DataLoader
 
+from hookbus.data.sized_batches import iter_sized
+
 __all__ = ["SignalIgnoringInit", "iter_loader"]
 
 
@@ -105,8 +107,10 @@ def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
         loader: The loader. With a custom multiprocessing context, its workers ignore SIGINT only, because they have to
             exit on `terminate()`. Loaders other than DataLoader are iterated unchanged.
     """
-    if not isinstance(loader, DataLoader) or loader.num_workers == 0:
+    if not isinstance(loader, DataLoader):
         return iter(loader)
+    if loader.num_workers == 0:
+        return iter_sized(loader)
     original, user = loader.multiprocessing_context, loader.worker_init_fn
     signals, method = _handled_signals(), (original or torch.multiprocessing.get_context()).get_start_method()
     if original is None or type(original) in STANDARD_CONTEXT_TYPES:
@@ -116,7 +120,7 @@ def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
     loader.worker_init_fn = SignalIgnoringInit(signals, user)
     try:
         with _block_signals(signals, method):
-            return iter(loader)
+            return iter_sized(loader)
     finally:
         # The workers are started by now; the user's loader must not keep the changes.
         loader.multiprocessing_context, loader.worker_init_fn = original, user

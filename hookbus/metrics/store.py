@@ -39,11 +39,11 @@ class EvaluationMeans:
     """Means over a validation or test, weighted by the number of samples.
 
     Attributes:
-        weight: Number of samples of the current batch.
+        weight: Number of samples of the current batch; None if it is unknown, which counts as one.
     """
 
     def __init__(self) -> None:
-        self.weight = 1
+        self.weight: int | None = None
         # Sums and weights, not means: means over batches or ranks of different sizes cannot be combined.
         self._totals: dict[str, list[Any]] = {}
 
@@ -55,7 +55,8 @@ class EvaluationMeans:
             value: Number or tensor with one element; it is detached.
             weight: Number of samples. Default: number of samples of the current batch.
         """
-        weight = self.weight if weight is None else weight
+        if weight is None:
+            weight = 1 if self.weight is None else self.weight
         value = to_widest_float(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
         total = self._totals.setdefault(name, [0.0, 0])
         total[0] = total[0] + value * weight

@@ -62,10 +62,11 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         [
             *(check_bool(name, arguments[name]) for name in FLAGS),
             *(check_loader(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
-            *(check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "scheduler")),
+            *(check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "batch_size", "scheduler")),
             *(check_path(name, arguments[name]) for name in ("work_dir", "load_from")),
             check_callable("loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),
             check_callable("step_fn", arguments["step_fn"], "a function of model and batch"),
+            check_callable("batch_size", arguments["batch_size"], "a function of a batch"),
             check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
             check_seed("seed", arguments["seed"]),
             check_mapping("config", arguments["config"]),

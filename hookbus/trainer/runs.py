@@ -98,6 +98,7 @@ class TrainerRuns:
             seed=trainer.seed,
             epochs=trainer.epochs,
             iterations=trainer.iterations,
+            batch_size=trainer.batch_size,
             validate=self._get_evaluator("val"),
             test=self._get_evaluator("test"),
             work_dir=work_dir,

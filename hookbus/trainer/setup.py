@@ -60,6 +60,7 @@ class TrainerSetup:
         order: Order = "nested",
         metrics: Iterable[Any] | Mapping[str, Any] = (),
         step_fn: Callable[[nn.Module, Any], Any] | None = None,
+        batch_size: Callable[[Any], int] | None = None,
         accumulate: int = 1,
         precision: Precision = "fp32",
         clip_grad_norm: float | None = None,
@@ -102,6 +103,8 @@ class TrainerSetup:
                 names.
             step_fn: Function `step_fn(model, batch)` that returns the loss or a mapping with it. Replaces the call of
                 the model and the loss function.
+            batch_size: Function of a batch that returns its number of samples. Default: the attribute `batch_size` of
+                the batch, else the number of indices of the batch sampler, else inferred from its tensors and lists.
             accumulate: Number of micro-batches per optimizer step. Groups continue across epoch boundaries. Default: 1.
             precision: "fp32", "bf16" or "fp16". Default: "fp32".
             clip_grad_norm: Maximum norm of all gradients together, or None for no clipping. Default: None.
@@ -142,6 +145,7 @@ class TrainerSetup:
         self.work_dir, self.resume, self.overwrite = work_dir, validate_resume(resume), overwrite
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
+        self.batch_size = batch_size
         self.eval_metrics, self.train_shard = build_metrics(metrics), train_shard_for(distributed, self.ranks)
         self.steps = build_steps(
             distributed,

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-from typing import Any
-
 import pytest
 import torch
 
 from hookbus._events.points import Unit
 from hookbus._run.clock import Clock
-from hookbus.data.collections import batch_size
 
 # -- counts --------------------------------------------------------------------------------------------
 
@@ -169,34 +165,6 @@ def test_limit_decreases_when_an_epoch_ends_early() -> None:
     assert clock.limit("iter") == 24
     clock.begin_epoch()
     assert clock.limit("iter") == 24
-
-
-# -- batch size ----------------------------------------------------------------------------------------
-
-Pair = namedtuple("Pair", "image target")
-
-
-@pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        (torch.zeros(6, 3), 6),
-        (torch.zeros(()), 1),
-        ((torch.zeros(4, 2), torch.zeros(9)), 4),
-        ([torch.zeros(4, 2), torch.zeros(9)], 4),
-        ({"image": torch.zeros(7, 1), "target": None}, 7),
-        ([{"image": 1}, {"image": 2}], 2),
-        (Pair(torch.zeros(2, 2), 0), 2),
-        ({"inputs": [torch.zeros(3), torch.zeros(5)]}, 3),
-        ([], 0),
-        ({}, 0),
-        (None, 0),
-        ("text", 0),
-        ([1, 2, 3], 0),
-    ],
-    ids=str,
-)
-def test_batch_size_is_the_length_of_the_first_tensor(batch: Any, size: int) -> None:
-    assert batch_size(batch) == size
 
 
 def test_synchronized_seconds_replace_the_timer() -> None:

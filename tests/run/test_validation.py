@@ -47,6 +47,29 @@ class TestResults:
         with bus.run(validate=lambda: emit_loader(bus, (1.0, 3), (5.0, 1))) as run:
             assert dict(run.validate()) == {"val/loss": 2.0}  # (3 * 1 + 1 * 5) / 4
 
+    def test_batch_of_declared_size_zero_has_no_weight(self, bus: Any) -> None:
+        with bus.run(
+            validate=lambda: emit_loader(bus, (1.0, 3), (5.0, 1)), batch_size=lambda batch: 3 if len(batch) == 3 else 0
+        ) as run:
+            assert dict(run.validate()) == {"val/loss": 1.0}
+
+    def test_batch_of_unknown_size_counts_as_one_sample(self, bus: Any) -> None:
+        def validate() -> None:
+            for loss in (1.0, 5.0):
+                bus.emit("after_val_iter", batch="text", outputs={"loss": loss})
+
+        with bus.run(validate=validate) as run:
+            assert dict(run.validate()) == {"val/loss": 3.0}
+
+    def test_batch_may_be_passed_after_the_iteration_only(self, bus: Any) -> None:
+        def validate() -> None:
+            for loss, size in ((1.0, 3), (5.0, 1)):
+                bus.emit("before_val_iter")
+                bus.emit("after_val_iter", batch=torch.zeros(size, 1), outputs={"loss": loss})
+
+        with bus.run(validate=validate) as run:
+            assert dict(run.validate()) == {"val/loss": 2.0}
+
     def test_values_logged_during_a_validation_are_results(self, bus: Any) -> None:
         bus.on("after_val_iter")(lambda run, outputs: run.log(twice=2 * outputs["loss"]))
         with bus.run(validate=lambda: emit_loader(bus, (1.0, 3), (5.0, 1))) as run:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MetricCollection
 from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError
 
@@ -50,6 +51,11 @@ def trainer(*hooks: object, **options: Any) -> Trainer:
     model = options.pop("model", None) or Twice()
     defaults = {"train_loader": [batch(1, 2)], "loss_fn": nn.functional.l1_loss, "epochs": 1}
     return toys.trainer(*hooks, model=model, lr=0.0, **{**defaults, **options})
+
+
+def pack(samples: list[tuple[Tensor]]) -> dict[str, Any]:
+    """Return the samples as one row."""
+    return {"x": torch.stack([x for (x,) in samples])[None], "target": [0] * len(samples)}
 
 
 def hits(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -148,6 +154,22 @@ class TestResults:
 
         # Absolute differences 0, 4 and 8; one of three is equal.
         assert dict(results) == {"val/loss": 4.0, "val/hits": 1 / 3}
+
+    @pytest.mark.parametrize("declared", [False, True])
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_results_are_means_over_samples_for_any_form_of_batch(self, declared: bool, workers: int) -> None:
+        values = TensorDataset(torch.tensor([0.0, 0.0, 0.0, 0.0, 10.0]))
+        loader = DataLoader(
+            values, batch_sampler=[[0, 1], [4], [2, 3]], collate_fn=pack, num_workers=workers, in_order=not declared
+        )
+        results = trainer(
+            val_loader=loader,
+            metrics={"mean": lambda outputs, targets: outputs.mean()},
+            batch_size=(lambda batch: len(batch["target"])) if declared else None,
+            step_fn=lambda model, batch: {"loss": batch["x"].mean(), "output": batch["x"]},
+        ).validate()
+
+        assert dict(results) == {"val/loss": 2.0, "val/mean": 2.0}  # (2 * 0 + 1 * 10 + 2 * 0) / 5
 
     def test_results_of_a_test_have_the_prefix_test(self) -> None:
         assert dict(trainer(test_loader=[batch(1)]).test()) == {"test/loss": 2.0}
