@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hookbus._events.call_stack import current_listener
 from hookbus._run.optimizer_modes import OptimizerModes
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed.unwrap import clean_names, get_state_dict, unwrap_model
 from hookbus.errors import HookError
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ class Weights:
         """Return the raw weights, also while the model contains the averaged ones. References, not copies."""
         raw = _call_optional(self._provider, "raw") if self._raw is None else self._raw
         model = self._model()
-        return raw if raw is not None else ({} if model is None else unwrap_model(model).state_dict())
+        if model is None:
+            return {} if raw is None else raw
+        return get_state_dict(model) if raw is None else clean_names(model, raw)
 
     def averaged(self) -> StateDict | None:
         """Return the averaged weights; None if no hook averages.
@@ -113,7 +115,9 @@ class Weights:
         Raises:
             HookError: If the provider returns a name that the model does not have, or a tensor of another shape.
         """
-        averaged = None if self._provider is None else self._provider.averaged()
+        averaged, model = None if self._provider is None else self._provider.averaged(), self._model()
+        if averaged is not None and model is not None:
+            averaged = clean_names(model, averaged)
         if averaged is not None and not self._names_checked:
             _check_names(averaged, self.raw(), _describe(self._provider, self._owner))
             self._names_checked = True
@@ -179,13 +183,14 @@ class Weights:
                 "run.weights.load: the model contains the averaged weights, or the run has no model. Load weights "
                 "outside of validations."
             )
-        from hookbus.distributed.sharding import shard_like  # imports torch
+        from hookbus.checkpoint.weights import rename_weights  # imports torch
+        from hookbus.distributed.sharding import shard_like
 
         self._wait_for_threads()
         # The loaded weights are to be evaluated; `train` of an optimizer continues the training from them.
         self.modes.end_training()
         try:
-            unwrap_model(model).load_state_dict(shard_like(raw, model, None))
+            unwrap_model(model).load_state_dict(rename_weights(model, shard_like(raw, model, None)))
             if averaged is not None:
                 averages = shard_like(averaged, model, None)
                 for name, average in (own or {}).items():

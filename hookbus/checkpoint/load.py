@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 import zipfile
@@ -11,20 +10,15 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from torch import nn
 
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.generations import COMMON_FILE, POINTER_KEY, is_generation, resolve_pointer, verify_generation
-from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
 
 __all__ = [
-    "check_compatible",
     "load_file",
     "load_file_on_meta",
-    "load_into",
     "load_on_meta",
-    "matching_weights",
     "resolve_path",
     "save_file",
     "verify_checkpoint",
@@ -136,68 +130,6 @@ def save_file(content: Mapping[str, Any], file: IO[bytes]) -> None:
         raise next((cause for cause in _iter_causes(error) if isinstance(cause, OSError)), error) from None
     finally:
         torch.serialization.set_crc32_options(crc32)
-
-
-def load_into(model: nn.Module, weights: Mapping[str, Any]) -> None:
-    """Load weights into a model.
-
-    Raises:
-        CheckpointError: If keys or shapes do not match; the message lists them.
-    """
-    try:
-        unwrap_model(model).load_state_dict(dict(weights))
-    except RuntimeError as error:
-        raise CheckpointError(f"The weights do not match the model: {' '.join(str(error).split())}") from None
-
-
-def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the weights that match the model in name and shape, and the names of the model's remaining weights.
-
-    Raises:
-        CheckpointError: If no weight matches.
-    """
-    own = unwrap_model(model).state_dict()
-    matching = {name: value for name, value in weights.items() if _has_same_shape(value, own.get(name))}
-    if own and not matching:
-        in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
-        raise CheckpointError(
-            f"No weight matches the model: the file contains {in_file} ..., the model contains {in_model} ..."
-        )
-    return matching, sorted(set(own) - set(matching))
-
-
-def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
-    """Raise if weights do not match a model, which is not modified.
-
-    Args:
-        model: Model to check. A model that cannot be copied is not checked.
-        weights: State dict on the meta device; only names and shapes are compared.
-        strict: Require all weights to match; otherwise one match is sufficient. Default: True.
-
-    Raises:
-        CheckpointError: If the weights do not match.
-    """
-    if not strict:
-        matching_weights(model, weights)
-        return
-    model = unwrap_model(model)
-    tensors = [*model.parameters(), *model.buffers()]
-    try:
-        # The memo replaces each tensor by a meta tensor, so the copy takes no memory on the device.
-        meta_model = copy.deepcopy(model, {id(tensor): _to_meta(tensor) for tensor in tensors})
-    except Exception:
-        return
-    load_into(meta_model, weights)
-
-
-def _has_same_shape(value: Any, own: Any) -> bool:
-    """Return whether both are tensors of the same shape, or both are extra state without a shape."""
-    return own is not None and getattr(value, "shape", None) == getattr(own, "shape", None)
-
-
-def _to_meta(tensor: torch.Tensor) -> torch.Tensor:
-    meta = torch.empty_like(tensor, device="meta", requires_grad=False)
-    return nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
 
 
 def _iter_causes(error: BaseException) -> Iterator[BaseException]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from itertools import chain
@@ -10,6 +12,7 @@ from typing import Any
 
 import torch
 
+from hookbus.distributed.sharding import is_sharded
 from hookbus.errors import CheckpointError
 
 __all__ = ["to_plain_data", "validate_plain_data"]
@@ -21,6 +24,9 @@ BUILTIN_TYPES = frozenset(
 
 LEAF_TYPES = BUILTIN_TYPES | {torch.Tensor, torch.nn.Parameter}
 """Types that are not inspected further. Most containers consist of these types, which one `issuperset` call checks."""
+
+_loadable_types: set[type] = set()
+"""Subclasses of tensors that `torch.load(weights_only=True)` has loaded in this process."""
 
 
 def validate_plain_data(value: Any, where: str) -> None:
@@ -38,9 +44,17 @@ def validate_plain_data(value: Any, where: str) -> None:
         path, type_ = invalid
         raise CheckpointError(
             f"{where}{path}: invalid type {type_.__name__}. A checkpoint contains only built-in Python types and "
-            "tensors, so that loading it executes no code. Convert the value, for example with float(), str(), dict() "
-            "or torch.as_tensor()."
+            f"tensors, so that loading it executes no code. {_get_fix(type_)}"
         )
+
+
+def _get_fix(type_: type) -> str:
+    if issubclass(type_, torch.Tensor):
+        return (
+            "Convert the tensor with as_subclass(torch.Tensor), or allow the class in every process that loads the "
+            f"checkpoint: torch.serialization.add_safe_globals([{type_.__name__}])."
+        )
+    return "Convert the value, for example with float(), str(), dict() or torch.as_tensor()."
 
 
 def _find_invalid(value: Any) -> tuple[str, type] | None:
@@ -50,6 +64,9 @@ def _find_invalid(value: Any) -> tuple[str, type] | None:
     if type_ in LEAF_TYPES:
         return None
     if type_ in (dict, OrderedDict, Counter):
+        # The state dict of a module has the attribute `_metadata`.
+        if type_ is not dict and vars(value) and (invalid := _find_invalid(vars(value))):
+            return f": the attribute {invalid[0]}", invalid[1]
         if _has_only_leaves(value) and (_has_only_leaves(value.values()) or _has_only_flat_dicts(value)):
             return None
         for key, item in value.items():
@@ -65,7 +82,24 @@ def _find_invalid(value: Any) -> tuple[str, type] | None:
             if invalid := _find_invalid(item):
                 return f"[{i}]{invalid[0]}", invalid[1]
         return None
-    return None if isinstance(value, torch.Tensor) else ("", type_)
+    return None if isinstance(value, torch.Tensor) and _is_loadable(value) else ("", type_)
+
+
+def _is_loadable(tensor: torch.Tensor) -> bool:
+    """Return whether torch loads tensors of a subclass as data, found by saving and loading one tensor of the type."""
+    # Sharded tensors are written as local shards, of the type torch.Tensor.
+    if type(tensor) in _loadable_types or is_sharded(tensor):
+        return True
+    file = io.BytesIO()
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            torch.save(tensor, file)
+            file.seek(0)
+            torch.load(file, weights_only=True, map_location="meta")
+    except Exception:
+        return False
+    _loadable_types.add(type(tensor))
+    return True
 
 
 def _has_only_leaves(values: Iterable[Any]) -> bool:

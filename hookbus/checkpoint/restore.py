@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed.unwrap import match_names, unwrap_model
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
         grads: Gradients by parameter name; the gradient of any other parameter is set to None.
     """
     assert run.model is not None
-    for name, parameter in unwrap_model(run.model).named_parameters():
-        grad = grads.get(name)
+    model = unwrap_model(run.model)
+    renaming = match_names(model, grads)
+    saved = {renaming.get(name): grad for name, grad in grads.items()}
+    for name, parameter in model.named_parameters():
+        grad = saved.get(name)
         parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)

@@ -32,14 +32,15 @@ import hookbus
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.generations import resolve_pointer
 from hookbus.checkpoint.hook_states import collect_hook_states, load_hook_states
-from hookbus.checkpoint.load import load_file, load_into, matching_weights, resolve_path, save_file, verify_checkpoint
+from hookbus.checkpoint.load import load_file, resolve_path, save_file, verify_checkpoint
 from hookbus.checkpoint.plain_data import to_plain_data, validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
 from hookbus.checkpoint.restore import load_component, load_grads
+from hookbus.checkpoint.weights import load_into, matching_weights
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import TRAINING_WEIGHTS, shard_like
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed.unwrap import named_parameters
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
     if training_weights := run.weights.modes.collect_training_weights(run.optimizer):
         checkpoint["optimizer"][TRAINING_WEIGHTS] = training_weights
     if run.accumulating and run.model is not None:
-        named = unwrap_model(run.model).named_parameters()
+        named = named_parameters(run.model)
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
     checkpoint["hooks"] = collect_hook_states(run)
     checkpoint["rng"] = get_rng_state()
@@ -141,9 +142,8 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
     if strict:
         load_into(run.model, weights)
         return
-    matching, missing = matching_weights(run.model, weights)
-    unwrap_model(run.model).load_state_dict(matching, strict=False)
-    ignored = sorted(set(weights) - set(matching))
+    matching, ignored, missing = matching_weights(run.model, weights)
+    load_into(run.model, matching, strict=False)
     if ignored or missing:
         run.logger.warning("load_from: ignored keys of the file: %s; unchanged keys of the model: %s", ignored, missing)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed.unwrap import named_parameters, unwrap_model
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -139,7 +139,7 @@ def _get_sharded_shapes(
 ) -> dict[Path, Any]:
     """Return the shapes of sharded parameters, by name and by path in the optimizer state."""
     assert model is not None
-    shapes: dict[Path, Any] = {(n,): p.shape for n, p in unwrap_model(model).named_parameters() if is_sharded(p)}
+    shapes: dict[Path, Any] = {(n,): p.shape for n, p in named_parameters(model) if is_sharded(p)}
     saved = checkpoint.get(OPTIMIZER)
     if optimizer is None or not isinstance(saved, Mapping):
         return shapes

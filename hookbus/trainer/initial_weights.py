@@ -12,7 +12,7 @@ from hookbus._run.directory_lock import get_write_error
 from hookbus._run.resume import check_checkpoints, get_checkpoint_directories, get_checkpoint_directory
 from hookbus._run.work_dir import read_status
 from hookbus.checkpoint import atomic_files
-from hookbus.checkpoint.load import check_compatible, load_on_meta, resolve_path, verify_checkpoint
+from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.state import (
     check_resumable,
     extract_weights,
@@ -20,6 +20,7 @@ from hookbus.checkpoint.state import (
     load_weights,
     read_checkpoint,
 )
+from hookbus.checkpoint.weights import check_compatible
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import CheckpointError
 

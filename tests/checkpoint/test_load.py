@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus.checkpoint.load import check_compatible, load_file, load_on_meta, resolve_path
+from hookbus.checkpoint.load import load_file, load_on_meta, resolve_path
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
-from hookbus.testing import fingerprint
 
 
 def save(path: Path, value: Any, **options: Any) -> Path:
@@ -70,36 +69,3 @@ class TestInvalidFile:
         save(tmp_path / "a.pth", {})
         with pytest.raises(CheckpointError, match=r"is a directory. Pass the path of a file. Available in .*: a.pth."):
             load_on_meta(tmp_path)
-
-
-class TestCheckCompatible:
-    def make_model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-
-    def test_check_does_not_modify_the_model(self, tmp_path: Path) -> None:
-        model = self.make_model()
-        before = fingerprint(model.state_dict())
-        path = save(tmp_path / "a.pth", {name: value + 1 for name, value in model.state_dict().items()})
-        check_compatible(model, load_on_meta(path))
-        assert fingerprint(model.state_dict()) == before
-        assert all(not parameter.is_meta for parameter in model.parameters())
-
-    @pytest.mark.parametrize(
-        ("change", "reason"),
-        [
-            ({"0.weight": torch.ones(9, 9)}, "size mismatch for 0.weight"),
-            ({"more": torch.ones(1)}, 'Unexpected key.*"more"'),
-        ],
-    )
-    def test_mismatch_is_reported(self, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
-        model = self.make_model()
-        metadata = load_on_meta(save(tmp_path / "a.pth", {**model.state_dict(), **change}))
-        with pytest.raises(CheckpointError, match=f"^The weights do not match the model: .*{reason}"):
-            check_compatible(model, metadata)
-
-    def test_model_that_cannot_be_copied_is_not_checked(self) -> None:
-        class Stubborn(nn.Linear):
-            def __deepcopy__(self, memo: Any) -> Any:
-                raise TypeError("no")
-
-        check_compatible(Stubborn(2, 2), {"other": torch.ones(1)})

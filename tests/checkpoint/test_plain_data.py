@@ -20,10 +20,49 @@ class TaggedTensor(torch.Tensor):
 
 def test_nested_builtin_types_and_tensors_are_accepted() -> None:
     weight = nn.Parameter(torch.ones(2))
-    tagged = torch.ones(2).as_subclass(TaggedTensor)
-    validate_plain_data(
-        {"a": [1, None, ({"b": OrderedDict(c=weight)},)], 2: {tagged}, (3, "d"): Counter("e")}, "checkpoint"
-    )
+    validate_plain_data({"a": [1, None, ({"b": OrderedDict(c=weight)},)], 2: {weight}, (3, "d"): Counter("e")}, "x")
+
+
+class TestTensorSubclass:
+    def test_subclass_that_torch_does_not_load_is_reported_with_its_path(self) -> None:
+        tagged = torch.ones(2).as_subclass(TaggedTensor)
+        for check in (validate_plain_data, to_plain_data):
+            with pytest.raises(CheckpointError) as caught:
+                check({"a": [tagged]}, "checkpoint")
+            assert str(caught.value) == (
+                "checkpoint['a'][0]: invalid type TaggedTensor. A checkpoint contains only built-in Python types and "
+                "tensors, so that loading it executes no code. Convert the tensor with as_subclass(torch.Tensor), or "
+                "allow the class in every process that loads the checkpoint: "
+                "torch.serialization.add_safe_globals([TaggedTensor])."
+            )
+
+    def test_parameter_of_a_subclass_is_reported(self) -> None:
+        with pytest.raises(CheckpointError, match=r"\['a'\]: invalid type TaggedTensor"):
+            validate_plain_data({"a": nn.Parameter(torch.ones(2).as_subclass(TaggedTensor))}, "checkpoint")
+
+    def test_subclass_that_the_process_allows_is_accepted(self) -> None:
+        class AllowedTensor(torch.Tensor):
+            pass
+
+        AllowedTensor.__qualname__ = "AllowedTensor"
+        globals()["AllowedTensor"] = AllowedTensor  # pickle finds classes by their names
+        try:
+            with torch.serialization.safe_globals([AllowedTensor]):
+                validate_plain_data({"a": torch.ones(2).as_subclass(AllowedTensor)}, "checkpoint")
+        finally:
+            del globals()["AllowedTensor"]
+
+    def test_jagged_tensor_that_torch_loads_is_accepted(self) -> None:
+        jagged = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
+        validate_plain_data({"a": jagged}, "checkpoint")
+
+
+def test_object_in_an_attribute_of_a_dict_is_reported() -> None:
+    state = nn.Linear(2, 2).state_dict()
+    validate_plain_data(state, "state_dict")  # with the attribute `_metadata`
+    state._metadata["own"] = object  # type: ignore[attr-defined]
+    with pytest.raises(CheckpointError, match=r"state_dict: the attribute \['_metadata'\]\['own'\]: invalid type type"):
+        validate_plain_data(state, "state_dict")
 
 
 @pytest.mark.parametrize(

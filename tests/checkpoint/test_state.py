@@ -536,10 +536,9 @@ class TestLoadWeights:
 
     def test_file_without_any_match_is_an_error_even_if_not_strict(self) -> None:
         with pytest.raises(CheckpointError) as caught:
-            self.load({"module.weight": torch.ones(1, 2), "module.bias": torch.ones(1)}, strict=False)
+            self.load({"fc.weight": torch.ones(1, 2), "fc.bias": torch.ones(1)}, strict=False)
         assert str(caught.value) == (
-            "No weight matches the model: the file contains module.weight, module.bias ..., the model contains weight, "
-            "bias ..."
+            "No weight matches the model: the file contains fc.weight, fc.bias ..., the model contains weight, bias ..."
         )
 
 

@@ -20,6 +20,9 @@ Memory = tuple[int, torch.device]
 NO_MEMORY: Memory = (0, torch.device("meta"))
 """Memory of a tensor that is not a strided view of a storage."""
 
+PLAIN_TYPES = frozenset({Tensor, nn.Parameter})
+"""Types of tensors that are fully defined by their storage, shape, strides and dtype."""
+
 IMMUTABLE_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types whose values are shared by a checkpoint and its copy."""
 
@@ -31,10 +34,11 @@ def get_memory(tensor: Tensor) -> Memory:
         tensor: Any tensor.
 
     Returns:
-        The memory, or `NO_MEMORY` for empty, sharded, sparse, quantized, conjugated and negated tensors.
+        The memory, or `NO_MEMORY` for empty, sparse, quantized, conjugated and negated tensors, and for tensors of a
+        subclass, such as sharded ones.
     """
-    # A DTensor is a wrapper around its local shard and has no storage itself.
-    if hasattr(tensor, "device_mesh"):
+    # A subclass may wrap other tensors and have no storage itself, and a view of the storage would lose its type.
+    if type(tensor) not in PLAIN_TYPES:
         return NO_MEMORY
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
         return NO_MEMORY
@@ -46,7 +50,7 @@ def get_memory(tensor: Tensor) -> Memory:
 class Snapshot:
     """Copy checkpoints into memory that is reused, so that the second copy allocates nothing.
 
-    Of sharded tensors the local shard is copied, without communication, into new memory each time.
+    Tensors of a subclass are cloned into new memory each time; of sharded ones the local shard, without communication.
     """
 
     def __init__(self) -> None:

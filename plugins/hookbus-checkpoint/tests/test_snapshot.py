@@ -185,3 +185,33 @@ def test_copy_of_a_sharded_tensor_is_sharded() -> None:
         assert copy["alias"] is copy["weight"]
     finally:
         dist.destroy_process_group()
+
+
+class WrappingTensor(torch.Tensor):
+    """Tensor without a storage that wraps another tensor, as quantized weights of libraries do."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Any:
+        return Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inner = [arg.inner if isinstance(arg, WrappingTensor) else arg for arg in args]
+        result = function(*inner, **(kwargs or {}))
+        return WrappingTensor(result) if isinstance(result, Tensor) else result
+
+
+def test_tensor_of_a_subclass_without_storage_is_copied_with_its_type() -> None:
+    weight = WrappingTensor(torch.ones(2))
+    copy = Snapshot().take({"weight": weight, "alias": weight, "parameter": nn.Parameter(weight)})
+    weight.inner.add_(1)
+
+    assert type(copy["weight"]) is type(copy["parameter"]) is WrappingTensor
+    assert copy["weight"].inner.tolist() == copy["parameter"].inner.tolist() == [1, 1]
+    assert isinstance(copy["parameter"], nn.Parameter)
+    assert copy["alias"] is copy["weight"]

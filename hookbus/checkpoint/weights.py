@@ -1,0 +1,144 @@
+"""Weights of a checkpoint or state dict: load them into a model, or compare them with a model without loading them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from hookbus.distributed.unwrap import match_names, unwrap_model
+from hookbus.errors import CheckpointError
+
+__all__ = ["check_compatible", "load_into", "matching_weights", "rename_weights"]
+
+EXTRA_STATE = "_extra_state"
+"""Last part of the key of the extra state of a module."""
+
+
+def load_into(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
+    """Load weights into a model. Names with and without prefixes of wrappers match.
+
+    Args:
+        model: Model, wrapped or not.
+        weights: State dict.
+        strict: Require all keys to match. Default: True.
+
+    Raises:
+        CheckpointError: If keys or shapes do not match; the message lists them.
+    """
+    try:
+        unwrap_model(model).load_state_dict(rename_weights(model, weights), strict=strict)
+    except RuntimeError as error:
+        raise CheckpointError(f"The weights do not match the model: {' '.join(str(error).split())}") from None
+
+
+def rename_weights(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return weights with the names in the state dict of a model. Names without a match are unchanged."""
+    renaming = match_names(unwrap_model(model), weights)
+    return {renaming.get(name, name): value for name, value in weights.items()}
+
+
+def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Select the weights that match a model in name and shape.
+
+    Weights of a module that converts them when they are loaded match in any case.
+
+    Returns:
+        The matching weights, the names of the remaining weights, and the names of the model's remaining weights.
+
+    Raises:
+        CheckpointError: If no weight matches.
+    """
+    own, converting = unwrap_model(model).state_dict(), _get_converting_modules(model)
+    renamed = rename_weights(model, weights)
+    matching = {
+        name: value
+        for name, value in renamed.items()
+        if _has_same_shape(value, own.get(name)) or _is_inside(name, converting)
+    }
+    if own and not matching:
+        in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
+        raise CheckpointError(
+            f"No weight matches the model: the file contains {in_file} ..., the model contains {in_model} ..."
+        )
+    return matching, sorted(set(renamed) - set(matching)), sorted(set(own) - set(matching))
+
+
+def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
+    """Raise if weights do not match a model. Compares names and shapes; runs no code that loads state.
+
+    Keys of a module that converts its state when it is loaded, by a hook or an override, are not compared.
+
+    Args:
+        model: Model to check.
+        weights: State dict; its tensors may be on the meta device.
+        strict: Require all weights to match; otherwise one match is sufficient. Default: True.
+
+    Raises:
+        CheckpointError: If the weights do not match.
+    """
+    if not strict:
+        matching_weights(model, weights)
+        return
+    own, converting = unwrap_model(model).state_dict(), _get_converting_modules(model)
+    renamed = {
+        name: value for name, value in rename_weights(model, weights).items() if not _is_inside(name, converting)
+    }
+    own = {name: value for name, value in own.items() if not _is_inside(name, converting)}
+    problems = [
+        _format_names("Missing key(s)", [name for name in own if name not in renamed and not _is_optional(name)]),
+        _format_names("Unexpected key(s)", [name for name in renamed if name not in own]),
+        *(_describe_mismatch(name, renamed[name], own[name]) for name in own if name in renamed),
+    ]
+    if any(problems):
+        raise CheckpointError(f"The weights do not match the model: {' '.join(filter(None, problems))}")
+
+
+# -- private ---------------------------------------------------------------------------------
+
+
+def _get_converting_modules(model: nn.Module) -> list[str]:
+    """Return the prefixes of modules that run their own code when state is loaded into them."""
+    inner = unwrap_model(model)
+    if type(inner).load_state_dict is not nn.Module.load_state_dict:
+        return [""]
+    return [f"{name}." if name else "" for name, module in inner.named_modules() if _converts_state(module)]
+
+
+def _converts_state(module: nn.Module) -> bool:
+    load: Any = type(module)._load_from_state_dict
+    # torch's own layers only accept files of older versions, see `_is_optional`.
+    is_own = load is not nn.Module._load_from_state_dict and not load.__module__.startswith("torch.nn.modules.")
+    return is_own or bool(module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks)
+
+
+def _is_inside(name: str, prefixes: Iterable[str]) -> bool:
+    return any(name.startswith(prefix) for prefix in prefixes)
+
+
+def _is_optional(name: str) -> bool:
+    """Return whether torch accepts state dicts without a key: old versions of BatchNorm did not count batches."""
+    return name.endswith("num_batches_tracked")
+
+
+def _has_same_shape(value: Any, own: Any) -> bool:
+    """Return whether both are tensors of the same shape, or both are extra state without a shape."""
+    return own is not None and getattr(value, "shape", None) == getattr(own, "shape", None)
+
+
+def _format_names(title: str, names: list[str]) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"{title} in state_dict: {quoted}." if names else ""
+
+
+def _describe_mismatch(name: str, value: Any, own: Any) -> str:
+    """Return the message about a value that cannot be copied into the model, "" if it can."""
+    if name.rpartition(".")[2] == EXTRA_STATE or is_lazy(own) or _has_same_shape(value, own):
+        return ""
+    shape, expected = tuple(getattr(value, "shape", ())), tuple(own.shape)
+    # torch stores scalars of old versions as tensors of one element.
+    if not expected and shape == (1,):
+        return ""
+    return f"size mismatch for {name}: the file contains {list(shape)}, the model contains {list(expected)}."
