@@ -78,7 +78,6 @@ class TensorBoardHook(WriterHook):
 
     def before_train_iter(self, run: Run, batch: Any, model: nn.Module) -> None:  # type: ignore[override]
         """Trace the model with the first batch, and log the input images of a due iteration."""
-        super().before_train_iter(run)
         if self._trace_pending:
             self._trace_pending = False  # one attempt per hook: a failed trace would fail again with every batch
             self._trace(model, batch)
