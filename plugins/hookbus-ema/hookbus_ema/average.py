@@ -9,6 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hookbus_ema.tensors import (
+    can_be_averaged,
+    can_be_copied,
+    describe_unaveraged,
+    get_tensors,
+    init_average,
+    shard_like,
+    to_local,
+)
+
 __all__ = ["ExponentialMovingAverage"]
 
 
@@ -27,7 +37,8 @@ class ExponentialMovingAverage:
     * Shared tensors are averaged once.
     * Frozen tensors are averaged as well, which does not change them, so they may be unfrozen at any time.
     * Averages have at least 32 bits, because small updates would be rounded away in lower precision.
-    * Tensors that are neither floating-point nor complex are copied.
+    * Tensors that cannot be averaged are copied: integer, fp8 and quantized tensors, for example.
+    * Tensors that cannot be copied in place, such as expanded ones, are those of the model.
     * Each rank averages its local shards of sharded tensors (FSDP2), without communication.
 
     Args:
@@ -40,6 +51,7 @@ class ExponentialMovingAverage:
 
     Attributes:
         momentum, warm_up: Arguments of the same name.
+        unaveraged: Reasons for which parameters, and buffers with `update_buffers`, cannot be averaged, by name.
         steps: Number of the optimizer step of the last update; 0 before the first.
 
     Raises:
@@ -58,31 +70,37 @@ class ExponentialMovingAverage:
         if not 0 <= momentum <= 1 or warm_up < 0:
             raise ValueError(f"momentum must be in [0, 1] and warm_up at least 0, got {momentum!r} and {warm_up!r}.")
         self.momentum, self.warm_up, self.steps = momentum, warm_up, 0
-        named = _get_tensors(weights)
+        named = get_tensors(weights)
         # By identity: tied weights appear under several names but are updated once.
         self._weights = list({id(tensor): tensor for tensor in named.values()}.values())
         index = {id(tensor): i for i, tensor in enumerate(self._weights)}
         self._indices = {name: index[id(tensor)] for name, tensor in named.items()}
-        self._averages = [_init_average(weight, device) for weight in self._weights]
+        self._averages = [init_average(weight, device) for weight in self._weights]
         self._raw: list[Tensor] | None = None
         buffers = {id(buffer) for buffer in weights.buffers()} if isinstance(weights, nn.Module) else set()
         self._partition(buffers, update_buffers)
+        self.unaveraged = {
+            name: reason
+            for name, tensor in named.items()
+            if (reason := describe_unaveraged(tensor, is_buffer=id(tensor) in buffers, update_buffers=update_buffers))
+        }
 
     def _partition(self, buffers: set[int], update_buffers: bool) -> None:
         """Partition the tensors into averaged parameters, averaged buffers, and copied tensors."""
         pairs = list(map(_Pair, self._averages, self._weights))
         copied_buffers = set() if update_buffers else buffers
-        averaged = [pair for pair in pairs if _is_floating(pair.weight) and id(pair.weight) not in copied_buffers]
+        averaged = [pair for pair in pairs if can_be_averaged(pair.weight) and id(pair.weight) not in copied_buffers]
         # Buffers are separate from parameters because an overlapped update must not read them during a forward.
         self._parameter_groups = _build_groups(pair for pair in averaged if id(pair.weight) not in buffers)
         self._buffer_groups = _build_groups(pair for pair in averaged if id(pair.weight) in buffers)
+        averaged_ids = {id(pair.weight) for pair in averaged}
         self._copied_pairs = [
-            pair for pair in pairs if not _is_floating(pair.weight) or id(pair.weight) in copied_buffers
+            pair for pair in pairs if can_be_copied(pair.weight) and id(pair.weight) not in averaged_ids
         ]
 
     def averages_model(self, model: nn.Module) -> bool:
         """Whether the averaged tensors are the current tensors of a model, by name and identity."""
-        named = _get_tensors(model)
+        named = get_tensors(model)
         return named.keys() == self._indices.keys() and all(
             self._weights[i] is named[name] for name, i in self._indices.items()
         )
@@ -99,7 +117,7 @@ class ExponentialMovingAverage:
         known = dict(zip(map(id, other._weights), other._averages, strict=True))
         with torch.no_grad():
             for weight, average in zip(self._weights, self._averages, strict=True):
-                if id(weight) in known:
+                if id(weight) in known and can_be_copied(weight):
                     average.copy_(known[id(weight)])
         self.steps = other.steps
         known |= {id(pair.weight): pair.average for pair in self._copied_pairs}
@@ -169,7 +187,7 @@ class ExponentialMovingAverage:
             yield
             return
         self.wait()
-        raw = [weight.detach().clone() for weight in self._weights]
+        raw = [weight.detach().clone() if can_be_copied(weight) else weight.detach() for weight in self._weights]
         self._raw = raw
         try:
             self._copy_to_model(self._averages)
@@ -179,11 +197,12 @@ class ExponentialMovingAverage:
             self._raw = None
 
     def _copy_to_model(self, values: list[Tensor]) -> None:
+        pairs = [pair for pair in map(_Pair, values, self._weights) if can_be_copied(pair.weight)]
         # `torch._foreach_copy_` raises on an empty list.
-        if not values:
+        if not pairs:
             return
         with torch.no_grad():
-            torch._foreach_copy_([*map(_to_local, self._weights)], [*map(_to_local, values)])
+            torch._foreach_copy_([to_local(pair.weight) for pair in pairs], [to_local(pair.average) for pair in pairs])
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -213,7 +232,8 @@ class ExponentialMovingAverage:
             )
         with torch.no_grad():
             for name, average in own.items():
-                average.copy_(_shard_like(average, saved[name]))
+                if can_be_copied(average):
+                    average.copy_(shard_like(average, saved[name]))
         self.steps = state["steps"]
 
 
@@ -249,7 +269,7 @@ def _build_groups(pairs: Iterable[_Pair]) -> list[_Group]:
     # Mixed lists fall back to one kernel per tensor in `torch._foreach_*`.
     groups: dict[Any, list[_Pair]] = {}
     for pair in pairs:
-        local = _Pair(_to_local(pair.average), _to_local(pair.weight))
+        local = _Pair(to_local(pair.average), to_local(pair.weight))
         groups.setdefault((*_get_device_and_dtype(local.average), *_get_device_and_dtype(local.weight)), []).append(
             local
         )
@@ -265,40 +285,3 @@ def _build_group(pairs: list[_Pair]) -> _Group:
 
 def _get_device_and_dtype(tensor: Tensor) -> tuple[torch.device, torch.dtype]:
     return tensor.device, tensor.dtype
-
-
-def _to_local(tensor: Tensor) -> Tensor:
-    """Return the local shard of a DTensor, which shares its memory; any other tensor is returned unchanged."""
-    to_local = getattr(tensor.detach(), "to_local", None)
-    return tensor if to_local is None else to_local()
-
-
-def _shard_like(average: Tensor, value: Tensor) -> Tensor:
-    """Shard a full value like its average; a value that is sharded already is returned unchanged."""
-    if not hasattr(average, "device_mesh") or hasattr(value, "device_mesh"):
-        return value
-    # Imported here because `torch.distributed.tensor` takes long to import.
-    from torch.distributed.tensor import distribute_tensor
-
-    local = value.to(average.device)
-    # Every rank has loaded the full value: without a source rank nothing is scattered or broadcast.
-    return distribute_tensor(local, average.device_mesh, average.placements, src_data_rank=None)  # type: ignore[attr-defined]
-
-
-def _is_floating(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _init_average(weight: Tensor, device: torch.device | str | None) -> Tensor:
-    """Return an average initialized with a weight, with at least 32 bits if it is floating-point."""
-    dtype = torch.promote_types(weight.dtype, torch.float32) if _is_floating(weight) else weight.dtype
-    return weight.detach().to(weight.device if device is None else device, dtype, copy=True)
-
-
-def _get_tensors(weights: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by name; for a module the parameters and persistent buffers themselves, not detached views."""
-    if not isinstance(weights, nn.Module):
-        return dict(weights)
-    # Excludes extra state of modules, which is in the state dict but may be any object.
-    own = {id(tensor) for tensor in (*weights.parameters(), *weights.buffers())}
-    return {name: value for name, value in weights.state_dict(keep_vars=True).items() if id(value) in own}

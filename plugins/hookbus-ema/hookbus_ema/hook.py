@@ -12,7 +12,7 @@ from hookbus._run.run import Run
 from hookbus.errors import HookError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, sync_with_model
+from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, report_unaveraged, sync_with_model
 from hookbus_ema.resume import restore_average, start_average
 
 __all__ = ["EMAHook"]
@@ -39,6 +39,7 @@ class EMAHook(Hook):
         self._pending_state: dict[str, Any] | None = None
         # The steps of the run at the start of the average: the warm-up counts from there.
         self._start_step = 0
+        self._reported: set[str] = set()  # names of the tensors that cannot be averaged
 
     @property
     def average(self) -> ExponentialMovingAverage | None:
@@ -46,6 +47,7 @@ class EMAHook(Hook):
         if self._pending_state is not None and self._run is not None and self._run.model is not None:
             state, self._pending_state = self._pending_state, None
             self._average = restore_average(get_unwrapped_model(self._run), self.config, state, self.name)
+            report_unaveraged(self._average, self._reported, self.run.logger, self.name)
             self._start_step = state["begun_at"]
         return self._average
 
@@ -57,7 +59,7 @@ class EMAHook(Hook):
     def before_run(self, run: Run) -> None:
         """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""
         if run.iters_done == 0:
-            self._average = None
+            self._average, self._reported = None, set()
         elif self._average is not None and not self._average.averages_model(get_unwrapped_model(run)):
             # A second run continues with a rebuilt model: restore the averages by name instead of by identity.
             self.load_state_dict(self.state_dict())
@@ -143,6 +145,7 @@ class EMAHook(Hook):
         average = self.average
         if average is None:
             average = self._average = start_average(get_unwrapped_model(run), self.config, run.logger)
+            report_unaveraged(average, self._reported, run.logger, self.name)
             # `resume_from` sets the steps of the average, so that the warm-up continues.
             self._start_step = run.steps_done - average.steps
         return average
@@ -151,6 +154,7 @@ class EMAHook(Hook):
         """Synchronize the average with the current tensors of the model, and return it; None before training."""
         if (average := self.average) is not None:
             self._average = sync_with_model(average, get_unwrapped_model(self.run), self.config, self.run.logger)
+            report_unaveraged(self._average, self._reported, self.run.logger, self.name)
         return self._average
 
     def _update(self, run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Synchronization of the average with a model whose tensors change during training."""
+"""Tensors of a model that change during training, or cannot be averaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
 
-__all__ = ["get_unwrapped_model", "is_initialized", "sync_with_model"]
+__all__ = ["get_unwrapped_model", "is_initialized", "report_unaveraged", "sync_with_model"]
 
 
 def sync_with_model(
@@ -44,6 +44,23 @@ def sync_with_model(
     if added or removed:
         logger.warning("The parameters of the model changed. Now averaged: %s; no longer averaged: %s.", added, removed)
     return current
+
+
+def report_unaveraged(average: ExponentialMovingAverage, reported: set[str], logger: logging.Logger, hook: str) -> None:
+    """Log which tensors cannot be averaged, once each.
+
+    Args:
+        average: The average.
+        reported: Names of the tensors that were logged; updated.
+        logger: Logger of the warning.
+        hook: Name of the hook.
+    """
+    new = [f"{name} ({reason})" for name, reason in average.unaveraged.items() if name not in reported]
+    reported.update(average.unaveraged)
+    if new:
+        shown = f"{', '.join(new[:10])}{f' and {len(new) - 10} more' if len(new) > 10 else ''}"
+        total = len(average.averaged())
+        logger.warning("%s: %s of %s tensors cannot be averaged and are copied: %s.", hook, len(new), total, shown)
 
 
 def get_unwrapped_model(run: Run) -> nn.Module:

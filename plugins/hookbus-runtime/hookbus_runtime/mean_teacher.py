@@ -11,7 +11,7 @@ from hookbus import Hook, Run, hookimpl
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError
 from hookbus_runtime.config import MeanTeacherConfig
-from hookbus_runtime.teacher_update import match_tensors, update_teacher
+from hookbus_runtime.teacher_update import list_copied, match_tensors, update_teacher
 
 __all__ = ["MeanTeacherHook"]
 
@@ -53,6 +53,8 @@ class MeanTeacherHook(Hook):
         if run.iters_done == 0:
             # Buffers included, whatever `skip_buffer` is: statistics of other weights would be invalid.
             update_teacher(match_tensors(*self._get_modules(run), buffers=True), 1)
+        if copied := list_copied(self._get_modules(run)[0]):
+            run.logger.warning("%s: cannot be averaged and are copied: %s.", self.name, ", ".join(copied))
 
     @hookimpl(wrapper=True)
     def train_step(self, run: Run) -> Generator[None, Any, Any]:

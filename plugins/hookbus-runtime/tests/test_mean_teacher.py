@@ -74,6 +74,24 @@ class TestTeacher:
 
         assert train(MeanTeacherHook(momentum=0.5, interval=2), resume=path) == uninterrupted[3:]
 
+    def test_parameters_that_cannot_be_averaged_are_named_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Quantized(nn.Linear):
+            def __init__(self) -> None:
+                super().__init__(1, 1)
+                self.scale = nn.Parameter(torch.ones(1).to(torch.float8_e4m3fn), requires_grad=False)
+
+        model = nn.ModuleDict({"teacher": Quantized(), "student": Quantized()})
+        bus = HookBus([MeanTeacherHook()])
+        with bus.run(model=model, iterations=2) as run:
+            step = bus.action("train_step", lambda batch: None)
+            for _, batch in run.batches([1, 2]):
+                bus.emit("before_train_iter")
+                step(batch)
+                bus.emit("after_train_iter")
+
+        messages = [message for message in caplog.messages if "cannot be averaged" in message]
+        assert messages == ["mean_teacher: cannot be averaged and are copied: scale (float8_e4m3fn)."]
+
     def test_teacher_and_student_names_can_be_configured(self) -> None:
         model = nn.ModuleDict({"slow": nn.Linear(1, 1), "fast": nn.Linear(1, 1)})
         bus = HookBus([MeanTeacherHook(teacher="slow", student="fast")])

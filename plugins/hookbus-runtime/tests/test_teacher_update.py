@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_runtime.teacher_update import match_tensors, update_teacher
+from hookbus_runtime.teacher_update import list_copied, match_tensors, update_teacher
 
 
 def constant(value: float) -> nn.BatchNorm1d:
@@ -37,6 +37,38 @@ def test_share_of_one_copies_the_student() -> None:
     update_teacher(match_tensors(teacher, student, buffers=True), 1)
 
     assert torch.equal(teacher.weight, student.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int32, torch.bool])
+def test_parameters_that_cannot_be_averaged_are_copied(dtype: torch.dtype) -> None:
+    def build(value: float) -> nn.Module:
+        module = nn.Linear(1, 1)
+        module.scale = nn.Parameter(torch.full((2,), value).to(dtype), requires_grad=False)
+        return module
+
+    teacher, student = build(0.0), build(1.0)
+    update_teacher(match_tensors(teacher, student, buffers=False), 0.25)
+
+    assert torch.equal(teacher.scale.float(), torch.ones(2))  # type: ignore[union-attr, operator]
+    assert list_copied(teacher) == [f"scale ({str(dtype).removeprefix('torch.')})"]
+
+
+def test_complex_parameters_are_averaged() -> None:
+    teacher, student = nn.Module(), nn.Module()
+    teacher.weight, student.weight = (nn.Parameter(torch.full((1,), value)) for value in (0j, 4j))
+    update_teacher(match_tensors(teacher, student, buffers=False), 0.25)
+
+    assert teacher.weight.item() == 1j
+
+
+def test_expanded_buffers_are_accepted_if_they_are_equal() -> None:
+    teacher, student = nn.Module(), nn.Module()
+    for module in (teacher, student):
+        module.register_buffer("mask", torch.ones(1).expand(3))
+    assert match_tensors(teacher, student, buffers=True) == []
+    student.register_buffer("mask", torch.zeros(1).expand(3))
+    with pytest.raises(ValueError, match="mask of the teacher cannot be updated"):
+        match_tensors(teacher, student, buffers=True)
 
 
 @pytest.mark.parametrize("student", [nn.Linear(3, 2), nn.Linear(2, 2, bias=False)])

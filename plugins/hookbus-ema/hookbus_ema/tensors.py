@@ -1,0 +1,114 @@
+"""Tensors of a model, and which of them can be averaged. Depends on PyTorch only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+__all__ = [
+    "can_be_averaged",
+    "can_be_copied",
+    "describe_unaveraged",
+    "get_tensors",
+    "init_average",
+    "shard_like",
+    "to_local",
+]
+
+AVERAGED_DTYPES = frozenset(
+    {
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex32,
+        torch.complex64,
+        torch.complex128,
+    }
+)
+"""Floating-point and complex types that can be interpolated; those of 8 bits and less cannot."""
+
+
+def can_be_averaged(tensor: Tensor) -> bool:
+    """Return whether a tensor can be interpolated in place."""
+    return can_be_copied(tensor) and tensor.layout is torch.strided and tensor.dtype in AVERAGED_DTYPES
+
+
+def can_be_copied(tensor: Tensor) -> bool:
+    """Return whether a tensor can be overwritten in place."""
+    return not _describe_uncopyable(to_local(tensor))
+
+
+def describe_unaveraged(tensor: Tensor, *, is_buffer: bool, update_buffers: bool) -> str:
+    """Return the reason for which a tensor is not averaged although the settings include it, or an empty string.
+
+    Args:
+        tensor: Tensor of a model.
+        is_buffer: Whether it is a buffer. Integer buffers, such as counters, are never meant to be averaged.
+        update_buffers: Whether buffers are averaged.
+    """
+    is_included = not is_buffer or (update_buffers and (tensor.is_floating_point() or tensor.is_complex()))
+    if not is_included or can_be_averaged(tensor):
+        return ""
+    layout = "" if tensor.layout is torch.strided else str(tensor.layout)
+    return (_describe_uncopyable(to_local(tensor)) or layout or str(tensor.dtype)).removeprefix("torch.")
+
+
+def _describe_uncopyable(tensor: Tensor) -> str:
+    """Return the reason for which a tensor cannot be overwritten in place, or an empty string."""
+    # A subclass with its own dispatch, such as a quantized weight, supports few operations.
+    if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+        return type(tensor).__name__
+    if tensor.is_meta or tensor.layout not in (torch.strided, torch.sparse_coo):
+        return "meta" if tensor.is_meta else str(tensor.layout)
+    if tensor.is_neg() or tensor.is_conj():
+        return "a conjugated or negated view"
+    is_expanded = tensor.layout is torch.strided and any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return "expanded" if is_expanded else ""
+
+
+def init_average(weight: Tensor, device: torch.device | str | None) -> Tensor:
+    """Return an average initialized with a weight, with at least 32 bits if it is averaged.
+
+    A weight that cannot be copied in place is its own average.
+    """
+    if not can_be_copied(weight):
+        return weight.detach()
+    if not can_be_averaged(weight):
+        return weight.detach().clone().to(device)
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    return weight.detach().to(weight.device if device is None else device, dtype, copy=True)
+
+
+def get_tensors(weights: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by name; for a module the parameters and persistent buffers themselves, not detached views.
+
+    Tensors of lazy modules are excluded until they are initialized.
+    """
+    if not isinstance(weights, nn.Module):
+        return dict(weights)
+    # Excludes extra state of modules, which is in the state dict but may be any object.
+    own = {id(tensor) for tensor in (*weights.parameters(), *weights.buffers()) if not is_lazy(tensor)}
+    return {name: value for name, value in weights.state_dict(keep_vars=True).items() if id(value) in own}
+
+
+def to_local(tensor: Tensor) -> Tensor:
+    """Return the local shard of a DTensor, which shares its memory; any other tensor is returned unchanged."""
+    return tensor.detach().to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[attr-defined]
+
+
+def shard_like(average: Tensor, value: Tensor) -> Tensor:
+    """Shard a full value like its average; a value that is sharded already is returned unchanged."""
+    if not hasattr(average, "device_mesh") or hasattr(value, "device_mesh"):
+        return value
+    # Imported here because `torch.distributed.tensor` takes long to import.
+    from torch.distributed.tensor import distribute_tensor
+
+    local = value.to(average.device)
+    # Every rank has loaded the full value: without a source rank nothing is scattered or broadcast.
+    return distribute_tensor(local, average.device_mesh, average.placements, src_data_rank=None)  # type: ignore[attr-defined]
