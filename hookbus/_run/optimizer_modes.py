@@ -6,7 +6,7 @@ only; validations and checkpoints use the weights of evaluation mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -23,21 +23,21 @@ class OptimizerModes:
     """Switch the optimizers of a run that have modes.
 
     Args:
-        optimizers: Function that returns the optimizer of the run, a mapping of names to optimizers, or None.
+        optimizers: Function that returns the optimizers of the run by name.
     """
 
-    def __init__(self, optimizers: Callable[[], Any]) -> None:
+    def __init__(self, optimizers: Callable[[], Mapping[str, Any]]) -> None:
         self._get_optimizers = optimizers
         self._active: _EvalMode | None = None
 
     def begin_training(self) -> None:
         """Switch to training mode."""
-        for optimizer in self._find():
+        for optimizer in self._find().values():
             optimizer.train()
 
     def end_training(self) -> None:
         """Switch to evaluation mode, without a way back to the exact weights of training mode."""
-        for optimizer in self._find():
+        for optimizer in self._find().values():
             optimizer.eval()
 
     def evaluating(self, wait: Callable[[], object]) -> AbstractContextManager[object]:
@@ -46,30 +46,33 @@ class OptimizerModes:
         Args:
             wait: Function that is called before weights are exchanged.
         """
-        return _EvalMode(self, [optimizer for optimizer in self._find() if _is_training(optimizer)], wait)
+        return _EvalMode(self, [optimizer for optimizer in self._find().values() if _is_training(optimizer)], wait)
 
-    def collect_training_weights(self, optimizer: Any) -> dict[int, Tensor]:
-        """Return the weights of training mode inside `evaluating`, by index; empty if the optimizer was not in it."""
-        saved = {} if self._active is None else self._active.weights
-        return dict(enumerate(saved.get(id(unwrap_optimizer(optimizer)), ())))
+    def collect_training_weights(self) -> dict[str, dict[int, Tensor]]:
+        """Return the weights of training mode inside `evaluating`, by name of the optimizer and index.
 
-    def load_training_weights(self, optimizer: Any, weights: Mapping[int, Tensor]) -> None:
+        Optimizers that were not in training mode are omitted.
+        """
+        weights = {} if self._active is None else self._active.weights
+        named = {name: weights.get(id(optimizer)) for name, optimizer in self._find().items()}
+        return {name: dict(enumerate(values)) for name, values in named.items() if values is not None}
+
+    def load_training_weights(self, name: str, weights: Mapping[int, Tensor]) -> None:
         """Restore the weights of training mode after the weights and the state of evaluation mode were loaded.
 
         Args:
-            optimizer: The optimizer.
-            weights: Weights that `collect_training_weights` returned.
+            name: Name of the optimizer.
+            weights: Weights that `collect_training_weights` returned for it.
         """
-        inner = unwrap_optimizer(optimizer)
-        if weights and _has_modes(inner):
-            inner.train()
-            _copy_into(_get_parameters(inner), [weights[index] for index in sorted(weights)])
+        optimizer = self._find().get(name)
+        if weights and optimizer is not None:
+            optimizer.train()
+            _copy_into(_get_parameters(optimizer), [weights[index] for index in sorted(weights)])
 
-    def _find(self) -> Iterator[Any]:
-        """Yield the optimizers with modes."""
-        optimizers = self._get_optimizers()
-        named = optimizers if isinstance(optimizers, Mapping) else {"": optimizers}
-        return filter(_has_modes, map(unwrap_optimizer, named.values()))
+    def _find(self) -> dict[str, Any]:
+        """Return the optimizers with modes by name."""
+        inner = {name: unwrap_optimizer(optimizer) for name, optimizer in self._get_optimizers().items()}
+        return {name: optimizer for name, optimizer in inner.items() if _has_modes(optimizer)}
 
 
 class _EvalMode:

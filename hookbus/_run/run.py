@@ -186,7 +186,7 @@ class Run(ProgressMixin, RequestMixin):
         self.metrics: MetricStore = previous.metrics if previous else MetricStore()
         self.best: dict[str, BestResult] = previous.best if previous else {}
         self.weights: Weights = (
-            previous.weights if previous else Weights(lambda: bus.current.model, lambda: bus.current.optimizer)
+            previous.weights if previous else Weights(lambda: bus.current.model, lambda: bus.current.optimizers)
         )
         self.orphaned_hook_states: dict[str, Any] = previous.orphaned_hook_states if previous else {}
         self.accumulated: int = previous.accumulated if previous else 0

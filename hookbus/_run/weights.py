@@ -46,14 +46,16 @@ class Weights:
 
     Args:
         model: Function that returns the model, or None if the run has no model.
-        optimizers: Function that returns the optimizer, a mapping of names to optimizers, or None.
+        optimizers: Function that returns the optimizers by name.
 
     Attributes:
         modes: Modes of the optimizers.
         exchanged: Whether training has ended and the model no longer contains the weights at its end.
     """
 
-    def __init__(self, model: Callable[[], nn.Module | None], optimizers: Callable[[], Any] = lambda: None) -> None:
+    def __init__(
+        self, model: Callable[[], nn.Module | None], optimizers: Callable[[], Mapping[str, Any]] = dict
+    ) -> None:
         self._model = model  # a function, because a later run of the bus may replace the model
         self.modes = OptimizerModes(optimizers)
         self._provider: AverageProvider | None = None

@@ -11,7 +11,18 @@ from hookbus.errors import CheckpointError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["load_component", "load_grads"]
+__all__ = ["get_optimizer_state", "load_component", "load_grads"]
+
+
+def get_optimizer_state(checkpoint: Mapping[str, Any], name: str) -> Any:
+    """Return the state of an optimizer in a checkpoint, empty without one.
+
+    Args:
+        checkpoint: The checkpoint.
+        name: Name of the optimizer, "" for the only one.
+    """
+    state = checkpoint.get("optimizer", {})
+    return state.get(name, {}) if name else state
 
 
 def load_component(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:

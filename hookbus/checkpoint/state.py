@@ -36,7 +36,7 @@ from hookbus.checkpoint.load import load_file, resolve_path, save_file, verify_c
 from hookbus.checkpoint.plain_data import to_plain_data, validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
-from hookbus.checkpoint.restore import load_component, load_grads
+from hookbus.checkpoint.restore import get_optimizer_state, load_component, load_grads
 from hookbus.checkpoint.weights import load_into, matching_weights
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import TRAINING_WEIGHTS, shard_like
@@ -84,8 +84,8 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
         part = getattr(run, name)
         if part is not None:
             checkpoint[name] = to_plain_data(part.state_dict(), f"checkpoint[{name!r}]")
-    if training_weights := run.weights.modes.collect_training_weights(run.optimizer):
-        checkpoint["optimizer"][TRAINING_WEIGHTS] = training_weights
+    for name, weights in run.weights.modes.collect_training_weights().items():
+        get_optimizer_state(checkpoint, name)[TRAINING_WEIGHTS] = weights
     if run.accumulating and run.model is not None:
         named = named_parameters(run.model)
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
@@ -112,7 +112,9 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
         load_into(run.model, checkpoint["state_dict"])
     for name in ("optimizer", "scheduler", "scaler"):
         load_component(run, name, checkpoint)
-    run.weights.modes.load_training_weights(run.optimizer, checkpoint.get("optimizer", {}).get(TRAINING_WEIGHTS, {}))
+    for name in run.optimizers:
+        weights = get_optimizer_state(checkpoint, name).get(TRAINING_WEIGHTS, {})
+        run.weights.modes.load_training_weights(name, weights)
     if run.optimizer is not None and checkpoint["meta"]["step"]:
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
         run.optimizer._opt_called = True

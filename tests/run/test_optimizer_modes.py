@@ -157,6 +157,12 @@ class Wrapped:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
 
+    def step(self) -> None:
+        self.optimizer.step()
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad()
+
     def train(self) -> None:
         self.optimizer.train()
 
@@ -198,10 +204,9 @@ def run_loop(
             bus.emit("before_train_epoch")
             for i, (inputs, targets) in run.batches(pairs(5)):
                 bus.emit("before_train_iter", batch_idx=i)
-                inner = getattr(optimizer, "optimizer", optimizer)
-                inner.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(model(inputs), targets).backward()
-                inner.step()
+                optimizer.step()
                 if counts:
                     bus.emit("after_optimizer_step")
                 bus.emit("after_train_iter", batch_idx=i)
