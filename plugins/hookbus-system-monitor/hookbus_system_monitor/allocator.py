@@ -13,6 +13,10 @@ import torch
 __all__ = ["Allocation", "get_allocation", "parse_allocation"]
 
 
+NO_STATISTICS = "is not a DeviceAllocator"
+"""Part of the message of an allocator without statistics, such as that of MPS in older torch versions."""
+
+
 class Allocation(NamedTuple):
     """Memory of torch on one device, in bytes.
 
@@ -31,13 +35,19 @@ class Allocation(NamedTuple):
 
 
 def get_allocation() -> Allocation | None:
-    """Return the allocation on the current device; None without a device or statistics."""
+    """Return the allocation on the current device; None without a device or statistics.
+
+    Raises:
+        RuntimeError: If the device fails.
+    """
     if not torch.accelerator.is_available():
         return None
     try:
         return parse_allocation(torch.accelerator.memory_stats())
-    except RuntimeError:  # the MPS allocator of older torch versions has no statistics
-        return None
+    except RuntimeError as error:
+        if NO_STATISTICS in str(error):
+            return None
+        raise
 
 
 def parse_allocation(stats: Mapping[str, int]) -> Allocation | None:

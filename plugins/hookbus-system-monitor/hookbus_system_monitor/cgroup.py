@@ -9,6 +9,7 @@ Usable without hookbus.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,9 @@ T = TypeVar("T", "Usage", float)
 
 MICROSECONDS_PER_SECOND = 1_000_000
 NANOSECONDS_PER_SECOND = 1_000_000_000
+
+NO_LIMIT = "max"
+"""Content of a limit in v2 that means "no limit"."""
 
 NO_LIMIT_BYTES = 2**62
 """Limits in bytes from this value on mean "no limit" in v1."""
@@ -33,7 +37,8 @@ class Usage(NamedTuple):
 class Cgroup:
     """Control group of this process.
 
-    The groups with a limit are determined on construction; limits and usage are read on each call.
+    The groups with a limit are determined on construction; limits and usage are read on each call. An unreadable or
+    invalid file raises an OSError or ValueError then, because neither 0 nor the value of the host is correct.
 
     Args:
         root: Mount point of the control groups.
@@ -67,14 +72,13 @@ class Cgroup:
         return _min_limit(self._read_cpus, self._cpu_groups)
 
     def get_cpu_seconds(self) -> float | None:
-        """Return the CPU time of the group in seconds, from an arbitrary start; None if it cannot be read."""
+        """Return the CPU time of the group in seconds, from an arbitrary start; None if there is no group."""
         if not self._cpu_time_groups:
             return None
+        group = self._cpu_time_groups[0]
         if "cpuacct" in self._paths:
-            used, unit = _read_int(self._cpu_time_groups[0] / "cpuacct.usage"), NANOSECONDS_PER_SECOND
-        else:
-            used, unit = _read_field(self._cpu_time_groups[0] / "cpu.stat", "usage_usec"), MICROSECONDS_PER_SECOND
-        return None if used is None else used / unit
+            return _read_int(group / "cpuacct.usage") / NANOSECONDS_PER_SECOND
+        return _read_field(group / "cpu.stat", "usage_usec") / MICROSECONDS_PER_SECOND
 
     def _find_groups(self, controller: str) -> list[Path]:
         """Return the existing directories of the group and its ancestors."""
@@ -85,21 +89,37 @@ class Cgroup:
         # In a container the path is that of the host and may not exist; then only the mounted root applies.
         own = top / path.strip("/")
         groups = [own, *own.parents] if own != top else [top]
-        return [group for group in groups if group.is_relative_to(top) and group.is_dir()]
+        return [group for group in groups if group.is_relative_to(top) and _is_directory(group)]
 
 
 def _parse_paths(own: Path) -> dict[str, str]:
     """Return the group path of this process by v1 controller; the v2 group has the key ""."""
     try:
-        lines = own.read_text().splitlines()
+        lines = _read_text(own).splitlines()
     except OSError:
         return {}
     entries = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     return {name: path for _, names, path in entries for name in names.split(",")}
 
 
+def _is_directory(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def _select_limited(read_limit: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
-    return [group for group in groups if read_limit(group) is not None]
+    return [group for group in groups if _may_be_limited(read_limit, group)]
+
+
+def _may_be_limited(read_limit: Callable[[Path], T | None], group: Path) -> bool:
+    try:
+        return read_limit(group) is not None
+    except (FileNotFoundError, NotADirectoryError):  # the root has no limits, and controllers can be disabled
+        return False
+    except (OSError, ValueError):  # an unknown limit, which is reported when it is read
+        return True
 
 
 def _min_limit(read_limit: Callable[[Path], T | None], groups: list[Path]) -> T | None:
@@ -115,55 +135,76 @@ def _read_memory_v2(group: Path) -> Usage | None:
 
 
 def _read_usage(group: Path, limit: str, usage: str, reclaimable: str) -> Usage | None:
-    max_bytes = _read_int(group / limit)
+    max_bytes = _read_limit(group / limit)
     # The usage is read only for groups with a limit, because the read is slow.
-    used = _read_int(group / usage) if max_bytes is not None and max_bytes < NO_LIMIT_BYTES else None
-    if max_bytes is None or used is None:
+    if max_bytes is None:
         return None
-    return Usage(max_bytes, max(used - (_read_field(group / "memory.stat", reclaimable) or 0), 0))
+    used = _read_int(group / usage)
+    with suppress(FileNotFoundError):
+        used -= _read_field(group / "memory.stat", reclaimable)
+    return Usage(max_bytes, max(used, 0))
 
 
 def _read_swap_v1(group: Path) -> Usage | None:
     # v1 limits and counts only the sum of memory and swap (memsw).
-    both_limit = _read_int(group / "memory.memsw.limit_in_bytes")
-    if both_limit is None or both_limit >= NO_LIMIT_BYTES:
+    both_limit = _read_limit(group / "memory.memsw.limit_in_bytes")
+    if both_limit is None:
         return None
     names = ("memory.limit_in_bytes", "memory.memsw.usage_in_bytes", "memory.usage_in_bytes")
     limit, both_used, used = (_read_int(group / name) for name in names)
-    if limit is None or both_used is None or used is None:
-        return None
     return Usage(max(both_limit - limit, 0), max(both_used - used, 0))
 
 
 def _read_swap_v2(group: Path) -> Usage | None:
-    max_bytes, used = _read_int(group / "memory.swap.max"), _read_int(group / "memory.swap.current")
-    return None if max_bytes is None or used is None else Usage(max_bytes, used)
+    max_bytes = _read_limit(group / "memory.swap.max")
+    return None if max_bytes is None else Usage(max_bytes, _read_int(group / "memory.swap.current"))
 
 
 def _read_cpus_v1(group: Path) -> float | None:
-    quota, period = _read_int(group / "cpu.cfs_quota_us"), _read_int(group / "cpu.cfs_period_us")
-    return quota / period if quota is not None and quota > 0 and period else None
+    quota, period = _read_int(group / "cpu.cfs_quota_us"), group / "cpu.cfs_period_us"
+    return quota / _check_positive(period, _read_int(period)) if quota > 0 else None
 
 
 def _read_cpus_v2(group: Path) -> float | None:
-    words = _read_text(group / "cpu.max").split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
+    path = group / "cpu.max"
+    quota, _, period = _read_text(path).strip().partition(" ")
+    if quota == NO_LIMIT:
+        return None
+    return _parse_int(path, quota) / _check_positive(path, _parse_int(path, period))
 
 
-def _read_int(path: Path) -> int | None:
-    """Return the integer in a file; None for `max` or a missing file."""
+def _read_limit(path: Path) -> int | None:
+    """Return the limit in bytes in a file; None for no limit."""
     text = _read_text(path).strip()
-    return int(text) if text.lstrip("-").isdigit() else None
+    limit = None if text == NO_LIMIT else _parse_int(path, text)
+    return limit if limit is not None and limit < NO_LIMIT_BYTES else None
 
 
-def _read_field(path: Path, name: str) -> int | None:
-    """Return the integer of a `name value` line in a file; None if it is missing."""
+def _read_int(path: Path) -> int:
+    return _parse_int(path, _read_text(path).strip())
+
+
+def _read_field(path: Path, name: str) -> int:
+    """Return the integer of a `name value` line in a file."""
     pairs = (line.split() for line in _read_text(path).splitlines())
-    return next((int(pair[1]) for pair in pairs if len(pair) == 2 and pair[0] == name), None)
+    value = next((pair[1] for pair in pairs if len(pair) == 2 and pair[0] == name), None)
+    if value is None:
+        raise ValueError(f"{path} has no line {name!r}")
+    return _parse_int(path, value)
+
+
+def _parse_int(path: Path, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{path}: expected an integer, got {text[:50]!r}") from None
+
+
+def _check_positive(path: Path, value: int) -> int:
+    if value <= 0:
+        raise ValueError(f"{path}: expected a positive integer, got {value}")
+    return value
 
 
 def _read_text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    return path.read_text(errors="replace")

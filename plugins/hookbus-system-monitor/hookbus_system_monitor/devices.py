@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
 
-from hookbus_system_monitor.readings import GB, Values
+from hookbus_system_monitor.readings import GB, Probe, Reader, Values
 
 __all__ = ["AcceleratorProvider", "NullProvider", "Provider", "get_cuda_uuids"]
 
@@ -36,18 +39,35 @@ class NullProvider:
 
 
 class AcceleratorProvider:
-    """Memory of torch on the accelerators of any vendor."""
+    """Memory of torch on the accelerators of any vendor.
+
+    Args:
+        reader: Reader that reports each unavailable device once; by default in the log of this module.
+    """
+
+    def __init__(self, reader: Reader | None = None) -> None:
+        self._reader = reader or Reader(logging.getLogger(__name__).warning)
 
     def read(self) -> Values:
         """Return the allocated and reserved memory of each device, in GB."""
-        accelerator, values = torch.accelerator, Values()
-        for index in range(accelerator.device_count()):
-            values[f"gpu{index}/allocated_gb"] = accelerator.memory_allocated(index) / GB
-            values[f"gpu{index}/reserved_gb"] = accelerator.memory_reserved(index) / GB
+        values: Values = {}
+        for index in range(torch.accelerator.device_count()):
+            values |= self._reader.read(
+                Probe(
+                    f"memory of torch on device {index}",
+                    (f"gpu{index}/allocated_gb", f"gpu{index}/reserved_gb"),
+                    partial(_read_memory, index),
+                )
+            )
         return values
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _read_memory(index: int) -> Sequence[float]:
+    accelerator = torch.accelerator
+    return accelerator.memory_allocated(index) / GB, accelerator.memory_reserved(index) / GB
 
 
 def get_cuda_uuids() -> list[str] | None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from hookbus_system_monitor.cgroup import Cgroup
-from hookbus_system_monitor.memory import get_process_memory, get_swap_memory, get_system_memory
+from hookbus_system_monitor.memory import Memory, get_process_memory, get_swap_memory, get_system_memory
 from hookbus_system_monitor.readings import GB, MB, Probe, Rate
 
 __all__ = ["build_cpu_probes", "build_disk_probes", "build_memory_probes", "build_network_probes"]
@@ -27,22 +28,25 @@ def build_cpu_probes(cgroup: Cgroup, timer: Timer = time.monotonic) -> list[Prob
         cgroup: Control group with the limits of the process.
         timer: Function that returns the time of a monotonic clock in seconds.
     """
-    probes = [Probe("CPU utilization", ("cpu_percent", "process_cpu_percent"), _CpuReader(cgroup, timer).read)]
-    if _read_temperatures():
-        probes.append(Probe("CPU temperature", ("cpu_celsius",), lambda: (max(_read_temperatures()),)))
+    probes = [
+        Probe("CPU utilization", ("cpu_percent",), _AfterFirst(_SystemCpu(cgroup, timer).read).read),
+        Probe("CPU utilization of the process", ("process_cpu_percent",), _AfterFirst(_ProcessCpu().read).read),
+    ]
+    if _has_temperature():
+        probes.append(Probe("CPU temperature", ("cpu_celsius",), lambda: (_read_temperature(),)))
     return probes
 
 
 def build_memory_probes(cgroup: Cgroup) -> list[Probe]:
     """Return probes of the memory of the system, swap and the process."""
-    names = ("memory_used_gb", "memory_percent", "swap_used_gb", "swap_percent")
 
-    def read() -> Sequence[float]:
-        memory, swap = get_system_memory(cgroup), get_swap_memory(cgroup)
-        return memory.used / GB, memory.percent, swap.used / GB, swap.percent
+    def read(get_memory: Callable[[Cgroup], Memory]) -> Sequence[float]:
+        memory = get_memory(cgroup)
+        return memory.used / GB, memory.percent
 
     return [
-        Probe("system memory", names, read),
+        Probe("system memory", ("memory_used_gb", "memory_percent"), partial(read, get_system_memory)),
+        Probe("swap memory", ("swap_used_gb", "swap_percent"), partial(read, get_swap_memory)),
         Probe("process memory", ("process_memory_gb",), lambda: (get_process_memory() / GB,)),
     ]
 
@@ -72,31 +76,53 @@ def build_network_probes(timer: Timer = time.monotonic) -> list[Probe]:
     return [Probe("network traffic", names, _TrafficReader(_read_network_bytes, timer).read)]
 
 
-class _CpuReader:
-    """CPU utilization between two readings."""
+class _AfterFirst:
+    """Reader without the first successful value, for which psutil returns a meaningless 0.
+
+    Args:
+        read: Function that returns the value.
+    """
+
+    def __init__(self, read: Callable[[], float | None]) -> None:
+        self._read, self._was_read = read, False
+
+    def read(self) -> Sequence[float | None]:
+        """Return the value; None in the first reading."""
+        value = self._read()
+        was_read, self._was_read = self._was_read, True
+        return (value if was_read else None,)
+
+
+class _SystemCpu:
+    """Utilization of all available CPUs between two readings, in percent."""
 
     def __init__(self, cgroup: Cgroup, timer: Timer) -> None:
         self._cgroup, self._timer = cgroup, timer
-        self._process = psutil.Process()
         self._rate = Rate()
-        self._was_read = False
 
-    def read(self) -> Sequence[float | None]:
-        """Return the utilization of all available CPUs and, relative to one CPU, of this process, in percent.
-
-        Both are None in the first reading.
-        """
-        utilization = self._read_system(), float(self._process.cpu_percent())
-        # psutil returns a meaningless 0 on the first call of `cpu_percent`.
-        was_read, self._was_read = self._was_read, True
-        return utilization if was_read else (None, None)
-
-    def _read_system(self) -> float | None:
-        cpus, used = self._cgroup.get_cpus(), self._cgroup.get_cpu_seconds()
-        if cpus is None or used is None or cpus >= (psutil.cpu_count() or 1):
+    def read(self) -> float | None:
+        """Return the utilization since the last reading."""
+        cpus = self._cgroup.get_cpus()
+        if cpus is None or cpus >= (psutil.cpu_count() or 1):
             return float(psutil.cpu_percent())
+        used = self._cgroup.get_cpu_seconds()
+        if used is None:
+            raise OSError("the CPU time of the control group is unknown")
         rate = self._rate.per_second(used, self._timer())
         return None if rate is None else 100 * rate / cpus
+
+
+class _ProcessCpu:
+    """Utilization by this process between two readings, in percent of one CPU."""
+
+    def __init__(self) -> None:
+        self._process: psutil.Process | None = None
+
+    def read(self) -> float:
+        """Return the utilization since the last reading."""
+        if self._process is None:
+            self._process = psutil.Process()
+        return float(self._process.cpu_percent())
 
 
 class _TrafficReader:
@@ -121,14 +147,24 @@ def _read_disk_bytes() -> tuple[int, int]:
 
 def _read_network_bytes() -> tuple[int, int]:
     counters = psutil.net_io_counters()
+    if counters is None:
+        raise OSError("the system has no network counters")
     return counters.bytes_recv, counters.bytes_sent
 
 
-def _read_temperatures() -> list[float]:
-    """Return the temperatures of all CPU sensors in degrees Celsius."""
+def _has_temperature() -> bool:
     try:
-        sensors = psutil.sensors_temperatures()
-    except (AttributeError, OSError):  # not available on macOS and Windows; permission denied in some containers
-        return []
+        _read_temperature()
+    except Exception:  # not available on macOS and Windows; permission denied or invalid files in some containers
+        return False
+    return True
+
+
+def _read_temperature() -> float:
+    """Return the temperature of the hottest CPU sensor in degrees Celsius."""
+    sensors = psutil.sensors_temperatures()
     chips = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal")
-    return [entry.current for chip in chips for entry in sensors.get(chip, ())]
+    values = [entry.current for chip in chips for entry in sensors.get(chip, ()) if entry.current is not None]
+    if not values:
+        raise OSError("the system has no CPU sensor")
+    return float(max(values))

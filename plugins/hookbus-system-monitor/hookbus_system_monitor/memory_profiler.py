@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hookbus import Priority, Run, every, hookimpl
 from hookbus.distributed.process_group import rank
 from hookbus.errors import format_error
-from hookbus_system_monitor.allocator import get_allocation
+from hookbus_system_monitor.allocator import Allocation, get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
 from hookbus_system_monitor.deferred_records import MonitorHook
-from hookbus_system_monitor.memory import get_process_memory, get_process_peak, get_swap_memory, get_system_memory
+from hookbus_system_monitor.memory import (
+    Memory,
+    get_process_memory,
+    get_process_peak,
+    get_swap_memory,
+    get_system_memory,
+)
 from hookbus_system_monitor.memory_text import format_memory_fields, format_memory_sentence
-from hookbus_system_monitor.readings import GB
+from hookbus_system_monitor.readings import GB, Reader
 from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
 from hookbus_system_monitor.threshold_watch import ThresholdWatch
 
@@ -22,6 +29,10 @@ __all__ = ["MemoryProfilerHook"]
 
 PROCESS_LABEL = "process memory"
 DEVICE_LABEL = "tensor memory on the device"
+SYSTEM_LABEL = "system memory"
+SWAP_LABEL = "swap memory"
+
+T = TypeVar("T")
 
 
 class MemoryProfilerHook(MonitorHook):
@@ -39,12 +50,13 @@ class MemoryProfilerHook(MonitorHook):
         super().__init__(config, **settings)
         self._cgroup = Cgroup()
         self._watches: dict[str, ThresholdWatch] = {}
+        self._reader = Reader(self._log_warning)
 
     # -- events --------------------------------------------------------------------------------
 
     def before_train(self) -> None:
         """Reset the leak detection."""
-        self._watches = {}
+        self._watches, self._reader = {}, Reader(self._log_warning)
         self._reset_records()
 
     @hookimpl(when=every("interval"))
@@ -54,11 +66,15 @@ class MemoryProfilerHook(MonitorHook):
 
     def after_train(self, run: Run) -> None:
         """Log the peak memory, also for a short training without records."""
-        device = get_allocation() if self.config.log_gpu else None
-        peaks = {PROCESS_LABEL: get_process_peak(get_process_memory())} if self.config.log_cpu else {}
-        peaks |= {DEVICE_LABEL: device.peak} if device is not None else {}
+        device = self._read(DEVICE_LABEL, get_allocation) if self.config.log_gpu else None
+        process = self._read(PROCESS_LABEL, get_process_memory) if self.config.log_cpu else None
+        peaks = {
+            PROCESS_LABEL: get_process_peak(process) if process is not None else None,
+            DEVICE_LABEL: device.peak if device is not None else None,
+        }
         for label, size in peaks.items():
-            run.logger.info("%s: %s peaked at %.2f GB.", self.name, label, size / GB)
+            if size is not None:
+                run.logger.info("%s: %s peaked at %.2f GB.", self.name, label, size / GB)
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
         """Save a snapshot after an out-of-memory error."""
@@ -74,22 +90,18 @@ class MemoryProfilerHook(MonitorHook):
     def _read_host(self, run: Run) -> dict[str, float]:
         if not self.config.log_cpu:
             return {}
-        memory, swap, process = get_system_memory(self._cgroup), get_swap_memory(self._cgroup), get_process_memory()
-        run.logger.info("%s", format_memory_sentence(memory, swap, process))
-        run.logger.info("%s", format_memory_fields(memory, swap, process))
-        self._check_size(run, PROCESS_LABEL, process)
-        return {
-            "memory/process_gb": process / GB,
-            "memory/process_peak_gb": get_process_peak(process) / GB,
-            "memory/system_used_gb": memory.used / GB,
-            "memory/system_available_gb": memory.available / GB,
-            "memory/system_percent": memory.percent,
-            "memory/swap_used_gb": swap.used / GB,
-            "memory/swap_percent": swap.percent,
-        }
+        memory = self._read(SYSTEM_LABEL, lambda: get_system_memory(self._cgroup))
+        swap = self._read(SWAP_LABEL, lambda: get_swap_memory(self._cgroup))
+        process = self._read(PROCESS_LABEL, get_process_memory)
+        if memory is not None and swap is not None and process is not None:
+            run.logger.info("%s", format_memory_sentence(memory, swap, process))
+            run.logger.info("%s", format_memory_fields(memory, swap, process))
+        if process is not None:
+            self._check_size(run, PROCESS_LABEL, process)
+        return _name_host_values(memory, swap, process)
 
     def _read_device(self, run: Run) -> dict[str, float]:
-        device = get_allocation() if self.config.log_gpu else None
+        device = self._read(DEVICE_LABEL, get_allocation) if self.config.log_gpu else None
         if device is None:
             return {}
         self._check_size(run, DEVICE_LABEL, device.current)
@@ -99,6 +111,13 @@ class MemoryProfilerHook(MonitorHook):
             "memory/gpu_reserved_gb": device.reserved / GB,
             "memory/gpu_fragmentation_percent": device.fragmentation,
         }
+
+    def _read(self, label: str, read: Callable[[], T]) -> T | None:
+        """Return the result of a function; None, with one warning per label, if it fails."""
+        return self._reader.call(label, read, None)
+
+    def _log_warning(self, text: str) -> None:
+        self.run.logger.warning("%s: %s", self.name, text)
 
     def _check_size(self, run: Run, label: str, size: int) -> None:
         watch = self._watches.setdefault(label, ThresholdWatch(label, self.config.warn_threshold))
@@ -118,15 +137,34 @@ class MemoryProfilerHook(MonitorHook):
         run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(str, files)))
 
     def _collect_usage(self, run: Run, error: BaseException) -> dict[str, Any]:
-        device, process = get_allocation(), get_process_memory()
+        process = self._read(PROCESS_LABEL, get_process_memory)
+        values: dict[str, Memory | Allocation | None] = {
+            "system": self._read(SYSTEM_LABEL, lambda: get_system_memory(self._cgroup)),
+            "swap": self._read(SWAP_LABEL, lambda: get_swap_memory(self._cgroup)),
+            "device": self._read(DEVICE_LABEL, get_allocation),
+        }
         return {
             "error": format_error(error),
             "epoch": run.epoch,
             "iteration": run.iters_done,
             "step": run.steps_done,
             "process": process,
-            "process_peak": get_process_peak(process),
-            "system": get_system_memory(self._cgroup)._asdict(),
-            "swap": get_swap_memory(self._cgroup)._asdict(),
-            "device": None if device is None else device._asdict(),
+            "process_peak": None if process is None else get_process_peak(process),
+            **{name: None if value is None else value._asdict() for name, value in values.items()},
         }
+
+
+def _name_host_values(memory: Memory | None, swap: Memory | None, process: int | None) -> dict[str, float]:
+    """Return the values of the host by name, without the unavailable ones."""
+    values: dict[str, float] = {}
+    if process is not None:
+        values |= {"memory/process_gb": process / GB, "memory/process_peak_gb": get_process_peak(process) / GB}
+    if memory is not None:
+        values |= {
+            "memory/system_used_gb": memory.used / GB,
+            "memory/system_available_gb": memory.available / GB,
+            "memory/system_percent": memory.percent,
+        }
+    if swap is not None:
+        values |= {"memory/swap_used_gb": swap.used / GB, "memory/swap_percent": swap.percent}
+    return values

@@ -84,14 +84,14 @@ class SystemMonitorHook(MonitorHook):
         nvml = NvmlProvider(
             entries, use=use, memory=memory, reader=self._reader, info=self._log_info, warn=self._log_warning
         )
-        return [nvml, AcceleratorProvider()] if memory else [nvml]
+        return [nvml, AcceleratorProvider(self._reader)] if memory else [nvml]
 
     def _sample(self) -> None:
         values: Values = {}
         for probe in self._probes:
             values |= self._reader.read(probe)
         for provider in self._providers:
-            values |= self._reader.call(f"provider {type(provider).__name__}", provider.read, {})
+            values |= self._reader.call(f"provider {type(provider).__name__}", provider.read, Values())
         named = {f"system/{name}": value for name, value in values.items()}
         self._samples.add(time.monotonic() - self._start_time, named)
 

@@ -2,7 +2,8 @@
 
 A value that a GPU does not support is None and does not affect the others. An unloaded driver, a lost GPU and a missing
 library are not errors: values are omitted while unavailable, and NVML is reinitialized after 1, 2, 4, ... up to 16
-readings.
+readings. The binding itself can raise other exceptions than its own, for example an AttributeError or OSError for a
+function that an old version or a foreign library lacks; no exception affects other values or GPUs.
 
 Usable without hookbus.
 """
@@ -11,28 +12,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pynvml
 
-from hookbus_system_monitor.readings import GB, Probe, Reader, Total, Values
+from hookbus_system_monitor.readings import GB, Probe, Reader, Total, Values, format_reason
 from hookbus_system_monitor.visible_devices import Entry, Gpu, select_gpus
 
 __all__ = ["NvmlProvider"]
 
 MAX_PAUSE_READINGS = 16
 
-UNAVAILABLE_ERRORS = tuple(
-    pynvml.nvmlExceptionClass(code)
-    for code in (
-        pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        pynvml.NVML_ERROR_GPU_IS_LOST,
-        pynvml.NVML_ERROR_RESET_REQUIRED,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    )
+NOT_AVAILABLE_VALUES = frozenset({2**32 - 1, 2**64 - 1})
+"""`NVML_VALUE_NOT_AVAILABLE`, which is -1, as an unsigned integer: returned without an error by some drivers."""
+
+UNAVAILABLE_ERROR_NAMES = (
+    "NVMLError_Uninitialized",
+    "NVMLError_DriverNotLoaded",
+    "NVMLError_LibraryNotFound",
+    "NVMLError_GpuIsLost",
+    "NVMLError_ResetRequired",
+    "NVMLError_LibRmVersionMismatch",
+)
+UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = tuple(
+    # Old versions of the binding lack some classes.
+    getattr(pynvml, name)
+    for name in UNAVAILABLE_ERROR_NAMES
+    if hasattr(pynvml, name)
 )
 """Errors of the GPU or driver rather than of a single value, after which the handles are invalid."""
 
@@ -64,6 +70,7 @@ class NvmlProvider:
         self._probes: dict[int, list[Probe]] = {}
         self._energy: dict[int, Total] = {}
         self._names: Values = {}
+        self._working: set[int] = set()
         self._is_open = False
         self._problem = ""
         self._backoff = _Backoff()
@@ -83,7 +90,7 @@ class NvmlProvider:
     def close(self) -> None:
         """Shut down NVML; a no-op if closed."""
         if self._is_open:
-            with suppress(pynvml.NVMLError):
+            with suppress(Exception):
                 pynvml.nvmlShutdown()
         self._is_open, self._probes = False, {}
 
@@ -96,8 +103,8 @@ class NvmlProvider:
             pynvml.nvmlInit()
             self._is_open = True
             gpus, problem = _find_gpus()
-        except pynvml.NVMLError as error:
-            return f"the NVIDIA driver is unavailable: {error}"
+        except Exception as error:
+            return f"the NVIDIA driver is unavailable: {format_reason(error)}"
         chosen = select_gpus(self._entries, gpus)
         self._probes = {index: self._build_probes(index, gpu) for index, gpu in chosen.items()}
         # An unavailable GPU of the machine does not matter if all devices of this process were found.
@@ -122,13 +129,23 @@ class NvmlProvider:
         values: Values = {}
         lost = ""
         for index, probes in self._probes.items():
-            try:
-                for probe in probes:
-                    values |= self._reader.read(probe, reraise=UNAVAILABLE_ERRORS)
-            except UNAVAILABLE_ERRORS as error:
-                values |= {name: None for probe in probes for name in probe.names}
-                lost = f"GPU {index} is unavailable: {error}"
+            device, problem = self._read_device(index, probes)
+            values |= device
+            lost = problem or lost
         return values, lost
+
+    def _read_device(self, index: int, probes: Sequence[Probe]) -> tuple[Values, str]:
+        values: Values = {}
+        try:
+            for probe in probes:
+                values |= self._reader.read(probe, reraise=UNAVAILABLE_ERRORS)
+        except UNAVAILABLE_ERRORS as error:
+            return {name: None for probe in probes for name in probe.names}, f"GPU {index} is unavailable: {error}"
+        if any(value is not None for value in values.values()):
+            self._working.add(index)
+        elif index in self._working:  # stale handles return various errors
+            return values, f"GPU {index} is unavailable: none of its values can be read"
+        return values, ""
 
     def _build_probes(self, index: int, gpu: Gpu) -> list[Probe]:
         # Kept across reinitializations, so that the energy continues after the driver was reloaded.
@@ -164,21 +181,29 @@ class _Backoff:
 
 
 def _build_use_probes(handle: Any, energy: Total) -> list[Probe]:
-    clock = partial(pynvml.nvmlDeviceGetClockInfo, handle)
+    def build(label: str, name: str, read: Callable[[], float]) -> Probe:
+        return Probe(label, (name,), lambda: (read(),))
+
+    def clock(type_name: str) -> float:
+        return _check(pynvml.nvmlDeviceGetClockInfo(handle, getattr(pynvml, type_name)))
+
     return [
-        Probe("utilization", ("percent",), lambda: (pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,)),
-        Probe("temperature", ("celsius",), lambda: (_read_celsius(handle),)),
-        Probe("power", ("watts",), lambda: (pynvml.nvmlDeviceGetPowerUsage(handle) / 1000,)),
-        Probe("clock", ("sm_mhz",), lambda: (clock(pynvml.NVML_CLOCK_SM),)),
-        Probe("memory clock", ("memory_mhz",), lambda: (clock(pynvml.NVML_CLOCK_MEM),)),
-        Probe("energy", ("joules",), lambda: (energy.update(_read_joules(handle)),)),
+        build("utilization", "percent", lambda: _check(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+        build("temperature", "celsius", lambda: _read_celsius(handle)),
+        build("power", "watts", lambda: _check(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000),
+        build("clock", "sm_mhz", lambda: clock("NVML_CLOCK_SM")),
+        build("memory clock", "memory_mhz", lambda: clock("NVML_CLOCK_MEM")),
+        build("energy", "joules", lambda: energy.update(_read_joules(handle))),
     ]
 
 
 def _build_memory_probes(handle: Any) -> list[Probe]:
     def read() -> Sequence[float]:
         memory = _read_memory_info(handle)
-        return memory.used / GB, 100 * memory.used / memory.total
+        used, total = _check(memory.used), _check(memory.total)
+        if not total:
+            raise ValueError("the driver returns a total memory of 0")
+        return used / GB, 100 * used / total
 
     return [Probe("memory", ("memory_used_gb", "memory_percent"), read)]
 
@@ -189,16 +214,23 @@ def _read_memory_info(handle: Any) -> Any:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except UNAVAILABLE_ERRORS:
         raise
-    except pynvml.NVMLError:
+    except Exception:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _read_celsius(handle: Any) -> float:
-    return float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+    return _check(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
 def _read_joules(handle: Any) -> float:
-    return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # millijoules
+    return _check(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # millijoules
+
+
+def _check(value: int) -> float:
+    """Return a value of the driver, and raise if it denotes a missing value."""
+    if value in NOT_AVAILABLE_VALUES:
+        raise ValueError("the driver returns no value")
+    return float(value)
 
 
 def _find_gpus() -> tuple[list[Gpu | None], str]:
@@ -209,9 +241,9 @@ def _find_gpus() -> tuple[list[Gpu | None], str]:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             gpus.append(Gpu(pynvml.nvmlDeviceGetUUID(handle), handle, _find_instances(handle)))
-        except pynvml.NVMLError as error:
+        except Exception as error:
             gpus.append(None)
-            problem = f"GPU {index} of this machine is unavailable: {error}"
+            problem = f"GPU {index} of this machine is unavailable: {format_reason(error)}"
     return gpus, problem
 
 
@@ -223,7 +255,7 @@ def _find_instances(handle: Any) -> tuple[Gpu, ...]:
         indices = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     except UNAVAILABLE_ERRORS:
         raise
-    except pynvml.NVMLError:
+    except Exception:
         return ()
     return tuple(instance for index in indices if (instance := _get_instance(handle, index)) is not None)
 
@@ -231,6 +263,8 @@ def _find_instances(handle: Any) -> tuple[Gpu, ...]:
 def _get_instance(handle: Any, index: int) -> Gpu | None:
     try:
         instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-    except pynvml.NVMLError:  # indices of instances may have gaps
+        return Gpu(pynvml.nvmlDeviceGetUUID(instance), instance)
+    except UNAVAILABLE_ERRORS:
+        raise
+    except Exception:  # indices of instances may have gaps
         return None
-    return Gpu(pynvml.nvmlDeviceGetUUID(instance), instance)

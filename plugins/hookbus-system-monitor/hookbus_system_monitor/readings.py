@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-__all__ = ["GB", "MB", "Probe", "Rate", "Reader", "Total", "Values"]
+__all__ = ["GB", "MB", "Probe", "Rate", "Reader", "Total", "Values", "format_reason"]
+
+T = TypeVar("T")
 
 MB = 2**20
 GB = 2**30
@@ -60,17 +63,17 @@ class Reader:
     def call(
         self,
         label: str,
-        read: Callable[[], Values],
-        default: Values,
+        read: Callable[[], T],
+        default: T,
         *,
         reraise: tuple[type[Exception], ...] = (),
-    ) -> Values:
-        """Return the values returned by a function, or a default if it fails.
+    ) -> T:
+        """Return the result of a function, or a default if it fails.
 
         Args:
             label: Label for messages.
-            read: Function that returns the values.
-            default: Values to return on failure.
+            read: Function that reads one or more values.
+            default: Result on failure.
             reraise: Exceptions to propagate, because they concern more than these values.
         """
         try:
@@ -84,8 +87,14 @@ class Reader:
     def _report(self, label: str, error: Exception) -> None:
         if label not in self._reported:
             self._reported.add(label)
-            reason = str(error) or type(error).__name__
-            self._log_warning(f"{label} is unavailable: {reason}. Its values are omitted until it is available.")
+            self._log_warning(
+                f"{label} is unavailable: {format_reason(error)}. Its values are omitted until it is available."
+            )
+
+
+def format_reason(error: Exception) -> str:
+    """Return the message of an error, or its type if there is none."""
+    return str(error) or type(error).__name__
 
 
 class Rate:

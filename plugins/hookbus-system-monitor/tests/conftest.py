@@ -95,6 +95,10 @@ class Machine:
         self._send(scenario=scenario, new={"entries": entries, **settings})
         return self
 
+    def remove_from_binding(self, *names: str) -> None:
+        """Remove functions or constants from the binding until the next `watch`, as in an old version."""
+        self._send(lacks=names)
+
     def read(self, scenario: str | None = None) -> dict[str, float | None]:
         """Return one reading, after a change of the scenario if one is given."""
         return self.read_times(1, scenario)[0]

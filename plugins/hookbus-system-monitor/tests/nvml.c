@@ -9,6 +9,9 @@
      0.use 40               a reading of GPU 0; any name of those below
      0.use.error 3          what the call for this reading returns
      0.handle.error 15      what asking for the GPU returns
+     0.uuid.error 999       what asking for its UUID returns
+     0.mig.error 999        what asking whether MIG is enabled returns
+     shutdown 999           what nvmlShutdown returns
      0.error 15             what every reading of GPU 0 returns
      0.parts 2              MIG places of GPU 0; part 1 of it is called 0:1
      0:1.uuid MIG-b         of that part; a part without UUID is not there
@@ -101,7 +104,7 @@ int nvmlShutdown(void) {
     if (!opened) return UNINITIALIZED;
     opened--;
     note("close");
-    return 0;
+    return (int)number("shutdown", 0);
 }
 
 const char *nvmlErrorString(int code) { (void)code; return "an error"; }
@@ -124,6 +127,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
 int nvmlDeviceGetUUID(Device *device, char *uuid, unsigned length) {
     char name[64], value[96];
     int wrong = state();
+    if (!wrong) wrong = (int)of(device, "uuid.error", 0);
     if (wrong) return wrong;
     snprintf(name, sizeof name, "%s.uuid", device->name);
     if (!find(name, value)) snprintf(value, sizeof value, "GPU-%s", device->name);
@@ -132,8 +136,9 @@ int nvmlDeviceGetUUID(Device *device, char *uuid, unsigned length) {
 }
 
 int nvmlDeviceGetMigMode(Device *device, unsigned *now, unsigned *later) {
+    int wrong = state();
     *now = *later = of(device, "parts", 0) > 0;
-    return state();
+    return wrong ? wrong : (int)of(device, "mig.error", 0);
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(Device *device, unsigned *count) {

@@ -5,17 +5,22 @@ import os
 import sys
 from pathlib import Path
 
+import pynvml
+
 from hookbus_system_monitor.nvml import NvmlProvider
 from hookbus_system_monitor.readings import Reader
 
 
 def main() -> None:
-    provider, lines = None, {}
+    provider, lines, complete = None, {}, dict(vars(pynvml))
     for line in sys.stdin:
         command = json.loads(line)
         if "scenario" in command:
             Path(os.environ["NVML_SCENARIO"]).write_text(command["scenario"])
+        for name in command.get("lacks", ()):  # an old version of the binding
+            delattr(pynvml, name)
         if "new" in command:
+            vars(pynvml).update(complete)
             lines = {"info": [], "warnings": [], "unavailable": []}
             provider = NvmlProvider(
                 **command["new"],

@@ -92,6 +92,96 @@ class TestMemory:
         assert cgroup.get_memory() is None
 
 
+FILES_V2 = {
+    "memory.max": 1000,
+    "memory.current": 600,
+    "memory.stat": "inactive_file 250",
+    "memory.swap.max": 300,
+    "memory.swap.current": 20,
+    "cpu.max": "150000 100000",
+    "cpu.stat": "usage_usec 2500000",
+}
+FILES_V1 = {
+    "memory/docker/abc/memory.limit_in_bytes": 1000,
+    "memory/docker/abc/memory.usage_in_bytes": 600,
+    "memory/docker/abc/memory.memsw.limit_in_bytes": 1500,
+    "memory/docker/abc/memory.memsw.usage_in_bytes": 640,
+    "cpu/docker/abc/cpu.cfs_quota_us": 150000,
+    "cpu/docker/abc/cpu.cfs_period_us": 100000,
+    "cpuacct/docker/abc/cpuacct.usage": 2_500_000_000,
+}
+READ = {
+    "memory.max": Cgroup.get_memory,
+    "memory.current": Cgroup.get_memory,
+    "memory.stat": Cgroup.get_memory,
+    "memory.swap.max": Cgroup.get_swap,
+    "memory.swap.current": Cgroup.get_swap,
+    "cpu.max": Cgroup.get_cpus,
+    "cpu.stat": Cgroup.get_cpu_seconds,
+    "memory.limit_in_bytes": Cgroup.get_memory,
+    "memory.usage_in_bytes": Cgroup.get_memory,
+    "memory.memsw.limit_in_bytes": Cgroup.get_swap,
+    "memory.memsw.usage_in_bytes": Cgroup.get_swap,
+    "cpu.cfs_quota_us": Cgroup.get_cpus,
+    "cpu.cfs_period_us": Cgroup.get_cpus,
+    "cpuacct.usage": Cgroup.get_cpu_seconds,
+}
+CASES = [("0::/\n", FILES_V2, name) for name in FILES_V2] + [(V1, FILES_V1, name) for name in FILES_V1]
+
+
+class TestUnreadableFiles:
+    """A value that is unknown raises: neither 0 nor the value of the host is correct."""
+
+    @pytest.mark.parametrize(("own", "files", "name"), CASES)
+    @pytest.mark.parametrize("content", ["garbage", "", "\x00", "1 2 3"])
+    def test_invalid_file_raises_with_its_path(self, tmp_path, own, files, name, content):
+        cgroup = build_cgroup(tmp_path, own, files)
+        path = tmp_path / "cgroup" / name
+        path.write_text(content)
+
+        with pytest.raises(ValueError, match=path.name):
+            READ[path.name](cgroup)
+
+    @pytest.mark.parametrize(("own", "files", "name"), CASES)
+    def test_file_that_is_invalid_from_the_start_raises(self, tmp_path, own, files, name):
+        cgroup = build_cgroup(tmp_path, own, files | {name: "garbage"})
+
+        with pytest.raises(ValueError, match=name.rpartition("/")[2]):
+            READ[name.rpartition("/")[2]](cgroup)
+
+    @pytest.mark.parametrize(("own", "files", "name"), [case for case in CASES if case[2] != "memory.stat"])
+    def test_file_that_vanishes_raises(self, tmp_path, own, files, name):
+        cgroup = build_cgroup(tmp_path, own, files)
+        path = tmp_path / "cgroup" / name
+        path.unlink()
+
+        with pytest.raises(FileNotFoundError, match=path.name):
+            READ[path.name](cgroup)
+
+    @pytest.mark.parametrize(("own", "files", "name"), CASES)
+    def test_file_that_cannot_be_read_raises(self, tmp_path, own, files, name):
+        # A directory raises an OSError other than "not found", as a missing permission does, also for root.
+        cgroup = build_cgroup(tmp_path, own, {key: text for key, text in files.items() if key != name})
+        (tmp_path / "cgroup" / name).mkdir(parents=True)
+        cgroup = Cgroup(tmp_path / "cgroup", tmp_path / "own")
+
+        with pytest.raises(IsADirectoryError):
+            READ[name.rpartition("/")[2]](cgroup)
+
+    def test_bytes_that_are_no_text_raise(self, tmp_path):
+        cgroup = build_cgroup(tmp_path, "0::/\n", FILES_V2)
+        (tmp_path / "cgroup" / "memory.max").write_bytes(b"\xff\xfe")
+
+        with pytest.raises(ValueError, match="memory.max: expected an integer"):
+            cgroup.get_memory()
+
+    def test_own_groups_that_cannot_be_read_are_no_groups(self, tmp_path):
+        (tmp_path / "own").write_bytes(b"\xff\xfe:\x00")
+
+        assert Cgroup(tmp_path, tmp_path / "own").get_memory() is None
+        assert Cgroup(tmp_path, tmp_path).get_memory() is None
+
+
 class TestSwap:
     def test_v2_swap_has_its_own_limit(self, tmp_path):
         files = {"memory.swap.max": 300, "memory.swap.current": 20}

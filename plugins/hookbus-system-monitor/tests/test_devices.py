@@ -24,6 +24,23 @@ def test_accelerator_provider_reads_the_memory_of_each_device():
     assert set(AcceleratorProvider().read()) == expected
 
 
+def test_failing_device_does_not_affect_other_devices(monkeypatch):
+    def read(index):
+        if index == 0:
+            raise RuntimeError("device is lost")
+        return GB
+
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
+    monkeypatch.setattr("torch.accelerator.memory_allocated", read)
+    monkeypatch.setattr("torch.accelerator.memory_reserved", read)
+    lines = []
+    provider = AcceleratorProvider(Reader(lines.append))
+    expected = {"gpu0/allocated_gb": None, "gpu0/reserved_gb": None, "gpu1/allocated_gb": 1, "gpu1/reserved_gb": 1}
+
+    assert [provider.read() for _ in range(2)] == [expected] * 2
+    assert len(lines) == 1
+
+
 def test_cuda_uuids_are_none_before_cuda_is_initialized():
     if not torch.cuda.is_initialized():
         assert get_cuda_uuids() is None

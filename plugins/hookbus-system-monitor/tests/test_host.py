@@ -4,6 +4,7 @@ import pytest
 from hookbus_system_monitor.cgroup import Cgroup, Usage
 from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
 from hookbus_system_monitor.memory import get_process_memory
+from hookbus_system_monitor.readings import Reader
 
 MB, GB = 2**20, 2**30
 
@@ -156,3 +157,102 @@ class TestTraffic:
 
 def test_disk_usage_is_that_of_the_path(tmp_path):
     assert read_values(build_disk_probes(tmp_path)[1:]) == {"disk_percent": psutil.disk_usage(str(tmp_path)).percent}
+
+
+ERRORS = [
+    psutil.AccessDenied(1),
+    psutil.ZombieProcess(1),
+    psutil.NoSuchProcess(1),
+    NotImplementedError("not on this platform"),
+    OSError("no such file"),
+    RuntimeError("garbage"),
+    AttributeError("no such function"),
+]
+NAMES = {
+    "virtual_memory": {"memory_used_gb", "memory_percent"},
+    "swap_memory": {"swap_used_gb", "swap_percent"},
+    "Process.memory_info": {"process_memory_gb"},
+    "cpu_percent": {"cpu_percent"},
+    "Process.cpu_percent": {"process_cpu_percent"},
+    "disk_io_counters": {"disk_read_mb_per_s", "disk_write_mb_per_s"},
+    "disk_usage": {"disk_percent"},
+    "net_io_counters": {"net_received_mb_per_s", "net_sent_mb_per_s"},
+}
+
+
+def build_all_probes(clock):
+    cgroup = Unlimited()
+    return [
+        *build_cpu_probes(cgroup, clock),
+        *build_memory_probes(cgroup),
+        *build_disk_probes("/", clock),
+        *build_network_probes(clock),
+    ]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("function", NAMES)
+def test_failing_function_of_psutil_affects_only_its_values(host, clock, function, error):
+    host.setattr(psutil, "cpu_percent", lambda: 37.0)
+    owner, name = (psutil.Process, function.removeprefix("Process.")) if "." in function else (psutil, function)
+
+    def fail(*_):
+        raise error
+
+    host.setattr(owner, name, fail)
+    probes, lines = build_all_probes(clock), []
+    reader = Reader(lines.append)
+    for _ in range(3):
+        clock.advance(1)
+        values = {key: value for probe in probes for key, value in reader.read(probe).items()}
+
+    assert {key for key, value in values.items() if value is None} == NAMES[function]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_sensors_that_fail_at_the_start_are_omitted(host, error):
+    def fail():
+        raise error
+
+    host.setattr(psutil, "sensors_temperatures", fail)
+
+    assert "cpu_celsius" not in read_values(build_cpu_probes(Unlimited()))
+
+
+def test_sensor_that_vanishes_or_has_no_value_is_unavailable(host):
+    entry = type("Entry", (), {"current": 55.0})
+    host.setattr(psutil, "sensors_temperatures", lambda: {"coretemp": [entry]})
+    temperature = build_cpu_probes(Unlimited())[-1]
+    entry.current = None
+
+    with pytest.raises(OSError, match="no CPU sensor"):
+        temperature.read()
+
+
+def test_missing_network_counters_raise(monkeypatch):
+    monkeypatch.setattr(psutil, "net_io_counters", lambda: None)
+
+    with pytest.raises(OSError, match="no network counters"):
+        build_network_probes()[0].read()
+
+
+@pytest.mark.parametrize("method", ["get_cpus", "get_cpu_seconds"])
+def test_unknown_limit_of_a_container_is_not_replaced_by_the_host(host, clock, method):
+    def fail():
+        raise ValueError("cpu.max: expected an integer, got 'x'")
+
+    cgroup = TwoCpus()
+    probe = build_cpu_probes(cgroup, clock)[0]
+    probe.read()
+    setattr(cgroup, method, fail)
+
+    assert Reader([].append).read(probe) == {"cpu_percent": None}
+
+
+def test_container_without_a_cpu_time_has_no_utilization(host):
+    cgroup = TwoCpus()
+    cgroup.used = None
+
+    with pytest.raises(OSError, match="the CPU time of the control group is unknown"):
+        build_cpu_probes(cgroup)[0].read()

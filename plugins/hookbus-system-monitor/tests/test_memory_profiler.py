@@ -109,6 +109,57 @@ class TestRecords:
         assert not [line for line in lines("INFO") if "emory" in line]
 
 
+class TestUnavailableValues:
+    @pytest.mark.parametrize("error", [psutil.AccessDenied(1), NotImplementedError("no"), OSError("no such file")])
+    @pytest.mark.parametrize(
+        ("function", "names"),
+        [
+            ("virtual_memory", {name for name in HOST_NAMES if "system" in name}),
+            ("swap_memory", {name for name in HOST_NAMES if "swap" in name}),
+            ("Process.memory_info", {name for name in HOST_NAMES if "process" in name}),
+        ],
+    )
+    def test_failing_function_of_psutil_affects_only_its_values(self, lines, monkeypatch, function, names, error):
+        def fail(*_):
+            raise error
+
+        owner, name = (psutil.Process, "memory_info") if "." in function else (psutil, function)
+        monkeypatch.setattr(owner, name, fail)
+        writer = Writer()
+        bus = HookBus([MemoryProfilerHook(interval=1), writer])
+        with bus.run(epochs=2) as run:
+            train(bus, run)
+
+        assert len(writer.written) == 12
+        assert all(HOST_NAMES - set(values) == names for _, values in writer.written)
+        assert len(lines("WARNING")) == 1
+
+    def test_failing_device_affects_only_its_values(self, lines, monkeypatch):
+        def fail():
+            raise RuntimeError("device is lost")
+
+        monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+        monkeypatch.setattr("torch.accelerator.memory_stats", fail)
+        writer = Writer()
+        bus = HookBus([MemoryProfilerHook(interval=1), writer])
+        with bus.run(epochs=1) as run:
+            train(bus, run)
+
+        assert all(set(values) == HOST_NAMES for _, values in writer.written)
+        assert lines("WARNING") == [
+            "memory_profiler: tensor memory on the device is unavailable: device is lost. "
+            "Its values are omitted until it is available."
+        ]
+
+    def test_snapshot_contains_the_available_values(self, tmp_path, monkeypatch):
+        monkeypatch.delattr(psutil, "swap_memory")
+        fail_with(MemoryError(), work_dir=tmp_path)
+        facts = json.loads((tmp_path / "logs" / "out_of_memory_rank0.json").read_text())
+
+        assert facts["swap"] is None
+        assert facts["system"]["total"] > 0
+
+
 class TestWarnings:
     def test_memory_above_the_threshold_is_one_warning_until_it_falls(self, process, lines):
         bus = HookBus([MemoryProfilerHook(interval=1, warn_threshold=2)])

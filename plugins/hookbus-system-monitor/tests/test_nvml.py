@@ -95,6 +95,78 @@ class TestUnavailableValues:
 
         assert machine.read(ONE) == expected_values(0)
 
+    @pytest.mark.parametrize("key", ["use", "milliwatts", "sm_mhz", "celsius"])
+    def test_missing_value_of_the_driver_is_none_and_not_a_huge_number(self, machine, key):
+        name = {"use": "percent", "milliwatts": "watts"}.get(key, key)
+        scenario = f"0.{key} {2**32 - 1} {ONE}"
+
+        assert machine.watch(scenario).read() == expected_values(0, **{name: None})
+        assert machine.lines["unavailable"][0].endswith(
+            "is unavailable: the driver returns no value. Its values are omitted until it is available."
+        )
+
+    def test_total_memory_of_zero_is_no_memory(self, machine):
+        assert machine.watch("count 1 0.total 0 0.used 5", use=False).read() == {
+            "gpu0/memory_used_gb": None,
+            "gpu0/memory_percent": None,
+        }
+
+    @pytest.mark.parametrize(
+        ("missing", "names"),
+        [
+            ("nvmlDeviceGetUtilizationRates", ["percent"]),
+            ("NVML_CLOCK_MEM", ["memory_mhz"]),
+            ("nvmlDeviceGetTotalEnergyConsumption", ["joules"]),
+            ("nvmlDeviceGetMemoryInfo", ["memory_used_gb", "memory_percent"]),
+        ],
+    )
+    def test_value_that_the_binding_lacks_is_none_and_others_are_read(self, machine, missing, names):
+        machine.watch(ONE)
+        machine.remove_from_binding(missing)
+
+        assert machine.read() == expected_values(0, **dict.fromkeys(names))
+        assert missing in machine.lines["unavailable"][0]
+
+    def test_binding_without_the_second_version_of_memory_uses_the_first(self, machine):
+        machine.watch(ONE)
+        machine.remove_from_binding("nvmlMemory_v2")
+
+        assert machine.read() == expected_values(0, memory_used_gb=21, memory_percent=26.25)
+
+    @pytest.mark.parametrize("missing", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"])
+    def test_binding_that_cannot_find_gpus_is_one_info_message(self, machine, missing):
+        machine.watch(ONE)
+        machine.remove_from_binding(missing)
+
+        assert machine.read_times(5) == [{}] * 5
+        assert len(machine.lines["info"]) == 1
+        assert missing in machine.lines["info"][0]
+
+    @pytest.mark.parametrize("failure", ["0.uuid.error 999", "0.handle.error 3", "0.handle.error 999"])
+    def test_gpu_without_a_uuid_or_handle_does_not_affect_others(self, machine, failure):
+        assert machine.watch(f"{failure} {TWO}").read() == expected_values(1)
+        assert machine.lines["warnings"][0].startswith("GPU 0 of this machine is unavailable: ")
+
+    def test_gpu_that_cannot_report_its_mig_mode_is_read(self, machine):
+        assert machine.watch(f"{ONE} 0.mig.error 999").read() == expected_values(0)
+
+    def test_binding_without_mig_is_read(self, machine):
+        machine.watch(ONE)
+        machine.remove_from_binding("nvmlDeviceGetMigMode")
+
+        assert machine.read() == expected_values(0)
+
+    def test_gpu_whose_values_all_fail_is_reopened(self, machine):
+        machine.watch(TWO).read()
+        values = machine.read_times(5, f"0.error 2 {TWO}")
+
+        assert values == [missing_values(0) | expected_values(1)] * 5
+        assert machine.lines["warnings"] == [
+            "GPU 0 is unavailable: none of its values can be read. Its values are omitted until it is available."
+        ]
+        assert machine.get_calls().count("open") > 1
+        assert machine.read_times(20, TWO)[-1] == expected_values(0) | expected_values(1)
+
 
 class TestMemory:
     def test_used_memory_excludes_memory_reserved_by_the_driver(self, machine):
@@ -290,6 +362,13 @@ class TestInitialization:
         machine.close()
 
         assert machine.get_calls() == ["open", "close"] * (len(machine.get_calls()) // 2)
+
+    @pytest.mark.parametrize("failure", ["shutdown 999", "shutdown 1"])
+    def test_failure_of_the_shutdown_is_ignored(self, machine, failure):
+        machine.watch(f"{ONE} {failure}").read()
+        machine.close()
+
+        assert machine.read() == expected_values(0)
 
     def test_closed_provider_is_reinitialized_by_a_read(self, machine):
         machine.watch(ONE).read()
