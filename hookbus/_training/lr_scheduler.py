@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-import warnings
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hookbus._utils.imports import describe_error
+from hookbus._training.scheduler_length import check_length, dry_run
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,27 +40,24 @@ class LRSchedulerStepper:
         needs_metric = isinstance(scheduler, ReduceLROnPlateau)
         self.monitor = monitor or ("val/loss" if needs_metric else None)
 
-    def dry_run(self, steps: int) -> None:
-        """Step a copy of the scheduler to check that it supports a number of steps.
-
-        Schedulers that cannot be copied are not checked.
+    def check_length(self, steps: int) -> None:
+        """Check that the scheduler accepts a number of further steps.
 
         Args:
-            steps: Number of steps.
+            steps: Number of steps, a lower bound.
+
+        Raises:
+            ConfigError: If a step would raise an exception.
+        """
+        check_length(self.scheduler, steps, *self._dry_arguments())
+
+    def dry_run(self, steps: int) -> None:
+        """Execute steps of a copy of the scheduler.
 
         Raises:
             ConfigError: If a step raises an exception.
         """
-        trial = _copy_scheduler(self.scheduler)
-        if trial is None:
-            return
-        # torch warns that the scheduler is stepped before the optimizer, which is intended here.
-        with warnings.catch_warnings(action="ignore"):
-            for number in range(1, steps + 1):
-                try:
-                    trial.step(*([0.0] if self.monitor is not None else []))
-                except Exception as error:
-                    raise ConfigError([f"step {number} of the scheduler raised {describe_error(error)}."]) from error
+        dry_run(self.scheduler, steps, *self._dry_arguments())
 
     def warn_if_never_stepped(self, run: Run) -> None:
         """Warn if the run ends before an epoch-wise scheduler is stepped."""
@@ -95,18 +88,10 @@ class LRSchedulerStepper:
         if self.scheduler is not None and self.monitor is not None:
             self.scheduler.step(run.metrics.results[self.monitor])
 
+    def _dry_arguments(self) -> list[float]:
+        return [0.0] if self.monitor is not None else []
+
 
 def _is_stepped_with_epoch(scheduler: Any) -> bool:
     """Whether the first argument of `step` is an epoch and not a metric."""
     return isinstance(scheduler, LRScheduler) and "epoch" in list(inspect.signature(scheduler.step).parameters)[:1]
-
-
-def _copy_scheduler(scheduler: Any) -> Any:
-    """Return a copy of a scheduler whose optimizer has dummy parameters, or None if it cannot be copied."""
-    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", [])
-    # `deepcopy` replaces objects found in its memo, so the parameters of the model are not copied.
-    dummies = {id(parameter): nn.Parameter(torch.zeros(1)) for group in groups for parameter in group["params"]}
-    try:
-        return copy.deepcopy(scheduler, dummies)
-    except Exception:  # e.g. a lambda over an object that cannot be copied; the check is optional
-        return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookbus._training.scheduler_length import load_scheduler
 from hookbus.distributed.unwrap import match_names, unwrap_model
 from hookbus.errors import CheckpointError
 
@@ -46,7 +47,11 @@ def load_component(run: Run, name: str, checkpoint: Mapping[str, Any]) -> None:
         return
     _check_type(name, part, checkpoint[name])
     try:
-        part.load_state_dict(checkpoint[name])
+        if name == "scheduler":
+            for message in load_scheduler(part, checkpoint[name]):
+                run.logger.warning("scheduler: %s", message)
+        else:
+            part.load_state_dict(checkpoint[name])
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"The {name} state in the checkpoint does not match the run: {error}") from error
 

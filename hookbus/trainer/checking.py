@@ -17,7 +17,9 @@ from hookbus._run.point_counters import PointCounters
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.work_dir import preview
 from hookbus._training.evaluation import eval_mode, named_loaders, reset_metrics, update_metrics
+from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.outputs import extract_loss
+from hookbus._training.scheduler_length import copy_scheduler, load_scheduler
 from hookbus._utils.imports import describe_error
 from hookbus._utils.packages import package_label
 from hookbus.data.batches import move_to_device
@@ -27,16 +29,12 @@ from hookbus.data.rng import isolate_rng
 from hookbus.errors import ConfigError, HookbusError, LoopError, WorkDirError
 from hookbus.hook import Hook
 from hookbus.trainer.expected_metrics import ExpectedMetrics
-from hookbus.trainer.initial_weights import file_checks
+from hookbus.trainer.initial_weights import file_checks, load_resume_metadata
 
 if TYPE_CHECKING:
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["check_limits", "check_optimizer", "check_ready", "check_trainer"]
-
-
-MAX_DRY_RUN_STEPS = 100_000
-"""Maximum number of scheduler steps in a dry run."""
+__all__ = ["check_limits", "check_optimizer", "check_ready", "check_scheduler_length", "check_trainer"]
 
 
 def check_ready(trainer: TrainerSetup) -> None:
@@ -165,22 +163,46 @@ def _check_metrics(expected: ExpectedMetrics, reader: str, metrics: Collection[s
 
 
 def _check_scheduler(trainer: TrainerSetup) -> str:
-    """Dry-run the scheduler for the number of steps of the training."""
+    """Check that the scheduler, restored if the training resumes, accepts the number of steps of the training."""
+    scheduler, metadata = trainer.scheduler, load_resume_metadata(trainer)
+    if metadata is None or "scheduler" not in metadata:
+        check_scheduler_length(trainer, scheduler, 0, 0)
+        return ""
+    restored = copy_scheduler(scheduler.scheduler)
     try:
-        trainer.scheduler.dry_run(min(_scheduler_steps(trainer), MAX_DRY_RUN_STEPS))
-    except ConfigError as error:
-        raise ConfigError([f"scheduler: {error}"]) from error
+        load_scheduler(restored, metadata["scheduler"])
+    except Exception:  # cannot be copied, or the state does not match, which is an error when the run resumes
+        return ""
+    stepper = LRSchedulerStepper(restored, scheduler.interval, scheduler.monitor)
+    check_scheduler_length(trainer, stepper, metadata["meta"]["epoch"], metadata["meta"]["iter"])
     return ""
 
 
-def _scheduler_steps(trainer: TrainerSetup) -> int:
-    """Return a lower bound of the number of scheduler steps, 1 if it is unknown."""
-    length, scheduler = loader_length(trainer.train_loader), trainer.scheduler
+def check_scheduler_length(trainer: TrainerSetup, scheduler: LRSchedulerStepper, epochs: int, iterations: int) -> None:
+    """Raise if the scheduler does not accept the steps up to the limit of the training.
+
+    Args:
+        trainer: Trainer.
+        scheduler: Scheduler, restored if the training resumes.
+        epochs, iterations: Completed epochs and iterations.
+
+    Raises:
+        ConfigError: If a step would raise an exception.
+    """
+    try:
+        scheduler.check_length(_count_scheduler_steps(trainer, epochs, iterations))
+    except ConfigError as error:
+        raise ConfigError([f"scheduler: {error}"]) from error
+
+
+def _count_scheduler_steps(trainer: TrainerSetup, epochs: int, iterations: int) -> int:
+    """Return a lower bound of the number of remaining scheduler steps, 1 if it is unknown."""
+    length, scheduler = loader_length(trainer.train_loader, trainer.train_shard), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
-        return trainer.epochs
-    iterations = trainer.iterations or (trainer.epochs or 0) * (length or 0)
+        return trainer.epochs - epochs
+    limit = trainer.iterations or (trainer.epochs or 0) * (length or 0)
     per_step = trainer.steps.accumulate if scheduler.interval == "step" else length
-    return iterations // per_step if iterations and per_step else 1
+    return max(limit - iterations, 0) // per_step if limit and per_step else 1
 
 
 def _describe_model(trainer: TrainerSetup) -> str:

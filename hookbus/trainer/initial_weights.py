@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookbus._run.directory_lock import get_write_error
 from hookbus._run.resume import check_checkpoints, get_checkpoint_directories, get_checkpoint_directory
@@ -22,13 +22,20 @@ from hookbus.checkpoint.state import (
 )
 from hookbus.checkpoint.weights import check_compatible
 from hookbus.distributed.sharding import sharding_of
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, HookbusError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["check_files", "file_checks", "find_checkpoint_directory", "load_for_test", "load_initial_weights"]
+__all__ = [
+    "check_files",
+    "file_checks",
+    "find_checkpoint_directory",
+    "load_for_test",
+    "load_initial_weights",
+    "load_resume_metadata",
+]
 
 
 def check_files(trainer: TrainerSetup) -> None:
@@ -79,6 +86,19 @@ def file_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
     ]
 
 
+def load_resume_metadata(trainer: TrainerSetup) -> dict[str, Any] | None:
+    """Return the checkpoint that a training would resume from, with tensors on the meta device; None without one.
+
+    Files that cannot be used are reported by `file_checks`.
+    """
+    try:
+        path = _find_newest(trainer)[0] if trainer.resume == "auto" else trainer.resume
+        metadata = None if path in (None, "never") else load_on_meta(path)
+        return metadata if metadata is not None and "meta" in metadata else None
+    except HookbusError:
+        return None
+
+
 def find_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
     """Return the directory of the checkpoints of an idle trainer, or None if it writes none.
 
@@ -115,16 +135,23 @@ def _check_automatic_resume(trainer: TrainerSetup) -> str:
     """Verify the checkpoint that automatic resume would load."""
     if trainer.resume != "auto":
         return ""
+    path, skipped = _find_newest(trainer)
+    if path is None:
+        return ""
+    _check_metadata(trainer, "resume", path)
+    return "\n".join([*(f"resume: {message}" for message in skipped), f"resume: {path}"])
+
+
+def _find_newest(trainer: TrainerSetup) -> tuple[Path | None, list[str]]:
+    """Return the checkpoint that an automatic resume would load, None without one, and the problems of other files."""
     find_checkpoint_directory(trainer)  # registers the saver in the idle run
     directories = get_checkpoint_directories(trainer.bus.current)
-    newest = next(filter(None, map(find_latest_checkpoint, directories)), None)
+    newest = next(filter(None, (find_latest_checkpoint(path, map_location="meta") for path in directories)), None)
     if newest is None:
         if trainer.work_dir is not None:
             check_checkpoints(directories, Path(trainer.work_dir))
-        return ""
-    path, _, skipped = newest
-    _check_metadata(trainer, "resume", path)
-    return "\n".join([*(f"resume: {message}" for message in skipped), f"resume: {path}"])
+        return None, []
+    return newest[0], newest[2]
 
 
 def _check_checkpoints_directory(trainer: TrainerSetup) -> str:

@@ -22,7 +22,7 @@ from hookbus.data.batches import move_to_device
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
 from hookbus.trainer.arguments import validate_limit
-from hookbus.trainer.checking import check_ready
+from hookbus.trainer.checking import check_ready, check_scheduler_length
 from hookbus.trainer.initial_weights import load_initial_weights
 from hookbus.trainer.setup import TrainerSetup
 
@@ -64,6 +64,7 @@ class Trainer(TrainerSetup):
         if self.validate_first:
             run.request_validation("before training")
         self.scheduler.warn_if_never_stepped(run)
+        check_scheduler_length(self, self.scheduler, run.epochs_done, run.iters_done)
         fire("before_train")
         for _ in run.epochs():
             fire("before_epoch")

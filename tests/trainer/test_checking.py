@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookbus import Hook
 from hookbus._events.markers import hookimpl
 from hookbus._events.schedules import last
-from hookbus.checkpoint.state import read_checkpoint
+from hookbus.checkpoint.state import build_checkpoint, read_checkpoint, write_checkpoint
 from hookbus.errors import (
     CheckpointError,
     ConfigError,
@@ -440,3 +440,45 @@ def test_hook_with_a_validation_requires_no_loader(tmp_path: Path) -> None:
             return lambda run: {"loss": 1.0}
 
     assert "hooks: bringing" in make_trainer(tmp_path, hooks=[BringingHook()]).check()
+
+
+class TestRestoredScheduler:
+    """A run of 2 epochs with 3 batches is resumed with more epochs."""
+
+    def trainer(self, tmp_path: Path, epochs: int, total: int, **options: Any) -> Trainer:
+        model = toys.net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=total)
+        options = {"scheduler_interval": "step", "work_dir": tmp_path / "run", **options}
+        return toys.trainer(model=model, optimizer=optimizer, scheduler=scheduler, epochs=epochs, **options)
+
+    @pytest.fixture
+    def checkpoint(self, tmp_path: Path) -> Path:
+        trainer = self.trainer(tmp_path, 2, 6)
+        trainer.fit()
+        path = tmp_path / "two.pth"
+        write_checkpoint(path, build_checkpoint(trainer.bus.current), 1)
+        return path
+
+    def test_scheduler_that_ends_early_is_refused_before_training(self, tmp_path: Path, checkpoint: Path) -> None:
+        message = (
+            "scheduler: step 7 of the scheduler raised ValueError: Tried to step 7 times: it was built for 6 steps"
+        )
+        with pytest.raises(ConfigError, match=message):
+            self.trainer(tmp_path, 4, 6, resume=checkpoint).check()
+        trainer = self.trainer(tmp_path, 4, 6, resume=checkpoint)
+        with pytest.raises(ConfigError, match=f"{message}, and the run needs 12. Build it for 12 steps."):
+            trainer.fit()
+        assert trainer.bus.current.iters_done == 6
+
+    def test_scheduler_that_was_built_for_the_new_length_is_used(self, tmp_path: Path, checkpoint: Path) -> None:
+        trainer = self.trainer(tmp_path, 4, 12, resume=checkpoint)
+        trainer.check()
+        assert trainer.fit().iters_done == 12
+        assert trainer.scheduler.scheduler.last_epoch == 12
+
+    def test_second_training_is_checked(self, tmp_path: Path) -> None:
+        trainer = self.trainer(tmp_path, 2, 6)
+        trainer.fit()
+        with pytest.raises(ConfigError, match="built for 6 steps, and the run needs 9"):
+            trainer.fit(epochs=3)

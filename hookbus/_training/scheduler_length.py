@@ -1,0 +1,166 @@
+"""Length of learning-rate schedulers: restore it from a checkpoint, and compare it with the length of a run.
+
+torch stores the settings of a scheduler in its state, so the state of a checkpoint overrides those of a scheduler that
+was built for a longer run.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from hookbus._utils.imports import describe_error
+from hookbus.errors import ConfigError
+
+__all__ = ["check_length", "copy_scheduler", "dry_run", "load_scheduler"]
+
+MAX_DRY_RUN_STEPS = 100_000
+"""Maximum number of scheduler steps in a dry run."""
+
+UNLIMITED = frozenset(
+    {
+        lr_scheduler.ConstantLR,
+        lr_scheduler.CosineAnnealingLR,
+        lr_scheduler.CosineAnnealingWarmRestarts,
+        lr_scheduler.CyclicLR,
+        lr_scheduler.ExponentialLR,
+        lr_scheduler.LinearLR,
+        lr_scheduler.MultiStepLR,
+        lr_scheduler.PolynomialLR,
+        lr_scheduler.ReduceLROnPlateau,
+        lr_scheduler.StepLR,
+    }
+)
+"""Schedulers that accept any number of steps if they accept the first one."""
+
+COMBINED = frozenset({lr_scheduler.ChainedScheduler, lr_scheduler.SequentialLR})
+"""Schedulers that consist of schedulers and accept the steps that those accept."""
+
+LENGTHS = ("T_0", "T_max", "max_iters", "milestones", "_milestones", "step_size", "total_iters", "total_steps")
+"""Attributes of torch's schedulers that determine at which step the learning rate has which value."""
+
+ONE_CYCLE = ("total_steps", "_schedule_phases")
+"""Attributes of a OneCycleLR that determine its length."""
+
+
+def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> list[str]:
+    """Restore the state of a scheduler, nested ones included.
+
+    A OneCycleLR that was built for more steps than that of the checkpoint keeps its length, because the restored one
+    would raise an exception after its last step. All other settings are those of the checkpoint.
+
+    Args:
+        scheduler: Scheduler to restore.
+        state: Return value of its `state_dict()`.
+
+    Returns:
+        A message for each length that differs between the scheduler and the checkpoint.
+    """
+    built = [_get_lengths(part) for part in _iter_schedulers(scheduler)]
+    scheduler.load_state_dict(state)
+    pairs = zip(_iter_schedulers(scheduler), built, strict=False)
+    return [message for part, lengths in pairs for message in _reconcile(part, lengths)]
+
+
+def check_length(scheduler: Any, steps: int, *arguments: Any) -> None:
+    """Raise if a scheduler cannot execute a number of further steps. The scheduler is not modified.
+
+    Functions of the user, such as those of a LambdaLR, are called as often as during the training.
+
+    Args:
+        scheduler: Scheduler; one that cannot be copied is not checked.
+        steps: Number of steps, of which at most `MAX_DRY_RUN_STEPS` are executed.
+        arguments: Arguments of each step.
+
+    Raises:
+        ConfigError: If a step raises an exception.
+    """
+    if scheduler is None:
+        return
+    if type(scheduler) is lr_scheduler.OneCycleLR:
+        # Its limit is known, so the run may have any length.
+        done, limit = scheduler.last_epoch, scheduler.total_steps
+        if done + steps > limit:
+            raise ConfigError(
+                [
+                    f"step {limit + 1} of the scheduler raised ValueError: Tried to step {limit + 1} times: it was "
+                    f"built for {limit} steps, and the run needs {done + steps}. Build it for {done + steps} steps."
+                ]
+            )
+        return
+    if all(type(part) in UNLIMITED | COMBINED for part in _iter_schedulers(scheduler)):
+        steps = min(steps, 1)
+    dry_run(scheduler, min(steps, MAX_DRY_RUN_STEPS), *arguments)
+
+
+def dry_run(scheduler: Any, steps: int, *arguments: Any) -> None:
+    """Execute steps of a copy of a scheduler. One that cannot be copied is not checked.
+
+    Raises:
+        ConfigError: If a step raises an exception.
+    """
+    trial = copy_scheduler(scheduler)
+    if trial is None:
+        return
+    done = max(getattr(part, "last_epoch", 0) for part in _iter_schedulers(trial))
+    # torch warns that the scheduler is stepped before the optimizer, which is intended here.
+    with warnings.catch_warnings(action="ignore"):
+        for number in range(done + 1, done + steps + 1):
+            try:
+                trial.step(*arguments)
+            except Exception as error:
+                raise ConfigError([f"step {number} of the scheduler raised {describe_error(error)}."]) from error
+
+
+def copy_scheduler(scheduler: Any) -> Any:
+    """Return a copy of a scheduler whose optimizer has dummy parameters, or None if it cannot be copied."""
+    optimizer = getattr(scheduler, "optimizer", None)
+    groups = getattr(optimizer, "param_groups", [])
+    # `deepcopy` replaces objects found in its memo, so neither the parameters nor their state are copied.
+    memo: dict[int, Any] = {id(weight): nn.Parameter(torch.zeros(1)) for group in groups for weight in group["params"]}
+    if optimizer is not None:
+        memo[id(getattr(optimizer, "state", None))] = {}
+    try:
+        return copy.deepcopy(scheduler, memo)
+    except Exception:  # e.g. a lambda over an object that cannot be copied; the check is optional
+        return None
+
+
+# -- private ---------------------------------------------------------------------------------
+
+
+def _iter_schedulers(scheduler: Any) -> Iterator[Any]:
+    """Yield a scheduler and those it consists of."""
+    yield scheduler
+    for part in getattr(scheduler, "_schedulers", ()):
+        yield from _iter_schedulers(part)
+
+
+def _get_lengths(scheduler: Any) -> dict[str, Any]:
+    return {name: value for name in {*LENGTHS, *ONE_CYCLE} if (value := getattr(scheduler, name, None)) is not None}
+
+
+def _reconcile(scheduler: Any, built: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences between the lengths of a restored scheduler and those before; keep a longer OneCycleLR."""
+    name = type(scheduler).__name__
+    restored = _get_lengths(scheduler)
+    keeps = isinstance(scheduler, lr_scheduler.OneCycleLR) and built["total_steps"] > restored["total_steps"]
+    if keeps:
+        vars(scheduler).update({key: built[key] for key in ONE_CYCLE})
+    for key in LENGTHS:
+        before, after = built.get(key), restored.get(key)
+        if before != after:
+            yield (
+                f"{name} was built with {key.lstrip('_')}={_describe(before)}, and the checkpoint contains "
+                f"{_describe(after)}. The {'scheduler' if keeps else 'checkpoint'} determines the learning rate."
+            )
+
+
+def _describe(value: Any) -> str:
+    return str(sorted(value) if isinstance(value, Mapping) else value)

@@ -1,0 +1,111 @@
+"""Tests of the length of schedulers: restored from a checkpoint, and compared with the length of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+from hookbus._training.scheduler_length import check_length, load_scheduler
+from hookbus.errors import ConfigError
+
+OneCycle = lr_scheduler.OneCycleLR
+RATES = [0.1, 0.2, 0.3]
+
+
+def make_optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9)
+
+
+def make_sequence(optimizer: torch.optim.Optimizer, total: int) -> lr_scheduler.SequentialLR:
+    parts = [lr_scheduler.ConstantLR(optimizer, total_iters=2), OneCycle(optimizer, 1.0, total_steps=total)]
+    return lr_scheduler.SequentialLR(optimizer, parts, milestones=[2])
+
+
+def advance(scheduler: Any, steps: int) -> Any:
+    for _ in range(steps):
+        scheduler.optimizer.step()
+        scheduler.step()
+    return scheduler
+
+
+class TestCheckLength:
+    def test_one_cycle_that_is_too_short_is_an_error_with_both_lengths(self) -> None:
+        scheduler = advance(OneCycle(make_optimizer(), 1.0, total_steps=8), 3)
+        check_length(scheduler, 5)
+        with pytest.raises(ConfigError) as caught:
+            check_length(scheduler, 6)
+        assert str(caught.value) == (
+            "step 9 of the scheduler raised ValueError: Tried to step 9 times: it was built for 8 steps, and the run "
+            "needs 9. Build it for 9 steps."
+        )
+
+    def test_one_cycle_is_checked_for_any_length(self) -> None:
+        with pytest.raises(ConfigError, match="step 1000001 of the scheduler.* the run needs 2000000"):
+            check_length(OneCycle(make_optimizer(), 1.0, total_steps=1_000_000), 2_000_000)
+
+    @pytest.mark.parametrize(
+        "build",
+        [
+            lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: [1, *RATES][step]),
+            lambda optimizer: make_sequence(optimizer, 1),
+            lambda optimizer: lr_scheduler.ChainedScheduler([OneCycle(optimizer, 1.0, total_steps=3)]),
+        ],
+    )
+    def test_scheduler_that_ends_after_three_steps_is_an_error(self, build: Callable[[Any], Any]) -> None:
+        scheduler = advance(build(make_optimizer()), 1)
+        check_length(scheduler, 2)
+        with pytest.raises(ConfigError, match="^step 4 of the scheduler raised"):
+            check_length(scheduler, 3)
+
+    def test_check_modifies_neither_scheduler_nor_optimizer(self) -> None:
+        optimizer = make_optimizer()
+        optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
+        scheduler = advance(make_sequence(optimizer, 5), 3)
+        before, rates = str(scheduler.state_dict()), optimizer.param_groups[0]["lr"]
+        momentum = next(iter(optimizer.state.values()))["momentum_buffer"]
+        check_length(scheduler, 3)
+        assert str(scheduler.state_dict()) == before
+        assert optimizer.param_groups[0]["lr"] == rates
+        assert next(iter(optimizer.state.values()))["momentum_buffer"] is momentum
+
+    def test_scheduler_without_an_end_is_stepped_once(self) -> None:
+        scheduler = lr_scheduler.StepLR(make_optimizer(), 0)
+        with pytest.raises(ConfigError, match="step 1 of the scheduler raised ZeroDivisionError"):
+            check_length(scheduler, 10**12)
+        check_length(lr_scheduler.CosineAnnealingLR(make_optimizer(), 3), 10**12)
+
+
+class TestLoadScheduler:
+    @pytest.mark.parametrize("build", [lambda o, n: OneCycle(o, 1.0, total_steps=n), make_sequence])
+    def test_longer_one_cycle_keeps_its_length(self, build: Callable[[Any, int], Any]) -> None:
+        old = advance(build(make_optimizer(), 6), 4)
+        new = build(make_optimizer(), 12)
+
+        messages = load_scheduler(new, old.state_dict())
+
+        assert messages == [
+            "OneCycleLR was built with total_steps=12, and the checkpoint contains 6. The scheduler determines the "
+            "learning rate."
+        ]
+        fresh = advance(build(make_optimizer(), 12), 5)
+        assert advance(new, 1).get_last_lr() == fresh.get_last_lr()
+
+    def test_one_cycle_of_the_same_length_is_restored_without_a_message(self) -> None:
+        old = advance(OneCycle(make_optimizer(), 1.0, total_steps=6), 4)
+        new = OneCycle(make_optimizer(), 1.0, total_steps=6)
+        assert load_scheduler(new, old.state_dict()) == []
+        assert new.state_dict() == old.state_dict()
+
+    def test_other_length_of_the_checkpoint_is_reported(self) -> None:
+        old = advance(lr_scheduler.CosineAnnealingLR(make_optimizer(), 6), 4)
+        new = lr_scheduler.CosineAnnealingLR(make_optimizer(), 12)
+        assert load_scheduler(new, old.state_dict()) == [
+            "CosineAnnealingLR was built with T_max=12, and the checkpoint contains 6. The checkpoint determines the "
+            "learning rate."
+        ]
+        assert new.T_max == 6
