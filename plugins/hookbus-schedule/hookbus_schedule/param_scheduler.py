@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from hookbus import Hook, Metrics, Run
+from hookbus._training.scheduler_length import check_length, load_scheduler
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
 from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entry, check_scheduler_config
@@ -58,11 +59,14 @@ class ParamSchedulerHook(Hook):
             self.load_state_dict({"schedulers": self._pending_states})
 
     def before_train(self, run: Run) -> None:
-        """Check that the run has validations if a scheduler requires a metric.
+        """Check that schedulers accept all steps, and that the run has validations if one requires a metric.
 
         Raises:
-            ConfigError: If it has none.
+            ConfigError: If one of these conditions is not met.
         """
+        for entry in self._schedulers or ():
+            if entry.monitor is None:
+                _check_length(run, entry)
         monitors = sorted({entry.monitor for entry in self._schedulers or () if entry.monitor is not None})
         if monitors and not run.validations.is_available("val"):
             raise ConfigError(
@@ -124,7 +128,8 @@ class ParamSchedulerHook(Hook):
                 f"{len(entries)}. Restore the setting `schedulers`."
             )
         for entry, saved in zip(entries, states, strict=True):
-            entry.scheduler.load_state_dict(saved)
+            for message in load_scheduler(entry.scheduler, saved):
+                self.run.logger.warning("hook %r: %s", self.name, message)
 
     # -- schedulers ------------------------------------------------------------------------------
 
@@ -145,6 +150,18 @@ class ParamSchedulerHook(Hook):
                 HookWarning,
                 stacklevel=2,
             )
+
+
+def _check_length(run: Run, entry: SchedulerEntry) -> None:
+    """Raise if a scheduler does not accept the remaining steps of the run. Restored schedulers may be shorter."""
+    done, limit = run.epochs_done, run.clock.limit("epoch")
+    per_step = 1
+    if entry.interval == "step":
+        done, limit = run.iters_done, run.clock.limit("iter")
+        # A custom loop may accumulate any number of iterations.
+        per_step = run.trainer.steps.accumulate if run.trainer is not None else int(run.clock.counts_iterations)
+    if limit is not None and per_step:
+        check_length(entry.scheduler, max(limit - done, 0) // per_step)
 
 
 def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:

@@ -143,6 +143,30 @@ class TestStepping:
             loop(ParamSchedulerHook(schedulers=[HALVE, HALVE]), resume=path)
 
 
+class TestLength:
+    """A run of 2 epochs with 4 iterations is resumed with 4 epochs."""
+
+    def settings(self, total: int) -> dict[str, Any]:
+        one_cycle = {"type": "OneCycleLR", "max_lr": 1.0, "total_steps": total}
+        return {"schedulers": {**one_cycle, "interval": "step"}}
+
+    def test_scheduler_that_ends_early_is_refused_before_training(self, kit: Any, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="Tried to step 8 times: it was built for 7 steps, and the run needs 8"):
+            run_trainer(ParamSchedulerHook(self.settings(7)))
+        run_trainer(ParamSchedulerHook(self.settings(8)), kit.SaveAt(tmp_path / "a.pth", 8))
+        with pytest.raises(ConfigError, match="Tried to step 9 times: it was built for 8 steps, and the run needs 16"):
+            run_trainer(ParamSchedulerHook(self.settings(8)), epochs=4, resume=tmp_path / "a.pth")
+
+    def test_scheduler_that_was_built_for_the_new_length_is_used(self, kit: Any, tmp_path: Path) -> None:
+        run_trainer(ParamSchedulerHook(self.settings(8)), kit.SaveAt(tmp_path / "a.pth", 8))
+        run, _ = run_trainer(ParamSchedulerHook(self.settings(16)), epochs=4, resume=tmp_path / "a.pth")
+        assert run.iters_done == 16
+
+    def test_custom_loop_that_may_accumulate_is_not_refused(self) -> None:
+        with pytest.raises(ValueError, match="Tried to step 8 times"):
+            run_custom_loop(ParamSchedulerHook(self.settings(7)))
+
+
 class TestAccumulation:
     def test_scheduler_is_stepped_per_accumulated_optimizer_step(self) -> None:
         recorder = run_trainer(ParamSchedulerHook(schedulers=HALVE, interval="step"), accumulate=2, epochs=1)[1]
