@@ -9,11 +9,12 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from multiprocessing import active_children, connection, context, parent_process, resource_tracker
+from multiprocessing import active_children, connection, parent_process, resource_tracker
+from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 
@@ -25,50 +26,8 @@ from hookbus.data.sized_batches import iter_sized
 __all__ = ["SignalIgnoringInit", "iter_loader"]
 
 
-class SpawnWorker(context.SpawnProcess):
-    """A spawned worker that `terminate()` kills, since it ignores SIGTERM."""
-
-    terminate = context.SpawnProcess.kill
-
-
-class SpawnWorkers(context.SpawnContext):
-    """Context of spawned workers."""
-
-    Process = SpawnWorker
-
-
-WORKER_CONTEXTS: dict[str, context.BaseContext] = {"spawn": SpawnWorkers()}
-WORKER_TYPES: tuple[type[Any], ...] = (SpawnWorker,)
-
-if sys.platform != "win32":
-
-    class ForkWorker(context.ForkProcess):
-        """A forked worker that `terminate()` kills, since it ignores SIGTERM."""
-
-        terminate = context.ForkProcess.kill
-
-    class ForkWorkers(context.ForkContext):
-        """Context of forked workers."""
-
-        Process = ForkWorker
-
-    class ForkServerWorker(context.ForkServerProcess):
-        """A worker of the fork server that `terminate()` kills, since it ignores SIGTERM."""
-
-        terminate = context.ForkServerProcess.kill
-
-    class ForkServerWorkers(context.ForkServerContext):
-        """Context of workers of the fork server."""
-
-        Process = ForkServerWorker
-
-    WORKER_CONTEXTS |= {"fork": ForkWorkers(), "forkserver": ForkServerWorkers()}
-    WORKER_TYPES += (ForkWorker, ForkServerWorker)
-
-STANDARD_CONTEXT_TYPES = tuple(
-    {context.DefaultContext, *(type(workers).__mro__[1] for workers in WORKER_CONTEXTS.values())}
-)
-"""Context types of multiprocessing, for which the loader's context is replaced."""
+_workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+"""Workers of this process that ignore signals."""
 
 
 class SignalIgnoringInit:
@@ -104,26 +63,40 @@ def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
     A signal without a handler ends the main process, so it has to end the workers as well.
 
     Args:
-        loader: The loader. With a custom multiprocessing context, its workers ignore SIGINT only, because they have to
-            exit on `terminate()`. Loaders other than DataLoader are iterated unchanged.
+        loader: The loader. Loaders other than DataLoader are iterated unchanged.
     """
     if not isinstance(loader, DataLoader):
         return iter(loader)
     if loader.num_workers == 0:
         return iter_sized(loader)
-    original, user = loader.multiprocessing_context, loader.worker_init_fn
-    signals, method = _handled_signals(), (original or torch.multiprocessing.get_context()).get_start_method()
-    if original is None or type(original) in STANDARD_CONTEXT_TYPES:
-        loader.multiprocessing_context = WORKER_CONTEXTS[method]
-    else:
-        signals &= {signal.SIGINT}
+    user, earlier = loader.worker_init_fn, set(active_children())
+    signals = _handled_signals()
     loader.worker_init_fn = SignalIgnoringInit(signals, user)
     try:
-        with _block_signals(signals, method):
+        with _block_signals(signals, _get_start_method(loader)):
             return iter_sized(loader)
     finally:
-        # The workers are started by now; the user's loader must not keep the changes.
-        loader.multiprocessing_context, loader.worker_init_fn = original, user
+        # The workers are started by now; the user's loader must not keep the change.
+        loader.worker_init_fn = user
+        for worker in set(active_children()) - earlier:
+            _register_worker(worker)
+
+
+def _get_start_method(loader: DataLoader[Any]) -> str:
+    context = loader.multiprocessing_context or torch.multiprocessing.get_context()
+    return str(context.get_start_method())
+
+
+def _register_worker(worker: BaseProcess) -> None:
+    """Let `terminate()` kill a worker, since it ignores SIGTERM, and kill it at exit."""
+    reference = weakref.ref(worker)  # a worker that referred to itself would not be freed by reference counting
+
+    def kill() -> None:
+        if (process := reference()) is not None:
+            process.kill()
+
+    worker.terminate = kill  # type: ignore[method-assign]
+    _workers.add(worker)
 
 
 def _handled_signals() -> frozenset[int]:
@@ -141,13 +114,16 @@ def _block_signals(signals: frozenset[int], method: str) -> Iterator[None]:
 
     Workers of the fork server inherit the mask of the server, which has to stay as it is for other processes.
     """
-    if method == "forkserver" or not hasattr(signal, "pthread_sigmask"):
+    if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    if method == "spawn":
-        # Spawning starts the resource tracker if it is not running, which unblocks SIGINT and SIGTERM (CPython).
-        resource_tracker.ensure_running()
     earlier = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    if method != "fork":
+        # The resource tracker of multiprocessing handles SIGINT and SIGTERM only, so it has to inherit the mask. Its
+        # start unblocks these two (CPython).
+        resource_tracker.ensure_running()
+    blocked = signals if method != "forkserver" else frozenset[int]()
+    signal.pthread_sigmask(signal.SIG_SETMASK, earlier | blocked)
     try:
         yield
     finally:
@@ -174,7 +150,7 @@ def _kill_workers(pid: int) -> None:
     # A forked child inherits the function, but the workers are not its children.
     if os.getpid() != pid:
         return
-    workers = [process for process in active_children() if isinstance(process, WORKER_TYPES)]
+    workers = _workers.intersection(active_children())
     # torch's handler of SIGCHLD raises RuntimeError for a killed worker.
     if workers and hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,9 +16,11 @@ from torch.utils.data import DataLoader
 from hookbus.data.workers import SignalIgnoringInit, iter_loader
 
 SCRIPT = """
-import os, signal, sys, time
+import multiprocessing, os, signal, sys, time
 import torch
 from hookbus.data.workers import iter_loader
+
+class OwnContext(multiprocessing.context.SpawnContext): pass
 
 class Slow(torch.utils.data.Dataset):
     def __len__(self): return 100
@@ -30,6 +31,7 @@ class Slow(torch.utils.data.Dataset):
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: None)
     method, end, persistent = sys.argv[1:4]
+    method = OwnContext() if method == "own" else method
     loader = torch.utils.data.DataLoader(
         Slow(), batch_size=4, num_workers=2, multiprocessing_context=method, persistent_workers=persistent == "True"
     )
@@ -59,9 +61,11 @@ if __name__ == "__main__":
         ("fork", "kill", False, ""),
         ("spawn", "exit", False, ""),
         ("forkserver", "kill", True, ""),
+        ("own", "exit", True, "stuck"),
         pytest.param("fork", "close", False, "stuck", marks=pytest.mark.slow),
         pytest.param("spawn", "kill", True, "", marks=pytest.mark.slow),
         pytest.param("forkserver", "exit", True, "", marks=pytest.mark.slow),
+        pytest.param("own", "kill", False, "", marks=pytest.mark.slow),
     ],
 )
 def test_workers_ignore_sigterm_and_end_with_the_main_process(
@@ -130,15 +134,31 @@ def test_signal_without_a_handler_ends_a_worker() -> None:
         list(iter_loader(loader))
 
 
-def test_custom_context_is_not_replaced() -> None:
-    class Context(multiprocessing.context.SpawnContext):
-        pass
+TRACKED = """
+import os, signal, sys, time
+import torch
+from multiprocessing.resource_tracker import _resource_tracker
+from hookbus.data.workers import iter_loader
 
-    loader = DataLoader([1], num_workers=1, multiprocessing_context=Context())  # type: ignore[arg-type]
-    context = loader.multiprocessing_context
-    iter_loader(loader)
+if __name__ == "__main__":
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    loader = torch.utils.data.DataLoader(range(8), num_workers=1, multiprocessing_context=sys.argv[1])
+    batches = iter_loader(loader)
+    next(batches)
+    os.kill(_resource_tracker._pid, signal.SIGUSR1)
+    time.sleep(0.3)
+    assert _resource_tracker._check_alive()
+"""
 
-    assert loader.multiprocessing_context is context
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_resource_tracker_survives_a_handled_signal(tmp_path: Path, method: str) -> None:
+    (tmp_path / "script.py").write_text(TRACKED)
+    done = subprocess.run(
+        [sys.executable, "script.py", method], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_other_iterables_are_iterated_unchanged() -> None:

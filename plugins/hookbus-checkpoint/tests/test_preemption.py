@@ -233,28 +233,65 @@ class Stream(torch.utils.data.IterableDataset):
     def __iter__(self): return (Slow()[index] for index in range(400))
 
 class Group(CheckpointHook):
-    def after_train_iter(self, run):
-        if run.iters_done == 3: os.killpg(0, signal.SIGTERM)
+    sent = False
+    def after_train_iter(self, run): self.send(run, "train")
+    def after_val_iter(self, run): self.send(run, "val")
+    def send(self, run, part):
+        if part == sys.argv[4] and run.iters_done == 3 and not self.sent:
+            self.sent = True
+            signal.raise_signal(NUMBER) if os.getenv("RANK", "0") != "0" else os.killpg(0, NUMBER)
 
 if __name__ == "__main__":
+    kind, method, NUMBER = sys.argv[1], sys.argv[2], signal.Signals[sys.argv[3]]
     model = torch.nn.Linear(1, 1)
-    loader = torch.utils.data.DataLoader({"map": Slow, "stream": Stream}[sys.argv[1]](), batch_size=4, num_workers=2)
+    options = dict(batch_size=4, num_workers=2, multiprocessing_context=method)
+    slow = torch.utils.data.DataLoader({"map": Slow, "stream": Stream}[kind](), **options)
+    loader, val = (slow, None) if sys.argv[4] == "train" else ([(torch.ones(4, 1), torch.zeros(4, 1))] * 3, slow)
     run = Trainer(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.functional.mse_loss, loader, epochs=2,
+        model, torch.optim.SGD(model.parameters(), lr=0.1), torch.nn.functional.mse_loss, loader, val, epochs=2,
         work_dir="run", hooks=[Group(), PreemptionHook()], default_hooks=False, device="cpu",
     ).fit()
-    assert run.outcome == "preempted" and run.iters_done in (3, 4), (run.outcome, run.iters_done)
+    sys.exit(75 if run.outcome == "preempted" else 0)
 """
 
 
-@pytest.mark.parametrize("kind", ["map", "stream"])
-def test_signal_to_the_process_group_leaves_the_workers_running(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "method", "number", "part"),
+    [
+        ("map", "fork", "SIGTERM", "train"),
+        ("stream", "fork", "SIGTERM", "train"),
+        pytest.param("map", "spawn", "SIGUSR1", "train", marks=pytest.mark.slow),
+        pytest.param("map", "forkserver", "SIGINT", "train", marks=pytest.mark.slow),
+        pytest.param("map", "fork", "SIGINT", "val", marks=pytest.mark.slow),
+        pytest.param("stream", "spawn", "SIGTERM", "val", marks=pytest.mark.slow),
+    ],
+)
+def test_signal_to_the_process_group_leaves_the_workers_running(
+    tmp_path: Path, kind: str, method: str, number: str, part: str
+) -> None:
     (tmp_path / "script.py").write_text(GROUP)
-    command = [sys.executable, "script.py", kind]
+    command = [sys.executable, "script.py", kind, method, number, part]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False, start_new_session=True
     )
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (-signal.SIGINT if number == "SIGINT" else 75), done.stderr
     assert "DataLoader worker" not in done.stderr
+    assert read_status(tmp_path / "run")["exit_code"] == (130 if number == "SIGINT" else 75)
     assert read_checkpoint(tmp_path / "run/checkpoints/last.pth")["meta"]["iter"] in (3, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGUSR1"])
+def test_signal_to_the_group_of_torchrun_ends_all_ranks_with_a_checkpoint(tmp_path: Path, number: str) -> None:
+    (tmp_path / "script.py").write_text(GROUP)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "script.py", "map", "fork", number, "train"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False, start_new_session=True,
+    )  # fmt: skip
+
+    assert "DataLoader worker" not in done.stderr
+    status = read_status(tmp_path / "run")
+    assert status["exit_code"] == (130 if number == "SIGINT" else 75), done.stderr
+    assert read_checkpoint(tmp_path / "run/checkpoints/last.pth")["meta"]["iter"] == status["iters_done"]
