@@ -8,6 +8,7 @@ must meet; `check_writer(WriterTestCase(MyHook, read))` does the same for a hook
 from hookbus.testing.backends import WriterTestCase
 from hookbus.testing.conformance import check_hook
 from hookbus.testing.fingerprints import fingerprint
+from hookbus.testing.instances import check_two_instances
 from hookbus.testing.recording import Event, RecordingBus
 from hookbus.testing.training import Training, fake_training
 from hookbus.testing.writers import check_writer
@@ -18,6 +19,7 @@ __all__ = [
     "Training",
     "WriterTestCase",
     "check_hook",
+    "check_two_instances",
     "check_writer",
     "fake_training",
     "fingerprint",

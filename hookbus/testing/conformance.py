@@ -18,6 +18,7 @@ from hookbus.data.rng import isolate_rng
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
+from hookbus.testing.instances import check_two_instances
 from hookbus.testing.invariants import count_pytorch_hooks, leaks_iterations, process_settings, training_state
 from hookbus.testing.leaks import (
     child_processes,
@@ -54,6 +55,8 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
       memory.
     * Process: process-wide settings, RNG seeds, and the PyTorch hooks of the model and the optimizer are restored.
     * Unregistration: nothing remains on the bus.
+    * Instances: two instances with the same settings have the same results in either order and after a resume, or are
+      refused before the first iteration.
     * Observers: the weights, modes, optimizer and RNG states equal those of a training without the hook.
 
     Args:
@@ -83,6 +86,8 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
         _check_leaks(with_hook, without, name)
         if cls.observer:
             _check_observer(with_hook, without, name)
+    with _temporary_directory() as directory:
+        check_two_instances(cls, settings, directory=directory, scores=_scores, seed=SEED)
 
 
 def _check_config(cls: type[Hook], settings: Mapping[str, Any]) -> None:

@@ -49,10 +49,11 @@ class Good(Hook):
         self.noise = torch.rand(2, generator=self.generator)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "noise": self.noise}
+        return {"count": self.count, "noise": self.noise, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count, self.noise = state["count"], state["noise"]
+        self.generator.set_state(state["generator"])
 
 
 def test_conforming_hook_passes() -> None:
@@ -205,6 +206,7 @@ class ResettingOnSave(Good):
 class Draining(Good):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count, self.noise = state.pop("count"), state["noise"]
+        self.generator.set_state(state["generator"])
 
 
 class Sharing(Good):

@@ -11,7 +11,7 @@ from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricErro
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
 from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entry, check_scheduler_config
 
-__all__ = ["ParamSchedulerHook"]
+__all__ = ["ParamSchedulerHook", "get_scheduled"]
 
 
 class ParamSchedulerHook(Hook):
@@ -32,13 +32,14 @@ class ParamSchedulerHook(Hook):
         self._missing_metrics: set[str] = set()
 
     def check(self, run: Run) -> None:
-        """Check that there is a scheduler to step, that only the hook steps it, and that its arguments are valid.
+        """Check that there is a scheduler to step, that only this hook steps it, and that its arguments are valid.
 
         Raises:
             ConfigError: If one of these conditions is not met.
         """
         if run.mode == "train":
             _check_owner(run, self.config)
+            self._check_other_hooks(run)
             for scheduler in self.config.schedulers:
                 check_scheduler_config(scheduler)
 
@@ -137,6 +138,18 @@ class ParamSchedulerHook(Hook):
         configs = self.config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
         return [build_scheduler_entry(config, self.config.interval, _get_optimizer(run, config)) for config in configs]
 
+    def _check_other_hooks(self, run: Run) -> None:
+        own = get_scheduled(run, self.config)
+        for other in run.bus.hooks.values():
+            if other is not self and isinstance(other, ParamSchedulerHook) and own & get_scheduled(run, other.config):
+                names = " and ".join(sorted(repr(hook.name) for hook in (self, other)))
+                raise ConfigError(
+                    [
+                        f"hooks {names} schedule the same hyperparameter of the same optimizer, and the result depends "
+                        "on their order. Set `schedulers` of one hook to a list of all schedulers."
+                    ]
+                )
+
     def _step_schedulers(self, interval: str) -> None:
         for entry in self._schedulers or ():
             if entry.monitor is None and entry.interval == interval:
@@ -176,6 +189,24 @@ def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:
             )
     elif own is None and not config.schedulers:
         raise ConfigError(["there is no scheduler to step. Set `schedulers`, or pass `scheduler` to `bus.run()`."])
+
+
+def get_scheduled(run: Run, config: ParamSchedulerConfig) -> set[tuple[Any, str]]:
+    """Return the pairs (optimizer, hyperparameter) that are scheduled; an optimizer is represented by its ID or name.
+
+    Args:
+        run: Run with the optimizers.
+        config: Configuration of the schedulers.
+    """
+    schedulers = config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
+    return {(_identify_optimizer(run, scheduler), scheduler.parameter) for scheduler in schedulers}
+
+
+def _identify_optimizer(run: Run, config: SchedulerConfig) -> Any:
+    name = "optimizer" if config.optimizer is None else config.optimizer
+    optimizer = run.get(name) if config.type else getattr(config.scheduler, "optimizer", config.scheduler)
+    # A service may be registered later, at before_run.
+    return name if optimizer is None else id(optimizer)
 
 
 def _get_optimizer(run: Run, config: SchedulerConfig) -> Any:

@@ -284,3 +284,31 @@ class TestOwnership:
         hook.run.trainer.fit(epochs=3)
 
         assert recorder.at_epochs == [0.5, 0.25, 0.125]
+
+
+class TestTwoHooks:
+    @pytest.mark.parametrize("other", [HALVE, PLATEAU], ids=["same type", "other type"])
+    def test_schedulers_of_one_hyperparameter_in_two_hooks_are_an_error(self, other: Any) -> None:
+        with pytest.raises(ConfigError, match=r"hooks 'a' and 'b' schedule the same hyperparameter of the same optim"):
+            run_trainer(ParamSchedulerHook(name="b", schedulers=HALVE), ParamSchedulerHook(name="a", schedulers=other))
+
+    def test_scheduler_object_counts_as_one_of_its_optimizer(self) -> None:
+        def loop() -> None:
+            model = nn.Linear(1, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+            hooks = [ParamSchedulerHook(name="a", schedulers=HALVE), ParamSchedulerHook(name="b")]
+            with HookBus(hooks).run(model=model, optimizer=optimizer, scheduler=ExponentialLR(optimizer, 0.5)):
+                pass
+
+        with pytest.raises(ConfigError, match="hooks 'a' and 'b' schedule the same hyperparameter"):
+            loop()
+
+    def test_schedulers_of_different_hyperparameters_are_stepped(self) -> None:
+        hooks = [
+            ParamSchedulerHook(name="lr", schedulers=HALVE),
+            ParamSchedulerHook(name="momentum", schedulers={**HALVE, "parameter": "momentum"}),
+        ]
+        recorder = run_trainer(*hooks, epochs=2)[1]
+
+        assert recorder.rates == [1.0] * 4 + [0.5] * 4
+        assert recorder.momenta == [0.8] * 4 + [0.4] * 4
