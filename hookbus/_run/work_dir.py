@@ -25,6 +25,7 @@ from hookbus._run.directory_lock import (
     warn_if_unsupported,
 )
 from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_temporary_files, write_json, written_by
+from hookbus.checkpoint.file_system import reset_warnings
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
@@ -216,6 +217,7 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
     Raises:
         WorkDirError: If the directory cannot be written, or an active run uses it.
     """
+    reset_warnings()
     target, lock = _lock_free_directory(path, any_run=resume or overwrite)
     status = read_status(target) if resume or overwrite else {}
     earlier = _get_run_id(status)

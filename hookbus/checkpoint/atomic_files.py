@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hookbus.checkpoint.file_system import add_path, fsync, fsync_file, link_or_copy
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ __all__ = [
     "add_link",
     "atomic_write",
     "checksum",
-    "fsync",
     "hash_file",
     "list_newest_first",
     "make_temporary_name",
@@ -99,13 +99,13 @@ def atomic_write(
     Raises:
         OSError: If the file could not be written; the file under `path` is unchanged.
     """
-    with _temporary_path(path, run) as temporary:
+    with _temporary_path(path, run) as temporary, add_path(path):
         with open(temporary, "wb") as file:
             hashing = _HashingFile(file)
             write(hashing)  # type: ignore[arg-type]
             file.flush()
             # The data must be durable before the rename: after a power failure, the name could exist without it.
-            os.fsync(file.fileno())
+            fsync_file(file.fileno(), temporary)
         sidecar = Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0, run=run)
         _publish(temporary, path, sidecar if generation is not None else None)
     return sidecar
@@ -123,12 +123,9 @@ def add_link(source: Path, target: Path) -> None:
             f"{source}: {source.name}{SIDECAR_SUFFIX} is missing or corrupted, so the link {target.name} "
             "cannot be created."
         )
-    with _temporary_path(target, sidecar.run) as temporary:
-        try:
-            # `os.link` fails if the target exists, so the link gets a temporary name and is renamed.
-            os.link(source, temporary)
-        except OSError:
-            _copy(source, temporary)
+    with _temporary_path(target, sidecar.run) as temporary, add_path(target):
+        # `os.link` fails if the target exists, so the link gets a temporary name and is renamed.
+        link_or_copy(source, temporary)
         _publish(temporary, target, replace(sidecar, name=target.name))
 
 
@@ -277,15 +274,6 @@ def checksum(fields: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def fsync(path: Path) -> None:
-    """Fsync a file or a directory; for a directory this makes created and renamed entries durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class _HashingFile:
     """File wrapper that hashes and counts the written bytes."""
 
@@ -327,14 +315,6 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_to_json(item) for item in value]
     return value if value is None or isinstance(value, (str, int)) else str(value)
-
-
-def _copy(source: Path, target: Path) -> None:
-    with open(source, "rb") as read, open(target, "wb") as write:
-        while block := read.read(1 << 20):
-            write.write(block)
-        write.flush()
-        os.fsync(write.fileno())
 
 
 def _write_sidecar(path: Path, sidecar: Sidecar) -> None:

@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus.checkpoint.atomic_files import checksum, fsync, hash_file, make_temporary_name, write_json
+from hookbus.checkpoint.atomic_files import checksum, hash_file, make_temporary_name, write_json
+from hookbus.checkpoint.file_system import fsync
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 __all__ = [

@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from hookbus.checkpoint.atomic_files import atomic_write, fsync, hash_file, make_temporary_name
+from hookbus.checkpoint.atomic_files import atomic_write, hash_file, make_temporary_name
+from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.generations import (
     COMMON_FILE,
     POINTER_KEY,
@@ -91,7 +92,8 @@ def write_shards(
     with _temporary_group() if group is None else nullcontext(group) as own_group:
         try:
             # One thread per rank writes one file per rank.
-            save(tensors, storage_writer=FileSystemWriter(directory, thread_count=1), process_group=own_group)
+            writer = FileSystemWriter(directory, thread_count=1, sync_files=False)  # synced below
+            save(tensors, storage_writer=writer, process_group=own_group)
         except CheckpointException as error:  # derives from BaseException, so callers would not handle it
             raise CheckpointError(f"{directory.parent} could not be written: {_format_cause(error)}.") from None
     own = [*directory.glob(f"__{rank}_*"), *([directory / METADATA_FILE] if rank == 0 else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 import math
 import os
@@ -184,6 +185,11 @@ def fail_after(calls: int, operation: Callable[..., Any]) -> Callable[..., Any]:
     return fill
 
 
+def refuse_link(*_: object) -> None:
+    """Fail like a file system without hard links."""
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
 def trace_operations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record all subsequent file operations with the names of the atomic_files."""
     trace: list[str] = []
@@ -264,7 +270,8 @@ class TestAddLink:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         commit_in_two_writes(tmp_path / "a.pth", NEW, 1)
-        monkeypatch.setattr(os, "link", fail_after(0, os.link))
+
+        monkeypatch.setattr(os, "link", refuse_link)
         trace = trace_operations(monkeypatch)
         add_link(tmp_path / "a.pth", tmp_path / "last.pth")
 
@@ -314,7 +321,7 @@ class TestKill:
 
         def replace() -> None:
             if not with_links:
-                os.link = fail_after(0, os.link)
+                os.link = refuse_link
             commit_in_two_writes(path, NEW, 2) if by == "commit" else add_link(source, path)
 
         def check_and_reset() -> None:

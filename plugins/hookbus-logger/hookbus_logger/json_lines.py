@@ -12,6 +12,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hookbus.checkpoint.file_system import fsync_file
+
 __all__ = ["JsonLines", "read_jsonl"]
 
 Row = dict[str, Any]
@@ -114,7 +116,7 @@ class JsonLines:
         with open(temporary, "wb") as file:
             file.writelines(remaining)
             file.flush()
-            os.fsync(file.fileno())
+            fsync_file(file.fileno(), temporary)
         self.close()
         os.replace(temporary, self.path)
         self._open()
