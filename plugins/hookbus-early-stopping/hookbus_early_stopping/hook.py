@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookbus import Hook, Metrics, Priority, Run
+from hookbus.errors import ConfigError
 from hookbus.hook import Direction
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
 from hookbus_early_stopping.config import EarlyStoppingConfig
@@ -67,6 +68,25 @@ class EarlyStoppingHook(Hook):
         if self.config.best_weights_source != "file":
             return {}
         return {self.config.monitor: "less" if self.config.direction == "min" else "greater"}
+
+    def check(self, run: Run) -> None:
+        """Check that only one hook restores the best weights.
+
+        Raises:
+            ConfigError: If another early stopping hook restores weights as well.
+        """
+        others = [
+            name
+            for name, hook in run.bus.hooks.items()
+            if isinstance(hook, EarlyStoppingHook) and hook is not self and hook.config.best_weights_source is not None
+        ]
+        if others and self.config.best_weights_source is not None:
+            raise ConfigError(
+                [
+                    f"restore_best_weights: hook {others[0]!r} also restores weights, and only one hook can. Set "
+                    "`restore_best_weights: false` for one of them."
+                ]
+            )
 
     # -- during training -------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus._run.run import BestResult
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
-from hookbus.errors import ConfigError, HookError, HookWarning, MetricError
+from hookbus.errors import ConfigError, HookWarning, MetricError
 from hookbus.testing import check_hook, fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
 from hookbus_early_stopping import EarlyStoppingHook
@@ -254,10 +254,28 @@ class TestBestWeights:
 
     def test_best_weights_are_restored_by_at_most_one_hook(self) -> None:
         two = [EarlyStoppingHook(name="a"), EarlyStoppingHook(name="b")]
-        with pytest.raises(HookError, match="restore_best_weights: false"):
+        with pytest.raises(ConfigError, match="restore_best_weights: hook 'b' also restores weights"):
             train(two, [0.5])
         one = [EarlyStoppingHook(name="a"), EarlyStoppingHook(name="b", restore_best_weights=False)]
         assert train(one, [0.5])[0].outcome == "finished"
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_two_hooks_stop_at_the_earlier_condition_also_after_a_resume(self, order: int, tmp_path: Path) -> None:
+        def hooks() -> list[Hook]:
+            slow = EarlyStoppingHook(name="slow", monitor="loss", patience=4)
+            fast = EarlyStoppingHook(name="fast", monitor="accuracy", patience=2, restore_best_weights=False)
+            return [*[slow, fast][::order], CheckpointHook(interval=1, save_best=False)]
+
+        scores = [{"loss": 1.0, "accuracy": 0.1}, {"loss": 0.5, "accuracy": 0.3}] + [
+            {"loss": 0.7, "accuracy": 0.2} for _ in range(5)
+        ]
+        uninterrupted, expected = train(hooks(), scores, work_dir=tmp_path / "whole")
+        train(hooks(), scores, epochs=3, work_dir=tmp_path / "cut")
+        resumed, model = train(hooks(), scores, work_dir=tmp_path / "cut", resume="auto")
+
+        assert (uninterrupted.epochs_done, resumed.epochs_done) == (4, 4)
+        assert [reason.split(":")[0] for reason in resumed.stop_reasons] == ["fast"]
+        assert (expected.value, model.value) == (2, 2)  # the best weights by loss
 
     def test_best_weights_of_a_failed_run_are_not_restored_in_the_next_run(self) -> None:
         bus = HookBus([EarlyStoppingHook()])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookbus import Hook, Priority, every, hookimpl
 from hookbus._run.run import Run
-from hookbus.errors import HookError
+from hookbus.errors import ConfigError, HookError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, report_unaveraged, sync_with_model
@@ -52,9 +52,11 @@ class EMAHook(Hook):
         return self._average
 
     def check(self, run: Run) -> None:
-        """Check that the run has a model."""
+        """Check that the run has a model, and one EMA hook."""
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
+        if others := [name for name, hook in run.bus.hooks.items() if isinstance(hook, EMAHook) and hook is not self]:
+            raise ConfigError([f"hook {others[0]!r} averages the weights as well. Use only one of them."])
 
     def before_run(self, run: Run) -> None:
         """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""

@@ -17,7 +17,7 @@ from hookbus import Hook, HookBus
 from hookbus._run.requests import Request
 from hookbus._run.run import Run
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
-from hookbus.errors import CheckpointError, HookError, HookWarning
+from hookbus.errors import CheckpointError, ConfigError, HookError, HookWarning
 from hookbus.testing import check_hook, fake_training, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_ema import EMAHook, ExponentialMovingAverage
@@ -676,5 +676,5 @@ def is_pending(hook: EMAHook) -> bool:
 
 
 def test_two_averages_of_one_run_are_rejected() -> None:
-    with pytest.raises(HookError, match="Use only one averaging hook per run"):
+    with pytest.raises(ConfigError, match="hook 'a' .*hook 'b' averages the weights as well"):
         fake_training([EMAHook(name="a"), EMAHook(name="b")])

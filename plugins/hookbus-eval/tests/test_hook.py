@@ -262,3 +262,21 @@ def test_distributed_hook_emits_the_same_events_in_a_single_process() -> None:
         return bus.emitted_points
 
     assert events(EvalHook) == events(DistEvalHook)
+
+
+class RecordEpochs(Hook):
+    """Record the number of completed epochs at each validation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[int] = []
+
+    def after_val(self, run: Run) -> None:
+        self.epochs.append(run.epochs_done)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_schedules_request_each_validation_once(order: int) -> None:
+    record, hooks = RecordEpochs(), [EvalHook(name="two", interval=2), EvalHook(name="three", interval=3)]
+    build_trainer(*hooks[::order], record, epochs=6).fit()
+    assert record.epochs == [2, 3, 4, 6]

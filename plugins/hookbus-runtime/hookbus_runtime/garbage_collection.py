@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from weakref import WeakSet
 
 from hookbus import Hook, every, hookimpl
 from hookbus_runtime.config import GarbageCollectionConfig
 
 __all__ = ["GarbageCollectionHook"]
+
+_disabled_by: WeakSet[GarbageCollectionHook] = WeakSet()
+"""Hooks that have disabled automatic collection, which is a setting of the process."""
 
 
 class GarbageCollectionHook(Hook):
@@ -22,15 +25,12 @@ class GarbageCollectionHook(Hook):
     makes_requests = False
     config: GarbageCollectionConfig
 
-    def __init__(self, config: Any = None, **settings: Any) -> None:
-        super().__init__(config, **settings)
-        self._was_enabled = False
-
     def before_train(self) -> None:
         """Run a full collection and disable automatic collection."""
-        # `or`: a second training may start before `cleanup` of the first, with collection disabled by this hook.
-        self._was_enabled = self._was_enabled or gc.isenabled()
         gc.collect()
+        # If the user has disabled it, it stays disabled.
+        if gc.isenabled() or _disabled_by:
+            _disabled_by.add(self)
         gc.disable()
 
     @hookimpl(when=every("interval"))
@@ -39,7 +39,8 @@ class GarbageCollectionHook(Hook):
         gc.collect(self.config.generation)
 
     def cleanup(self) -> None:
-        """Enable automatic collection again, if it was enabled before the training."""
-        if self._was_enabled:
-            gc.enable()
-        self._was_enabled = False
+        """Enable automatic collection again, if it was enabled before the training and no other hook disables it."""
+        if self in _disabled_by:
+            _disabled_by.remove(self)
+            if not _disabled_by:
+                gc.enable()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hookbus import Hook, Run, hookimpl
 from hookbus.distributed.unwrap import unwrap_model
-from hookbus.errors import HookError
+from hookbus.errors import ConfigError, HookError
 from hookbus_runtime.config import MeanTeacherConfig
 from hookbus_runtime.teacher_update import list_copied, match_tensors, update_teacher
 
@@ -45,6 +45,7 @@ class MeanTeacherHook(Hook):
                 f"updates {self.config.teacher!r} of the model from {self.config.student!r}: {error}. Add both modules "
                 "with the same architecture, or set `teacher` and `student` to their names."
             ) from None
+        self._check_other_teachers(run)
 
     def before_train(self, run: Run) -> None:
         """Find both modules, and initialize the teacher if the training starts from scratch."""
@@ -80,6 +81,21 @@ class MeanTeacherHook(Hook):
                 f"hook {self.name!r} wraps the training step, but the loop calls its step directly. Create "
                 'step = bus.action("train_step", my_step), and call step(batch) in the loop.'
             )
+
+    def _check_other_teachers(self, run: Run) -> None:
+        """Check that no other hook updates tensors that this hook reads or updates."""
+        own = {id(tensor) for module in self._get_modules(run) for tensor in module.parameters()}
+        for name, hook in run.bus.hooks.items():
+            if hook is self or not isinstance(hook, MeanTeacherHook):
+                continue
+            if own.intersection(map(id, hook._get_modules(run)[0].parameters())):
+                raise ConfigError(
+                    [
+                        f"updates {self.config.teacher!r} from {self.config.student!r}, but hook {name!r} updates "
+                        f"{hook.config.teacher!r}, which shares parameters: the result would depend on the order of "
+                        "the hooks. Use one hook per teacher, and no teacher as a student."
+                    ]
+                )
 
     def _get_modules(self, run: Run) -> tuple[nn.Module, nn.Module]:
         if run.model is None:

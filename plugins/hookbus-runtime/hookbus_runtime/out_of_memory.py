@@ -36,6 +36,22 @@ class OutOfMemoryHook(Hook):
         self.parts = 1
         self._has_gradients = self._optimizer_step_started = False
 
+    def check(self, run: Run) -> None:
+        """Check that only one hook repeats steps.
+
+        Raises:
+            ConfigError: If another hook has `retry` as well.
+        """
+        others = [
+            name
+            for name, hook in run.bus.hooks.items()
+            if isinstance(hook, OutOfMemoryHook) and hook is not self and hook.config.retry
+        ]
+        if self.config.retry and others:
+            raise ConfigError(
+                [f"`retry` is also set for hook {others[0]!r}, and only one hook can repeat a step. Remove one."]
+            )
+
     def before_run(self, run: Run) -> None:
         """Reset the number of parts if the training starts from scratch.
 

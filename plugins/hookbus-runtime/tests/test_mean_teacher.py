@@ -9,7 +9,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
-from hookbus.errors import HookError
+from hookbus.errors import ConfigError, HookError
 from hookbus_runtime import MeanTeacherHook
 
 
@@ -102,6 +102,46 @@ class TestTeacher:
             bus.emit("after_train_iter")
 
         assert torch.allclose(model["slow"].weight, model["fast"].weight)
+
+
+class Trio(Pair):
+    """A student and two teachers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = nn.Linear(1, 1, bias=False).requires_grad_(False)
+
+
+class TestTwoHooks:
+    @staticmethod
+    def train(*hooks: Hook) -> Trio:
+        model = Trio()
+        optimizer = torch.optim.SGD(model.student.parameters(), lr=1.0)
+        data = [torch.ones(1, 1)] * 4
+        options = {"train_loader": data, "epochs": 1, "work_dir": None, "default_hooks": False, "device": "cpu"}
+        Trainer(model, optimizer, hooks=list(hooks), **options).fit()
+        return model
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_two_teachers_of_a_student_are_updated_independently(self, order: int) -> None:
+        hooks = [
+            MeanTeacherHook(name="fast", momentum=0.5),
+            MeanTeacherHook(name="slow", momentum=0.25, teacher="slow"),
+        ]
+        model = self.train(*hooks[::order])
+        assert model.teacher.weight.item() == 3.0625
+        assert model.slow.weight.item() == 1.94921875  # 0.25, 0.6875, 1.265625, 0.75 * 1.265625 + 0.25 * 4
+
+    @pytest.mark.parametrize(
+        "settings",
+        [{}, {"teacher": "slow", "student": "teacher"}],
+        ids=["the same teacher", "a teacher as the student"],
+    )
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_hooks_whose_order_would_matter_are_rejected(self, order: int, settings: dict[str, str]) -> None:
+        hooks = [MeanTeacherHook(name="a"), MeanTeacherHook(name="b", **settings)]
+        with pytest.raises(ConfigError, match="shares parameters: the result would depend on the order of the hooks"):
+            self.train(*hooks[::order])
 
 
 class TestLoops:

@@ -88,6 +88,15 @@ def test_hook_passes_the_conformance_checks() -> None:
     check_hook(OutOfMemoryHook)
 
 
+def test_only_one_hook_repeats_steps() -> None:
+    with pytest.raises(ConfigError, match="hook 'a' .*`retry` is also set for hook 'b'"):
+        train(OutOfMemoryHook(retry=True, name="a"), OutOfMemoryHook(retry=True, name="b"), model=LimitedModel(99))
+    one = [OutOfMemoryHook(retry=True, name="a"), OutOfMemoryHook(name="b")]
+    for hooks in (one, one[::-1]):
+        run, _ = train(*hooks, model=LimitedModel(2))
+        assert run.outcome == "finished"
+
+
 class TestRetry:
     @pytest.mark.parametrize("reduction", ["mean", "sum"])
     @pytest.mark.parametrize("accumulate", [1, 2])

@@ -102,3 +102,13 @@ class TestResume:
         with hook.run.bus.run(epochs=10) as resumed:
             resumed.clock.timer = clock
             assert list(train(resumed, clock)) == []
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_the_shorter_of_two_limits_stops_the_run(names: str, clock: FakeTime) -> None:
+    hooks = {"a": make_hook(clock, max_time="9h", name="a"), "b": make_hook(clock, max_time="4h", name="b")}
+    bus = HookBus([hooks[name] for name in names])
+    with bus.run(epochs=9) as run:
+        run.clock.timer = clock
+        assert list(train(run, clock))[-1] == 4
+    assert run.stop_reasons == ["b: the time limit of 4h is reached"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hookbus import Hook, Priority
 from hookbus._run.run import Run
-from hookbus.errors import HookError
+from hookbus.errors import ConfigError, HookError
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.durations import UNKNOWN, format_duration
 from hookbus_timer.epoch_timer import EpochTimer
@@ -46,6 +46,22 @@ class TimeTrackingHook(Hook):
         self.wall_clock: Callable[[], float] = time.time
         self._times = EpochTimer()
         self._file: Path | None = None
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook writes to the same file.
+
+        Raises:
+            ConfigError: If another hook has the same `log_path`.
+        """
+        for name, hook in run.bus.hooks.items():
+            if hook is not self and isinstance(hook, TimeTrackingHook) and self._shares_file(hook):
+                raise ConfigError(
+                    [f"log_path: hook {name!r} also writes to {self.config.log_path}. Set another `log_path`."]
+                )
+
+    def _shares_file(self, other: TimeTrackingHook) -> bool:
+        both = self.config.log_to_file and other.config.log_to_file
+        return both and Path(self.config.log_path) == Path(other.config.log_path)
 
     # -- measuring -----------------------------------------------------------------------------
 

@@ -614,3 +614,18 @@ class TestConformance:
             train(bus, run, SizedLoader(clock, [0] * 2), clock)
 
         assert run.outcome == "finished"
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_two_timers_log_the_values_that_each_logs_alone(clock, order):
+    def record(*intervals):
+        timers = [make_timer(clock, name=f"timer_{interval}", interval=interval) for interval in intervals]
+        bus = RecordingBus(timers)
+        with bus.run(epochs=2) as run:
+            train(bus, run, SizedLoader(clock, [1, 2, 3, 4, 5, 6]), clock)
+        return get_records(bus)
+
+    def sort(records):
+        return sorted((step, sorted(values.items())) for step, values in records)
+
+    assert sort(record(*[2, 3][::order])) == sort([*record(2), *record(3)])

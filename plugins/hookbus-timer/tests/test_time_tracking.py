@@ -7,7 +7,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus
 from hookbus.checkpoint import state
-from hookbus.errors import HookWarning
+from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import RecordingBus, check_hook
 from hookbus.trainer.trainer import Trainer
 from hookbus_timer import TimeTrackingHook
@@ -351,6 +351,25 @@ class TestFile:
         assert get_values(bus) == [(5, 10, 10, 10 / 3600), (10, 10, 10, 0.0)]
         assert len(lines()) == 2
         assert blocker.read_text() == "not a directory"
+
+
+class TestTwoHooks:
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_two_hooks_write_to_their_own_files(self, clock, tmp_path, order):
+        trackers = [
+            make_tracker(clock, name="each", log_to_file=True, log_path="each.log"),
+            make_tracker(clock, name="second", log_to_file=True, log_path="second.log", frequency=2),
+        ]
+        bus = RecordingBus(trackers[::order])
+        with bus.run(epochs=2, work_dir=tmp_path) as run:
+            train(bus, run, clock)
+        assert len((tmp_path / "logs/each.log").read_text().splitlines()) == 2
+        assert "epoch 2/2: 10.0 s, mean 10.0 s" in (tmp_path / "logs/second.log").read_text()
+
+    def test_two_hooks_with_the_same_file_are_rejected(self, clock, tmp_path):
+        two = [TimeTrackingHook(name=name, log_to_file=True) for name in "ab"]
+        with pytest.raises(ConfigError, match=r"hook 'a' .*log_path: hook 'b' also writes to time_tracking\.log"):
+            HookBus(two).run(epochs=1, work_dir=tmp_path).__enter__()
 
 
 class TestConformance:
