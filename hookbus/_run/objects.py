@@ -6,12 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from hookbus._utils.arguments import check_has_method, check_is_instance, is_function_pair
 from hookbus.distributed.unwrap import unwrap_ddp, unwrap_optimizer
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["combine_models", "find_object_problems", "freeze_names", "get_by_name"]
+__all__ = [
+    "check_loss",
+    "combine_models",
+    "find_object_problems",
+    "find_state_problems",
+    "freeze_names",
+    "get_by_name",
+    "iter_parameters",
+]
 
 
 def get_by_name(value: Any) -> Mapping[str, Any]:
@@ -49,6 +58,33 @@ def find_object_problems(model: Any, optimizer: Any, scheduler: Any) -> Iterator
         for name, part in get_by_name(value).items():
             yield _check_step(argument, name, part)
     yield from _find_foreign_schedulers(scheduler, optimizer)
+
+
+def check_loss(loss: Any) -> str:
+    """Check that a loss function is a module, or None."""
+    return "" if loss is None else _check_module("loss", loss)
+
+
+def find_state_problems(state: Any) -> Iterator[str]:
+    """Yield an error message for each invalid entry of the state of a loop."""
+    if state is None:
+        return
+    if not isinstance(state, Mapping):
+        yield f'state: expected a mapping, got {_describe(state)}. Pass state={{"name": (get, set)}}.'
+        return
+    for name, entry in state.items():
+        if not isinstance(name, str) or not name:
+            yield f"state: names must be strings that are not empty, got {name!r}. Rename the entry."
+        elif not is_function_pair(entry) and not _has_state(entry):
+            yield (
+                f"state[{name!r}]: expected a pair of functions (get, set) or an object with state_dict() and "
+                f"load_state_dict(), got {_describe(entry)}. Pass, for example, (lambda: hidden, set_hidden)."
+            )
+
+
+def _has_state(entry: Any) -> bool:
+    methods = (getattr(entry, name, None) for name in ("state_dict", "load_state_dict"))
+    return not isinstance(entry, type) and all(map(callable, methods))
 
 
 def _label(argument: str, name: str) -> str:
@@ -90,11 +126,9 @@ def _check_module(label: str, module: Any) -> str:
 
 def _check_step(argument: str, name: str, part: Any) -> str:
     label = _label(argument, name)
-    if isinstance(part, type):
-        return f"{label}: expected an instance, got the class {part.__name__}. Pass {part.__name__}(...)."
-    if callable(getattr(part, "step", None)):
-        return ""
-    return f"{label}: expected an object with step(), got {_describe(part)}.{_suggest_names(argument, part)}"
+    if isinstance(part, (list, tuple)):
+        return f"{label}: should have a method step(), got {_describe(part)}.{_suggest_names(argument, part)}"
+    return check_is_instance(label, part) or check_has_method(label, part, "step")
 
 
 def _suggest_names(argument: str, value: Any) -> str:
@@ -104,6 +138,8 @@ def _suggest_names(argument: str, value: Any) -> str:
 
 
 def _describe(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     if not isinstance(value, (list, tuple)):
         return type(value).__name__
     return f"a {type(value).__name__} of {', '.join(type(item).__name__ for item in value) or 'nothing'}"

@@ -61,6 +61,8 @@ class Run(ProgressMixin, RequestMixin):
         optimizer (Any): Optimizer; a read-only mapping of named optimizers; None if the loop has none.
         scheduler (Any): Learning-rate scheduler; a read-only mapping of named schedulers; None if the loop has none.
         scaler (Any): Gradient scaler; None if the loop has none.
+        loss (Module | None): Loss function that is a module; None for any other loss function.
+        state (Mapping[str, Any]): State of a custom loop, by name: pairs (get, set), or objects with `state_dict`.
         train_loader (Any): Training loader; None if the loop has not set it.
         val_loader (Any): Validation loader, or a mapping of names to loaders; None if the loop has not set it.
         test_loader (Any): Test loader, or a mapping of names to loaders; None if the loop has not set it.
@@ -96,6 +98,7 @@ class Run(ProgressMixin, RequestMixin):
         "id",
         "is_running",
         "locks",
+        "loss",
         "metadata",
         "metrics",
         "mode",
@@ -115,6 +118,7 @@ class Run(ProgressMixin, RequestMixin):
         "seed",
         "services",
         "signals",
+        "state",
         "test_loader",
         "train_loader",
         "trainer",
@@ -135,6 +139,8 @@ class Run(ProgressMixin, RequestMixin):
         optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         scheduler: Any = None,
         scaler: Any = None,
+        loss: nn.Module | None = None,
+        state: Mapping[str, Any] | None = None,
         trainer: Any = None,
         config: Any = None,
         device: Any = None,
@@ -155,6 +161,7 @@ class Run(ProgressMixin, RequestMixin):
         self.model_names = tuple(model) if isinstance(model, Mapping) else ()
         self.optimizer: Any = freeze_names(optimizer)
         self.scheduler, self.scaler = freeze_names(scheduler), scaler
+        self.loss, self.state = loss, dict(state or {})
         self.config, self.device, self.work_dir = config or {}, device, work_dir
         self.train_loader: Any = None
         self.val_loader: Any = None
@@ -211,6 +218,11 @@ class Run(ProgressMixin, RequestMixin):
     def optimizers(self) -> Mapping[str, Optimizer]:
         """Optimizers by name; a single optimizer has the name ""."""
         return get_by_name(self.optimizer)
+
+    @property
+    def schedulers(self) -> Mapping[str, Any]:
+        """Learning-rate schedulers by name; a single scheduler has the name ""."""
+        return get_by_name(self.scheduler)
 
     def track_learning_rates(self) -> None:
         """Record the learning rates that the optimizers use in each step, for `learning_rates()`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
-from hookbus._run.objects import find_object_problems
+from hookbus._run.objects import check_loss, find_object_problems, find_state_problems
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.request_sync import sync_run_identity
 from hookbus._run.resume import adopt_recorded_run, resume_run
@@ -41,6 +41,8 @@ def run_context(
     optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
     scheduler: Any = None,
     scaler: Any = None,
+    loss: nn.Module | None = None,
+    state: Mapping[str, Any] | None = None,
     epochs: int | None = None,
     iterations: int | None = None,
     work_dir: str | Path | None = None,
@@ -64,6 +66,10 @@ def run_context(
         bus: Bus with the hooks of the run.
         model, optimizer, scheduler: Objects of the training, or mappings of names to objects; saved in checkpoints.
         scaler: Gradient scaler; saved in checkpoints.
+        loss: Loss function that is a module. Its parameters and buffers are saved in checkpoints, and validations
+            switch it to evaluation mode.
+        state: Further state of the loop by name, saved in checkpoints: a pair (get, set) of a function that returns the
+            value and a function that receives it on resume, or an object with `state_dict` and `load_state_dict`.
         epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
         work_dir: Directory for the files of the run; None for a run without files.
         validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
@@ -100,6 +106,8 @@ def run_context(
             check_path("work_dir", work_dir),
             check_seed("seed", seed),
             *find_object_problems(model, optimizer, scheduler),
+            check_loss(loss),
+            *find_state_problems(state),
         ]
     )
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
@@ -113,6 +121,8 @@ def run_context(
         optimizer=optimizer,
         scheduler=scheduler,
         scaler=scaler,
+        loss=loss,
+        state=state,
         config=config,
         device=device,
         seed=seed,

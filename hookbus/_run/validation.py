@@ -97,7 +97,7 @@ class Validations:
         run, evaluator = self._run, self.get_evaluator(kind)
         if run.validating:
             raise RequestError("A validation or test is already in progress. Start another one after its end.")
-        with eval_mode(run.model), self._active(kind, sanity):
+        with eval_mode(run.model, run.loss), self._active(kind, sanity):
             run.nesting.auto_open(kind, caller_closes=True)
             # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
             if run.auto_nesting and evaluator is self._evaluators[kind]:

@@ -6,7 +6,7 @@ Evaluation preserves the training modes of all modules, the gradient mode and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,17 +37,19 @@ __all__ = [
 
 
 @contextmanager
-def eval_mode(model: nn.Module | None) -> Iterator[None]:
-    """Set the model to evaluation mode and disable gradients inside the context.
+def eval_mode(*modules: nn.Module | None) -> Iterator[None]:
+    """Set modules to evaluation mode and disable gradients inside the context.
 
     The training mode of every module, the gradient mode and the RNG states are restored on exit.
 
     Args:
-        model: The model to evaluate, or None if the loop has no model.
+        modules: The model to evaluate and its loss function; None for one that the loop does not have.
     """
-    with isolate_rng(), torch.no_grad(), nullcontext() if model is None else preserve_training_modes(model):
-        if model is not None:
-            model.eval()
+    present = [module for module in modules if module is not None]
+    with isolate_rng(), torch.no_grad(), ExitStack() as stack:
+        for module in present:
+            stack.enter_context(preserve_training_modes(module))
+            module.eval()
         yield
 
 

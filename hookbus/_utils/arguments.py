@@ -24,6 +24,7 @@ __all__ = [
     "check_mapping",
     "check_path",
     "check_seed",
+    "is_function_pair",
     "raise_config_error",
 ]
 
@@ -117,3 +118,8 @@ def check_mapping(name: str, value: object) -> str:
     """Check that a value is a configuration, a mapping or a pydantic model, or None."""
     is_valid = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
     return "" if is_valid else f"{name}: should be a mapping of names to values, such as vars(args), got {value!r}."
+
+
+def is_function_pair(value: object) -> bool:
+    """Return whether a value is a pair of functions."""
+    return isinstance(value, (tuple, list)) and len(value) == 2 and all(map(callable, value))

@@ -1,7 +1,7 @@
 """Rank-specific state of a checkpoint, for a bit-exact resume with the same world size.
 
-Each rank has its own RNG states, sums behind metric means, position in the data, and gradients that are not yet
-reduced. All other state is the same on all ranks and is stored once.
+Each rank has its own RNG states, sums behind metric means, position in the data, state of its loop, and gradients that
+are not yet reduced. All other state is the same on all ranks and is stored once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_rank_states", "select_rank_state"]
 
-RANK_KEYS = ("rng", "grads")
+RANK_KEYS = ("rng", "grads", "state")
 """Keys of a checkpoint whose values differ between ranks."""
 
 RANK_LOOP_KEYS = ("metrics", "data")

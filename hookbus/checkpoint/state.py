@@ -6,11 +6,15 @@
 | state_dict | raw weights, even while averaged weights are applied to the model |
 | ema_state_dict | averaged weights, if a hook maintains them |
 | optimizer, scheduler, scaler | their state dicts; `training_weights` of an optimizer with modes |
+| loss | state dict of the loss function, if it has parameters or buffers |
 | grads | gradients by parameter name, only during gradient accumulation |
 | hooks | by instance name: state, state version, package, configuration |
+| state | state of a custom loop by name, as passed to `bus.run(state=...)` |
 | rng | RNG states |
 | loop | clock, metric windows, best scores, position in the data |
 | ranks | rank-specific state in distributed training, see `hookbus.checkpoint.rank_state` |
+
+`state_dict`, `ema_state_dict`, `optimizer` and `scheduler` of named objects map each name to its state.
 
 A checkpoint consists of built-in Python types and tensors and is loaded with `weights_only=True`, which executes no
 code from the file.
@@ -30,16 +34,18 @@ import torch
 
 import hookbus
 from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint.components import collect_components, load_components, load_grads
 from hookbus.checkpoint.generations import resolve_pointer
 from hookbus.checkpoint.hook_states import collect_hook_states, load_hook_states
 from hookbus.checkpoint.load import load_file, resolve_path, save_file, verify_checkpoint
-from hookbus.checkpoint.plain_data import to_plain_data, validate_plain_data
+from hookbus.checkpoint.loop_state import collect_loop_state, load_loop_state
+from hookbus.checkpoint.named_weights import flatten_weights, nest_weights
+from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
-from hookbus.checkpoint.restore import get_optimizer_state, load_component, load_grads
 from hookbus.checkpoint.weights import load_into, matching_weights
 from hookbus.data.rng import get_rng_state, set_rng_state
-from hookbus.distributed.sharding import TRAINING_WEIGHTS, shard_like
+from hookbus.distributed.sharding import shard_like
 from hookbus.distributed.unwrap import named_parameters
 from hookbus.errors import CheckpointError
 
@@ -62,7 +68,7 @@ __all__ = [
 FORMAT_VERSION = 1
 """Version of the checkpoint format, stored as `meta["schema"]`."""
 
-VALIDATED_KEYS = ("optimizer", "scheduler", "scaler", "hooks", "rng")
+VALIDATED_KEYS = ("optimizer", "scheduler", "scaler", "loss", "state", "hooks", "rng")
 """Components that were validated when they were built. A second pass would take a large share of the time of a save."""
 
 
@@ -76,20 +82,17 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
     """
     # Another thread may be updating the averaged weights.
     run.weights.wait()
-    checkpoint: dict[str, Any] = {"meta": _build_meta(run), "state_dict": dict(run.weights.raw())}
+    weights = nest_weights(run.weights.raw(), run.model_names)
+    checkpoint: dict[str, Any] = {"meta": _build_meta(run), "state_dict": weights}
     averaged = run.weights.averaged()
     if averaged is not None:
-        checkpoint["ema_state_dict"] = dict(averaged)
-    for name in ("optimizer", "scheduler", "scaler"):
-        part = getattr(run, name)
-        if part is not None:
-            checkpoint[name] = to_plain_data(part.state_dict(), f"checkpoint[{name!r}]")
-    for name, weights in run.weights.modes.collect_training_weights().items():
-        get_optimizer_state(checkpoint, name)[TRAINING_WEIGHTS] = weights
+        checkpoint["ema_state_dict"] = nest_weights(averaged, run.model_names)
+    checkpoint |= collect_components(run)
     if run.accumulating and run.model is not None:
         named = named_parameters(run.model)
         checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
     checkpoint["hooks"] = collect_hook_states(run)
+    checkpoint |= collect_loop_state(run.state)
     checkpoint["rng"] = get_rng_state()
     checkpoint["loop"] = run.state_dict()
     validate_plain_data({key: part for key, part in checkpoint.items() if key not in VALIDATED_KEYS}, "checkpoint")
@@ -104,24 +107,22 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: If the checkpoint does not match the run.
     """
     check_resumable(checkpoint)
-    own = select_rank_state(reshard(checkpoint, run), run)
+    own = dict(select_rank_state(reshard(checkpoint, run), run))
+    own["state_dict"] = flatten_weights(own["state_dict"])
     checkpoint = shard_like(own, run.model, run.optimizer)
     # The state dict contains the weights of evaluation mode.
     run.weights.modes.end_training()
     if run.model is not None:
         load_into(run.model, checkpoint["state_dict"])
-    for name in ("optimizer", "scheduler", "scaler"):
-        load_component(run, name, checkpoint)
-    for name in run.optimizers:
-        weights = get_optimizer_state(checkpoint, name).get(TRAINING_WEIGHTS, {})
-        run.weights.modes.load_training_weights(name, weights)
-    if run.optimizer is not None and checkpoint["meta"]["step"]:
+    load_components(run, checkpoint)
+    for optimizer in run.optimizers.values() if checkpoint["meta"]["step"] else ():
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
-        run.optimizer._opt_called = True
+        optimizer._opt_called = True  # type: ignore[attr-defined]
     if run.model is not None:
         load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])
     load_hook_states(run, checkpoint["hooks"])
+    load_loop_state(run.state, checkpoint.get("state", {}), run.logger)
     # Last, because the calls above may draw random numbers.
     set_rng_state(checkpoint["rng"])
 
@@ -271,7 +272,7 @@ def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) ->
     Raises:
         CheckpointError: If `averaged` is set and the checkpoint contains no averaged weights.
     """
-    weights: Mapping[str, Any] = checkpoint.get("state_dict", checkpoint)
+    weights = flatten_weights(checkpoint.get("state_dict", checkpoint))
     if not averaged:
         return weights
     if "ema_state_dict" not in checkpoint:
@@ -279,7 +280,7 @@ def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) ->
             "weights: averaged is set, but the checkpoint contains no averaged weights. Set weights: raw."
         )
     # `ema_state_dict` may cover a part of the model only; the rest comes from the raw weights.
-    return {**weights, **checkpoint["ema_state_dict"]}
+    return {**weights, **flatten_weights(checkpoint["ema_state_dict"])}
 
 
 # -- private ---------------------------------------------------------------------------------

@@ -109,7 +109,9 @@ def to_full_tensors(value: Any) -> Any:
     return tree_map_with_path(value, lambda _, leaf: leaf.full_tensor() if is_sharded(leaf) else leaf)
 
 
-def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None) -> dict[str, Any]:
+def shard_like(
+    checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | Mapping[str, Optimizer] | None
+) -> dict[str, Any]:
     """Return a checkpoint whose tensors are sharded like those of a run, so that they can be copied into them.
 
     A tensor with the name and the shape of a sharded parameter is sharded like the parameter, including tensors in
@@ -118,7 +120,7 @@ def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer
     Args:
         checkpoint: Checkpoint, or a bare state dict.
         model: Model of the run; if it is not sharded, the checkpoint is returned unchanged.
-        optimizer: Optimizer of the run.
+        optimizer: Optimizer of the run, or optimizers by name.
     """
     sharding = sharding_of(model)
     if sharding is None:
@@ -127,25 +129,35 @@ def shard_like(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer
 
     def place(path: Path, value: Any) -> Any:
         # The optimizer state is keyed by the index of a parameter, everything else by its name.
-        shape = shapes.get(path[:3] if path[0] == OPTIMIZER else path[-1:])
+        prefixes = (path[:3], path[:4]) if path[0] == OPTIMIZER else (path[-1:],)
+        shape = next((shapes[prefix] for prefix in prefixes if prefix in shapes), None)
         fits = isinstance(value, Tensor) and not is_sharded(value) and value.shape == shape
         return sharding.distribute(value) if fits else value
 
     return dict(tree_map_with_path(dict(checkpoint), place))
 
 
-def _get_sharded_shapes(
-    checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Optimizer | None
-) -> dict[Path, Any]:
+def _get_sharded_shapes(checkpoint: Mapping[str, Any], model: nn.Module | None, optimizer: Any) -> dict[Path, Any]:
     """Return the shapes of sharded parameters, by name and by path in the optimizer state."""
     assert model is not None
     shapes: dict[Path, Any] = {(n,): p.shape for n, p in named_parameters(model) if is_sharded(p)}
     saved = checkpoint.get(OPTIMIZER)
-    if optimizer is None or not isinstance(saved, Mapping):
+    if isinstance(optimizer, Mapping):
+        for name, part in optimizer.items():
+            shapes |= _get_state_shapes((OPTIMIZER, name), (saved or {}).get(name), part)
         return shapes
+    return shapes | _get_state_shapes((OPTIMIZER,), saved, optimizer)
+
+
+def _get_state_shapes(path: Path, saved: Any, optimizer: Optimizer | None) -> dict[Path, Any]:
+    """Return the shapes of the sharded parameters of one optimizer, by path in its state."""
+    if optimizer is None or not isinstance(saved, Mapping):
+        return {}
     numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
     weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    for number, weight in zip(numbers, weights, strict=False):
-        if is_sharded(weight):
-            shapes |= {(OPTIMIZER, part, str(number)): weight.shape for part in ("state", TRAINING_WEIGHTS)}
-    return shapes
+    return {
+        (*path, part, str(number)): weight.shape
+        for number, weight in zip(numbers, weights, strict=False)
+        if is_sharded(weight)
+        for part in ("state", TRAINING_WEIGHTS)
+    }

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hookbus._run.run import BestResult, Run
 from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.checkpoint.named_weights import flatten_weights
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.distributed.sharding import to_full_tensors
 from hookbus.errors import CheckpointError
@@ -60,7 +61,7 @@ def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[st
     checkpoint = read_checkpoint(result.path)
     # The weights that were evaluated: a checkpoint contains raw and averaged weights.
     averaged = checkpoint.get("ema_state_dict") if result.weights == "averaged" else None
-    return _merge_tensors(checkpoint["state_dict"], averaged), {
+    return _merge_tensors(flatten_weights(checkpoint["state_dict"]), flatten_weights(averaged or {})), {
         "metric": metric,
         "value": result.value,
         "step": result.step,

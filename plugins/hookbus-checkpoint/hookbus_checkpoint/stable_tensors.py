@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from hookbus._run.run import Run
+from hookbus.checkpoint.named_weights import flatten_weights
 from hookbus.distributed.unwrap import unwrap_model
 
 __all__ = ["StableTensors"]
@@ -40,13 +41,16 @@ class StableTensors:
         self._weights, self._states = [], []
         if run.model is None or run.optimizer is None:
             return []
-        state_dict = checkpoint["state_dict"]
+        state_dict = flatten_weights(checkpoint["state_dict"])
         names = list(state_dict)
         if names != self._names:
             # Buffers are excluded: a forward changes them.
             named = unwrap_model(run.model).named_parameters(remove_duplicate=False)
             self._names, self._weight_names = names, [name for name, _ in named if name in state_dict]
-        others = (checkpoint.get("ema_state_dict"), checkpoint.get("optimizer", {}).get("state"), checkpoint["rng"])
+        optimizer = checkpoint.get("optimizer", {})
+        parts = optimizer.values() if isinstance(run.optimizer, Mapping) else [optimizer]
+        states = [part.get("state") for part in parts]
+        others = (checkpoint.get("ema_state_dict"), *states, checkpoint["rng"])
         self._weights = [state_dict[name] for name in self._weight_names]
         self._states = [state for state in others if isinstance(state, dict)]
         return [*self._weights, *self._states]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hookbus._run.run import Run
+from hookbus.checkpoint.named_weights import flatten_weights
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import ConfigError, MetricError
 from hookbus.metrics.results import resolve_metric_name
@@ -62,7 +63,8 @@ class BestWeights:
             # With `async_save` the file may still be in progress on the writer thread.
             wait_for_pending(run)
         checkpoint = read_checkpoint(path)
-        return cls(checkpoint["state_dict"], checkpoint.get("ema_state_dict"))
+        averaged = checkpoint.get("ema_state_dict")
+        return cls(flatten_weights(checkpoint["state_dict"]), None if averaged is None else flatten_weights(averaged))
 
     def adapt_to(self, run: Run) -> BestWeights:
         """Return the weights for a run in which averaging was enabled or disabled after the best score."""

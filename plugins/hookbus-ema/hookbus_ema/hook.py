@@ -85,11 +85,15 @@ class EMAHook(Hook):
     @hookimpl(when=every("interval"))
     def after_optimizer_step(self, run: Run) -> None:
         """Update the average."""
-        self._update(run)
+        if len(run.optimizers) <= 1:
+            self._update(run)
 
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Update the average in a loop without an optimizer, in which each iteration counts as a step."""
+        """Update the average in a loop without an optimizer or with several, once per iteration."""
+        # The step of one optimizer may be followed by that of another one, which belongs to the same update.
+        if len(run.optimizers) > 1 and run.stepped:
+            self._update(run)
         if run.clock.counts_iterations:
             self._update(run)
             # Without an optimizer no event precedes the next change of the weights, so the update cannot overlap.

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from hookbus.checkpoint.named_weights import flatten_weights
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError
 from hookbus_ema.average import ExponentialMovingAverage
@@ -83,7 +84,7 @@ def load_average(average: ExponentialMovingAverage, path: Path, logger: logging.
             f"{', '.join(map(str, checkpoint))}. Set a checkpoint that was written with the ema hook, or remove "
             "`resume_from` to start from the weights of the model."
         )
-    saved = checkpoint["ema_state_dict"]
+    saved = flatten_weights(checkpoint["ema_state_dict"])
     matching = {name: value for name, value in saved.items() if name in own and own[name].shape == value.shape}
     if not matching:
         raise CheckpointError(f"resume_from: no average in {path} matches the model. Set a checkpoint of this model.")

@@ -149,8 +149,8 @@ def _get_parameters(model: nn.Module) -> dict[str, Tensor]:
 
 def _filter_optimized(run: Run, parameters: Mapping[str, Tensor], names: Iterable[str]) -> list[str]:
     """Return the names of the parameters that the optimizer of the run updates."""
-    # With multiple optimizers (a GAN), the parameters of the others have their gradients at other steps.
-    if run.optimizer is None:
+    if not run.optimizers:
         return list(names)
-    own = {id(parameter) for group in run.optimizer.param_groups for parameter in group["params"]}
+    groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
+    own = {id(parameter) for group in groups for parameter in group["params"]}
     return [name for name in names if id(parameters[name]) in own]

@@ -159,7 +159,7 @@ class CheckInvalidLossHook(Hook):
             run.request_stop(message)
 
     def _format_message(self, run: Run, outputs: Any, loss: Any) -> str:
-        groups = run.optimizer.param_groups if run.optimizer is not None else []
+        groups = [group for optimizer in run.optimizers.values() for group in optimizer.param_groups]
         rates = ", ".join(dict.fromkeys(f"{float(group['lr']):.6g}" for group in groups)) or "unknown"
         before = "none" if self.last_good is None else f"{self.last_good[1]:.6g} at iteration {self.last_good[0]}"
         return (

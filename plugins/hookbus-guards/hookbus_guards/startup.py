@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import nn
@@ -44,7 +44,7 @@ class StartupCheckHook(Hook):
         if self.config.loaders:
             _check_loaders(run)
         if self.config.optimizer and run.model is not None and run.optimizer is not None:
-            _check_optimizer(unwrap_model(run.model), run.optimizer)
+            _check_optimizers(unwrap_model(run.model), run.optimizers.values())
 
     def before_train(self, run: Run) -> None:
         """Determine the number of classes."""
@@ -72,7 +72,8 @@ class StartupCheckHook(Hook):
     @hookimpl(when=once())
     def before_optimizer_step(self, run: Run) -> None:
         """Log a warning for trainable parameters without gradient at the first optimizer step."""
-        if not self.config.gradients or run.model is None:
+        # With several optimizers, the parameters of the others have their gradients at other steps.
+        if not self.config.gradients or run.model is None or len(run.optimizers) > 1:
             return
         parameters = unwrap_model(run.model).named_parameters()
         without = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
@@ -111,9 +112,10 @@ def _check_loaders(run: Run) -> None:
                 )
 
 
-def _check_optimizer(model: nn.Module, optimizer: Any) -> None:
+def _check_optimizers(model: nn.Module, optimizers: Iterable[Any]) -> None:
     # By identity: comparing tensors with == compares their elements.
-    optimized = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    optimized = {id(parameter) for group in groups for parameter in group["params"]}
     missing = [
         name
         for name, parameter in model.named_parameters()

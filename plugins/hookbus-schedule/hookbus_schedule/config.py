@@ -36,7 +36,8 @@ class SchedulerConfig(BaseModel):
         default="lr", description="Hyperparameter to schedule; momentum is beta1 of Adam."
     )
     optimizer: str | None = Field(
-        default=None, description="Service that provides the optimizer; default: the optimizer of the run."
+        default=None,
+        description="Name of an optimizer of the run, or service that provides it; default: the only optimizer.",
     )
 
     @model_validator(mode="after")

@@ -77,9 +77,9 @@ class ParamSchedulerHook(Hook):
                 ]
             )
 
-    def after_optimizer_step(self) -> None:
-        """Step the schedulers with the interval "step"."""
-        self._step_schedulers("step")
+    def after_optimizer_step(self, optimizer: Any) -> None:
+        """Step the schedulers of the optimizer with the interval "step"."""
+        self._step_schedulers("step", optimizer)
 
     def after_train_iter(self, run: Run) -> None:
         """Step the schedulers with the interval "step", if the run has no optimizer."""
@@ -135,7 +135,7 @@ class ParamSchedulerHook(Hook):
     # -- schedulers ------------------------------------------------------------------------------
 
     def _build_schedulers(self, run: Run) -> list[SchedulerEntry]:
-        configs = self.config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
+        configs = self.config.schedulers or [SchedulerConfig(scheduler=part) for part in run.schedulers.values()]
         return [build_scheduler_entry(config, self.config.interval, _get_optimizer(run, config)) for config in configs]
 
     def _check_other_hooks(self, run: Run) -> None:
@@ -150,9 +150,11 @@ class ParamSchedulerHook(Hook):
                     ]
                 )
 
-    def _step_schedulers(self, interval: str) -> None:
+    def _step_schedulers(self, interval: str, optimizer: Any = None) -> None:
+        """Step the schedulers with an interval; with several optimizers, those of one optimizer only."""
+        is_only = optimizer is None or len(self.run.optimizers) == 1
         for entry in self._schedulers or ():
-            if entry.monitor is None and entry.interval == interval:
+            if entry.monitor is None and entry.interval == interval and (is_only or entry.is_of(optimizer)):
                 entry.scheduler.step()
 
     def _warn_missing_metric(self, monitor: str, problem: str) -> None:
@@ -180,10 +182,14 @@ def _check_length(run: Run, entry: SchedulerEntry) -> None:
 def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:
     own = run.scheduler
     if run.trainer is not None and own is not None:
-        if not config.schedulers or any(scheduler.scheduler is own for scheduler in config.schedulers):
+        owned = run.schedulers.values()
+        if not config.schedulers or any(
+            scheduler.scheduler is part for scheduler in config.schedulers for part in owned
+        ):
+            names = ", ".join(type(part).__name__ for part in owned)
             raise ConfigError(
                 [
-                    f"the Trainer already steps its scheduler ({type(own).__name__}), so it would be stepped twice. "
+                    f"the Trainer already steps its scheduler ({names}), so it would be stepped twice. "
                     "Remove the hook, or pass the scheduler to the hook only."
                 ]
             )
@@ -198,13 +204,14 @@ def get_scheduled(run: Run, config: ParamSchedulerConfig) -> set[tuple[Any, str]
         run: Run with the optimizers.
         config: Configuration of the schedulers.
     """
-    schedulers = config.schedulers or [SchedulerConfig(scheduler=run.scheduler)]
+    schedulers = config.schedulers or [SchedulerConfig(scheduler=part) for part in run.schedulers.values()]
     return {(_identify_optimizer(run, scheduler), scheduler.parameter) for scheduler in schedulers}
 
 
 def _identify_optimizer(run: Run, config: SchedulerConfig) -> Any:
     name = "optimizer" if config.optimizer is None else config.optimizer
-    optimizer = run.get(name) if config.type else getattr(config.scheduler, "optimizer", config.scheduler)
+    named = run.optimizers.get(name, run.get(name))
+    optimizer = named if config.type else getattr(config.scheduler, "optimizer", config.scheduler)
     # A service may be registered later, at before_run.
     return name if optimizer is None else id(optimizer)
 
@@ -213,4 +220,9 @@ def _get_optimizer(run: Run, config: SchedulerConfig) -> Any:
     """Return the optimizer for a scheduler to build; None for an existing scheduler."""
     if config.type is None:
         return None
+    if config.optimizer is not None and config.optimizer in run.optimizers:
+        return run.optimizers[config.optimizer]
+    if config.optimizer is None and len(run.optimizers) > 1:
+        names = ", ".join(run.optimizers)
+        raise ConfigError([f"schedulers: the run has several optimizers. Set `optimizer` to one of {names}."])
     return run.require("optimizer" if config.optimizer is None else config.optimizer)

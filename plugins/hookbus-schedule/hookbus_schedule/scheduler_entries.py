@@ -24,11 +24,20 @@ class SchedulerEntry:
         scheduler: Object with `step`, `state_dict` and `load_state_dict`.
         interval: "step" or "epoch".
         monitor: Metric to pass to `step` after each validation; None if it receives no metric.
+        optimizer: Optimizer that is scheduled; None if it is unknown.
     """
 
     scheduler: Any
     interval: Literal["step", "epoch"]
     monitor: str | None
+    optimizer: Any
+
+    def is_of(self, optimizer: Any) -> bool:
+        """Return whether the scheduler changes a parameter group of an optimizer."""
+        if self.optimizer is None:
+            return True
+        groups = {id(group) for group in self.optimizer.param_groups}
+        return any(id(group) in groups for group in optimizer.param_groups)
 
 
 def build_scheduler_entry(
@@ -48,7 +57,10 @@ def build_scheduler_entry(
     # By name as well: for momentum, the scheduler is wrapped in a MomentumSchedule.
     needs_metric = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or config.type == "ReduceLROnPlateau"
     return SchedulerEntry(
-        scheduler, config.interval or interval, config.monitor or ("val/loss" if needs_metric else None)
+        scheduler,
+        config.interval or interval,
+        config.monitor or ("val/loss" if needs_metric else None),
+        getattr(scheduler, "optimizer", None) if optimizer is None else optimizer,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -36,7 +37,7 @@ class YOLOXLrUpdaterHook(Hook):
         if run.optimizer is None:
             raise HookError("requires the optimizer of the run, got None. Pass `optimizer` to the run.")
         if run.scheduler is not None:
-            other = type(run.scheduler).__name__
+            other = ", ".join(type(scheduler).__name__ for scheduler in run.schedulers.values())
             raise ConfigError(
                 [f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."]
             )
@@ -44,8 +45,8 @@ class YOLOXLrUpdaterHook(Hook):
     def before_run(self, run: Run) -> None:
         """Store the initial learning rates in the parameter groups."""
         # Before a checkpoint is loaded, so that its values replace these.
-        if run.mode == "train" and run.optimizer is not None:
-            for group in run.optimizer.param_groups:
+        if run.mode == "train":
+            for group in _iter_groups(run):
                 _get_initial_lr(group)
 
     def before_train_iter(self, run: Run) -> None:
@@ -56,8 +57,7 @@ class YOLOXLrUpdaterHook(Hook):
                 exceed the training.
         """
         position = self._get_epoch_position(run) if self.config.by_epoch else self._get_iteration_position(run)
-        assert run.optimizer is not None
-        for group in run.optimizer.param_groups:
+        for group in _iter_groups(run):
             base, floor = _get_initial_lr(group), self.config.min_lr
             rate = yolox_lr(**position, base=base, floor=base * self.config.min_lr_ratio if floor is None else floor)
             # In place: compiled and capturable optimizers reference the tensor.
@@ -104,6 +104,12 @@ def _to_iterations(run: Run, epochs: int, iterations: int | None) -> int:
         return iterations
     # The epoch length is required only if there is something to convert.
     return epochs * get_epoch_length(run) if epochs else 0
+
+
+def _iter_groups(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the parameter groups of all optimizers."""
+    for optimizer in run.optimizers.values():
+        yield from optimizer.param_groups
 
 
 def _get_initial_lr(group: dict[str, Any]) -> float:

@@ -1,0 +1,146 @@
+"""Optimizers, schedulers, scaler, loss and gradients of a run in a checkpoint. Named objects have states by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hookbus._training.scheduler_length import load_scheduler
+from hookbus.checkpoint.plain_data import to_plain_data
+from hookbus.distributed.sharding import TRAINING_WEIGHTS
+from hookbus.distributed.unwrap import match_names, unwrap_model
+from hookbus.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+__all__ = ["collect_components", "load_components", "load_grads"]
+
+COMPONENTS = ("optimizer", "scheduler", "scaler", "loss")
+"""Keys of a checkpoint, and attributes of a run."""
+
+
+def collect_components(run: Run) -> dict[str, Any]:
+    """Return the state of each component that the run has; of named objects, the states by name.
+
+    Raises:
+        CheckpointError: If a state contains a value that is neither a built-in Python type nor a tensor.
+    """
+    states: dict[str, Any] = {}
+    for key, part in _iter_components(run):
+        if isinstance(part, Mapping):
+            states[key] = {name: _get_state(named, f"[{key!r}][{name!r}]") for name, named in part.items()}
+        else:
+            states[key] = _get_state(part, f"[{key!r}]")
+    for name, weights in run.weights.modes.collect_training_weights().items():
+        _get_optimizer_state(states, name)[TRAINING_WEIGHTS] = weights
+    return states
+
+
+def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
+    """Load the state of each component; log a warning if only the run or the checkpoint has one.
+
+    Raises:
+        CheckpointError: If a state does not match.
+    """
+    parts = dict(_iter_components(run))
+    for key in COMPONENTS:
+        part, saved = parts.get(key), checkpoint.get(key)
+        if part is not None and saved is not None:
+            _check_names(key, part, saved)
+        if isinstance(part, Mapping):
+            _load_named(run, key, part, saved or {})
+        else:
+            _load(run, key, key, part, saved)
+    for name in run.optimizers:
+        weights = _get_optimizer_state(checkpoint, name).get(TRAINING_WEIGHTS, {})
+        run.weights.modes.load_training_weights(name, weights)
+
+
+def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
+    """Restore the gradients of an incomplete accumulation.
+
+    Args:
+        run: Run with a model.
+        grads: Gradients by parameter name; the gradient of any other parameter is set to None.
+    """
+    assert run.model is not None
+    model = unwrap_model(run.model)
+    renaming = match_names(model, grads)
+    saved = {renaming.get(name): grad for name, grad in grads.items()}
+    for name, parameter in model.named_parameters():
+        grad = saved.get(name)
+        parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)
+
+
+def _iter_components(run: Run) -> Iterator[tuple[str, Any]]:
+    """Yield the components of a run with their keys."""
+    for key in COMPONENTS:
+        part = getattr(run, key)
+        # A loss function without parameters and buffers has no state.
+        if part is not None and (key != "loss" or part.state_dict()):
+            yield key, part
+
+
+def _get_state(part: Any, where: str) -> Any:
+    return to_plain_data(dict(part.state_dict()), f"checkpoint{where}")
+
+
+def _get_optimizer_state(checkpoint: Mapping[str, Any], name: str) -> Any:
+    """Return the state of an optimizer in a checkpoint, empty without one."""
+    state = checkpoint.get("optimizer", {})
+    return state.get(name, {}) if name else state
+
+
+def _check_names(key: str, part: Any, saved: Mapping[str, Any]) -> None:
+    """Raise if a run has named objects and the checkpoint has not, or vice versa."""
+    is_named = bool(saved) and all(isinstance(state, Mapping) for state in saved.values())
+    if isinstance(part, Mapping) == is_named or not saved:
+        return
+    own = f"{key}s with the names {', '.join(part)}" if isinstance(part, Mapping) else f"one {key} without a name"
+    other = f"the names {', '.join(saved)}" if is_named else "no names"
+    raise CheckpointError(
+        f"The {key} state in the checkpoint does not match the run: the run has {own}, the checkpoint has {other}. "
+        f"Pass the {key}s as in the run that wrote the checkpoint."
+    )
+
+
+def _load_named(run: Run, key: str, parts: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Load the states of named objects."""
+    for name in dict.fromkeys([*parts, *saved]):
+        _load(run, key, f"{key} {name!r}", parts.get(name), saved.get(name))
+
+
+def _load(run: Run, key: str, label: str, part: Any, saved: Mapping[str, Any] | None) -> None:
+    if part is None:
+        if saved is not None:
+            run.logger.warning(
+                "The checkpoint contains a %s state, but the run has no %s; it is ignored.", label, label
+            )
+        return
+    if saved is None:
+        run.logger.warning("No %s state in the checkpoint; it is re-initialized.", label)
+        return
+    _check_type(label, part, saved)
+    try:
+        if key == "scheduler":
+            for message in load_scheduler(part, saved):
+                run.logger.warning("%s: %s", label, message)
+        else:
+            part.load_state_dict(saved)
+    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise CheckpointError(f"The {label} state in the checkpoint does not match the run: {error}") from error
+
+
+def _check_type(label: str, part: Any, saved: Mapping[str, Any]) -> None:
+    """Raise if a saved optimizer state lacks options of the optimizer, as the state of another optimizer class does."""
+    # `Optimizer.load_state_dict` accepts the state of another class, and the next `step` raises a KeyError.
+    required = set(getattr(part, "defaults", ()))
+    for group in saved.get("param_groups", ()) if required else ():
+        missing = sorted(required - set(group))
+        if missing:
+            raise CheckpointError(
+                f"The {label} state in the checkpoint is not of type {type(part).__name__}: it has no "
+                f"{', '.join(missing)}. Use the {label} of the checkpoint, or set `load_from` to start from its "
+                "weights alone."
+            )
