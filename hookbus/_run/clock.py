@@ -30,7 +30,7 @@ class Clock:
         epoch_first_iter, epoch_first_step, epoch_first_sample: Counts at the start of the epoch.
         epoch_open: Whether an epoch was started and is not complete. A resumed run continues it.
         max_epochs, max_iters: Limits of the run, None if there is no limit.
-        epoch_length: Number of batches of the training loader, None if unknown.
+        epoch_length: Number of iterations per epoch, None if unknown.
         limit_reached: Whether the last iteration was number `max_iters`.
         counts_iterations: Whether each iteration counts as one step, because the run has no known optimizer.
         synced_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
@@ -42,6 +42,7 @@ class Clock:
         batch_samples: Number of samples of the current or last micro-batch.
         measure_batch: Function that returns the number of samples of a batch, None if it is unknown.
         timer: Function that returns the time in seconds.
+        is_data_exhausted: Function that returns whether all data of the epoch is read; None if this is unknown.
     """
 
     __slots__ = (
@@ -65,6 +66,7 @@ class Clock:
         "epoch_seconds_before",
         "epoch_truncated",
         "epochs_done",
+        "is_data_exhausted",
         "iter",
         "iters_done",
         "limit_reached",
@@ -115,6 +117,7 @@ class Clock:
         self.counts_iterations = True
         self.measure_batch: Callable[[Any], int | None] = batch_size
         self.timer = timer
+        self.is_data_exhausted: Callable[[], bool | None] = lambda: None
         self._seconds = 0.0
         self._started_at: float | None = None
         self._steps_at_last_iter = self._iter_at_last_step = 0
@@ -173,8 +176,11 @@ class Clock:
             self.truncate_epoch()
 
     def truncate_epoch(self) -> None:
-        """Mark the epoch as truncated, because the run ends after this iteration, unless this is its last batch."""
-        self.epoch_truncated = self.epoch_open and self.epoch_iter + 1 != self.epoch_length
+        """Mark the epoch as truncated, because the run ends after this iteration, unless all of its data is read."""
+        exhausted = self.is_data_exhausted()
+        if exhausted is None:
+            exhausted = self.iters_done - self.epoch_first_iter == self.epoch_length
+        self.epoch_truncated = self.epoch_open and not exhausted
 
     def set_batch(self, batch_idx: int | None, *, opening: bool) -> None:
         """Set the index of a validation or test batch at its start or end."""

@@ -23,8 +23,8 @@ PROLOGUE: dict[str, list[str]] = {
     "before_train_epoch": ["_run.training_data.begin_epoch()"],
     "before_train_iter": ["_clock.begin_iter(batch)"],
     "after_train_iter": ["_clock.end_iter(batch)", "_metrics.log_outputs(outputs, loss)"],
-    "after_train_epoch": ["_clock.end_epoch()"],
-    "after_epoch": ["_clock.end_epoch()"],
+    "after_train_epoch": ["_run.training_data.end_epoch()"],
+    "after_epoch": ["_run.training_data.end_epoch()"],
     "after_train": ["_clock.stop()"],
 }
 COUNTED = {

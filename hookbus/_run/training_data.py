@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.data_passes import DataPass, Moment, PassList, are_exhausted, find_for_statement
+from hookbus._run.epoch_lengths import EpochLengths
+from hookbus._run.former_data_state import convert_former_state, split_former_pass
 from hookbus._run.interrupts import handle_lost_workers
+from hookbus._run.loader_pool import LoaderPool
 from hookbus.errors import LoopError, RankError
 
 if TYPE_CHECKING:
@@ -26,18 +31,30 @@ class TrainingData:
 
     Attributes:
         leaving_epoch: Whether the epoch is to end after this iteration, as if its loader had ended.
-        shard: Shard of the training data that this rank reads; None for all of it.
     """
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
-        self._resumable: ResumableLoader | None = None
-        self._source: object = None
-        self._dataset_hooks: list[DatasetHook] = []
-        self._state = dict(state)
-        self._to_skip = self._get_epoch_progress()
-        self.leaving_epoch = False
-        self.shard: TrainShard | None = None
+        self._loaders = LoaderPool(run)
+        self._epoch_passes, self._run_passes, self._lengths = PassList(), PassList(), EpochLengths()
+        self._last_ended: DataPass | None = None
+        self._in_epoch = self.leaving_epoch = False
+        self.load_state_dict(state)
+        self._run_passes.drop_complete()
+        run.clock.is_data_exhausted = self._is_exhausted
+
+    @property
+    def shard(self) -> TrainShard | None:
+        """Shard of the training data that this rank reads; None for all of it."""
+        return self._loaders.shard
+
+    @shard.setter
+    def shard(self, shard: TrainShard | None) -> None:
+        self._loaders.shard = shard
+
+    @property
+    def _passes(self) -> list[DataPass]:
+        return [*self._run_passes.passes, *self._epoch_passes.passes]
 
     def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
@@ -50,12 +67,12 @@ class TrainingData:
         Raises:
             LoopError: If the training data is already being read.
         """
-        if self._resumable is not None:
+        if self._loaders.used:
             raise LoopError(
                 "training_data.register_dataset_hook: the training data is already being read. Register the function "
                 "at before_run or before_train."
             )
-        self._dataset_hooks.append(hook)
+        self._loaders.dataset_hooks.append(hook)
 
     def require_managed_loader(self, hook: str) -> None:
         """Check, during an iteration, that the training data is read through `run.batches`.
@@ -68,7 +85,7 @@ class TrainingData:
         Raises:
             LoopError: If the loop reads its data directly.
         """
-        if self._resumable is None:
+        if not self._loaders.used:
             raise LoopError(
                 f"hook {hook!r} modifies the training data while it is read, but the loop reads its loader directly. "
                 "Iterate over run.batches(loader)."
@@ -80,7 +97,15 @@ class TrainingData:
         # An epoch that a resumed run continues keeps its means and its position.
         if not run.clock.epoch_open:
             run.metrics.epoch.reset()
-            self.leaving_epoch, self._to_skip = False, 0
+            if not self.leaving_epoch:
+                self._lengths.begin_epoch()
+            self.leaving_epoch = False
+            # Loaders that were not read in the previous epoch are released.
+            read = [data_pass.resumable for data_pass in self._passes]
+            self._loaders.keep(lambda resumable: any(resumable is other for other in read))
+            # Passes that the loop reads in several epochs have ordinals of their own, and thereby another order.
+            self._epoch_passes.begin_epoch(sum(not data_pass.ended for data_pass in self._run_passes.passes))
+        self._in_epoch = True
         run.clock.begin_epoch()
         # A stop request at the end of the previous epoch: the loop may begin this epoch before it checks for stops.
         if run.stops:
@@ -108,10 +133,18 @@ class TrainingData:
             self.begin_epoch()
             yield clock.epoch
             run.nesting.close_epoch()
-            clock.end_epoch()
+            self.end_epoch()
+
+    def end_epoch(self) -> None:
+        """End the epoch, and compare its number of iterations with the lengths of its loaders."""
+        clock, was_open = self._run.clock, self._run.clock.epoch_open
+        clock.end_epoch()
+        if was_open and clock.epoch_complete and not self.leaving_epoch:
+            self._lengths.observe(clock.iters_done - clock.epoch_first_iter, clock.epoch_length)
+            clock.epoch_length = self._lengths.observed or clock.epoch_length
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield the remaining batches of the epoch with their indices.
+        """Yield the remaining batches of a pass over a loader with their indices.
 
         Args:
             loader: Training data.
@@ -120,63 +153,102 @@ class TrainingData:
             LoopError: If the loader is empty.
             RankError: If the ranks have different numbers of batches.
         """
-        if self._run.should_stop_epoch:
-            return
-        with handle_lost_workers(self._run, in_loader=True):
-            yield from self._iter_batches(loader)
-
-    def _iter_batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield the remaining batches of a loader with their indices."""
         run, clock = self._run, self._run.clock
-        resumable = self._resumable_loader(loader)
-        index = start = self._take_skip_count(resumable.length)
-        if index and not resumable.exact:
+        if run.should_stop_epoch:
+            # The loop would read more data in this epoch: the run that resumes completes it.
+            if clock.epoch_open and not self.leaving_epoch:
+                clock.epoch_truncated = True
+            return iter(())
+        data_pass, iterations = DataPass(loader, clock.iters_done), clock.iters_done
+        data_pass.parents = [(p, p.position) for p in self._passes if p.encloses_call(iterations)]
+        self._add_pass(data_pass)
+        return self._iter_pass(data_pass)
+
+    def _add_pass(self, data_pass: DataPass) -> None:
+        """Add a pass to the epoch, or to the run if the loop has no epochs."""
+        ended = self._last_ended
+        # The loop restarts its iterator: `except StopIteration: iterator = run.batches(loader)`.
+        restarts = isinstance(sys.exception(), StopIteration)
+        replaced = ended if ended is not None and restarts and ended.loader is data_pass.loader else None
+        if replaced is not None:
+            data_pass.parents = replaced.parents
+        self._run_passes.merge(self._run.clock.iters_done)
+        continues_run = replaced in self._run_passes.passes or not self._in_epoch
+        (self._run_passes if continues_run else self._epoch_passes).add(data_pass, replaced)
+
+    def _iter_pass(self, data_pass: DataPass) -> Iterator[tuple[int, Any]]:
+        """Yield the remaining batches of a pass with their indices."""
+        run, clock = self._run, self._run.clock
+        if data_pass.ended or run.should_stop_epoch:
+            return
+        try:
+            with handle_lost_workers(run, in_loader=True):
+                batches = self._open_pass(data_pass)
+                data_pass.set_for_statement(find_for_statement())
+                self._set_epoch_length(data_pass)
+                for batch in batches:
+                    data_pass.count_batch(clock.iters_done)
+                    run.batch_sizes.hand_out(batch, getattr(batches, "size", None))
+                    yield data_pass.position - 1, batch
+                    if data_pass.invalid:
+                        raise LoopError(data_pass.invalid)
+                    # Checked after the iteration and not at the next batch, which a worker would have to load first.
+                    if self.leaving_epoch or run.stops or clock.limit_reached:
+                        self._probe_exhausted(data_pass, batches)
+                        return
+                data_pass.exhausted = True
+                self._check_not_empty(data_pass)
+        finally:
+            # A pass that a stop has ended is continued by the run that resumes.
+            if data_pass.exhausted or not (run.stops or clock.limit_reached):
+                data_pass.end(clock.iters_done)
+                self._last_ended = data_pass
+
+    def _open_pass(self, data_pass: DataPass) -> Iterator[Any]:
+        """Return an iterator over the remaining batches of a pass."""
+        # Imports torch, which a run without a loader does not need.
+        from hookbus.data.seeded_sampler import PassPosition
+
+        run, clock = self._run, self._run.clock
+        # A state of the previous epoch is that of a loader which this process has not read yet.
+        is_current = data_pass.restored or data_pass.loader not in self._loaders
+        resumable = self._loaders.get(data_pass.loader)
+        self._invalidate_others(resumable)
+        data_pass.resumable = resumable
+        if data_pass.loader_state and is_current:
+            resumable.load_state_dict(data_pass.loader_state)
+        data_pass.loader_state = None
+        if not data_pass.position:
+            data_pass.start, data_pass.iteration = resumable.get_start_state(), clock.iters_done
+        rest = split_former_pass(data_pass, resumable.length)
+        if rest is not None:
+            self._epoch_passes.insert_saved(rest)
+        skip, expected = data_pass.position, data_pass.length
+        if skip and not resumable.exact:
             run.logger.warning(
-                "The training loader has no state to restore. Skipping %s batches by reading them again.", index
+                "The training loader has no state to restore. Skipping %s batches by reading them again.", skip
             )
-        batches = resumable.batches(clock.epoch, index, clock.iters_done)
-        clock.epoch_length = resumable.length
-        self._check_equal_lengths()
-        for batch in batches:
-            run.batch_sizes.hand_out(batch, getattr(batches, "size", None))
-            yield index, batch
-            index += 1
-            # Checked after the iteration and not at the next batch, which a worker would have to load first.
-            if self.leaving_epoch or run.stops or clock.limit_reached:
-                if clock.epoch_truncated and clock.epoch_length is None:
-                    self._probe_exhausted(batches)
-                break
-        if index == start == 0:
-            raise LoopError(
-                "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
-                "is exhausted after one) and has at least one batch (check drop_last)."
+        position = PassPosition(clock.epoch, skip, data_pass.iteration + skip, data_pass.ordinal)
+        batches = resumable.batches(position, data_pass.start)
+        data_pass.length = resumable.length
+        if skip and expected not in (None, resumable.length):
+            run.logger.warning(
+                "resume: the loader of this pass had %s batches when the checkpoint was written, and has %s. The pass "
+                "continues after batch %s. Call run.batches for the same loaders in the same order.",
+                expected,
+                resumable.length,
+                skip,
             )
+        self._check_equal_lengths(data_pass.length)
+        return batches
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loader, in addition to epoch and iteration."""
-        return self._resumable.state_dict() if self._resumable is not None else self._state
+    def _set_epoch_length(self, data_pass: DataPass) -> None:
+        """Set the expected number of iterations per epoch when a pass starts."""
+        if self._in_epoch:
+            self._lengths.add(data_pass)
+        self._run.clock.epoch_length = self._lengths.total if self._in_epoch else data_pass.length
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state_dict()`."""
-        self._resumable = self._source = None  # the next loader is positioned when it is read
-        self._state, self._to_skip = dict(state), self._get_epoch_progress()
-
-    def close(self) -> None:
-        """Release the loader and thereby end its workers; the position is kept.
-
-        Without an explicit release, the garbage collector closes the queues of the workers before their termination
-        message is sent, and torch waits 5 seconds for each worker.
-        """
-        self.load_state_dict(self.state_dict())
-
-    def _take_skip_count(self, length: int | None) -> int:
-        """Return the number of batches of the next loader that were done before this run resumed within an epoch."""
-        # An epoch may read several loaders in sequence: the rest is skipped in the next one.
-        skipped = self._to_skip if length is None else min(self._to_skip, length)
-        self._to_skip -= skipped
-        return skipped
-
-    def _check_equal_lengths(self) -> None:
+    def _check_equal_lengths(self, length: int | None) -> None:
         """Check that the loaders of all ranks have the same number of batches.
 
         Otherwise the gradient all-reduce of a rank with more batches would deadlock.
@@ -184,50 +256,91 @@ class TrainingData:
         Raises:
             RankError: If the numbers differ.
         """
-        ranks, length = self._run.ranks, self._run.clock.epoch_length
-        lengths = ranks.all_gather("batches per epoch", length) if self.shard is not None else [length]
+        lengths = self._run.ranks.all_gather("batches per epoch", length) if self.shard is not None else [length]
         if len(set(lengths)) > 1:
             raise RankError(
                 f"The training loaders of the ranks must have the same number of batches, got "
                 f"{', '.join(map(str, lengths))}. Make the sampler drop or repeat samples, as DistributedSampler does."
             )
 
-    def _warn_unsharded(self, loader: Iterable[Any]) -> None:
-        """Log that the loader is not sharded automatically."""
-        from hookbus.data.loaders import is_shardable
-
-        if self.shard is not None and not is_shardable(loader):
-            self._run.logger.info(
-                "The training loader cannot be sharded automatically, so each of the %s processes reads it unchanged. "
-                "Make the loader yield different samples on each rank.",
-                self.shard.world_size,
+    def _check_not_empty(self, data_pass: DataPass) -> None:
+        if not data_pass.position:
+            raise LoopError(
+                "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
+                "is exhausted after one) and has at least one batch (check drop_last)."
             )
 
-    def _get_epoch_progress(self) -> int:
-        """Return the number of completed iterations of the epoch in progress; 0 if there is none."""
-        clock = self._run.clock
-        return clock.iters_done - clock.epoch_first_iter if clock.epoch_open else 0
+    # -- end of an epoch --------------------------------------------------------------------------
 
-    def _probe_exhausted(self, batches: Iterator[Any]) -> None:
+    def _is_exhausted(self) -> bool | None:
+        """Return whether the loop has no further batch to read in this epoch; None if it does not read any."""
+        clock, passes = self._run.clock, self._epoch_passes.passes
+        if not passes or not self._in_epoch:
+            return None
+        expected = self._lengths.observed or 0
+        if self._lengths.more_expected or clock.iters_done - clock.epoch_first_iter < expected:
+            return False
+        return are_exhausted(passes, clock.iters_done)
+
+    def _probe_exhausted(self, data_pass: DataPass, batches: Iterator[Any]) -> None:
         """Determine whether a truncated epoch of a loader without length was complete.
 
-        The next batch must be requested for this, so the position is saved before and restored if there is one.
+        The next batch must be requested for this, so the state of the loader is kept.
         """
-        state, clock = self.state_dict(), self._run.clock
-        try:
-            clock.epoch_truncated = next(batches, self) is not self
-        finally:
-            if clock.epoch_truncated:
-                self.load_state_dict(state)
+        if not self._run.clock.epoch_truncated or data_pass.length is not None:
+            return
+        data_pass.loader_state = data_pass.get_loader_state()
+        if next(batches, self) is self:
+            data_pass.exhausted, data_pass.loader_state = True, None
+            self._run.clock.truncate_epoch()
 
-    def _resumable_loader(self, loader: Iterable[Any]) -> ResumableLoader:
-        """Return the resumable loader of a loader, which is created for each new loader."""
-        if self._resumable is None or self._source is not loader:
-            from hookbus.data.resumable_loader import make_resumable
+    def _invalidate_others(self, resumable: ResumableLoader) -> None:
+        """Invalidate the passes in progress over a loader that can be read by one iterator at a time."""
+        for data_pass in self._passes:
+            if data_pass.resumable is resumable and not (data_pass.ended or resumable.concurrent):
+                data_pass.invalid = (
+                    "run.batches: a second iterator reads the loader, but a loader that saves its position or has "
+                    "persistent workers can be read by one iterator at a time. Create a second loader."
+                )
 
-            self._resumable = make_resumable(loader, self._run.seed, self._dataset_hooks, self.shard)
-            self._source = loader
-            self._warn_unsharded(loader)
-            self._resumable.load_state_dict(self._state)
-            self._state = {}  # applies to the first loader after a resume only
-        return self._resumable
+    def close(self) -> None:
+        """Release the loaders and thereby end their workers; the position is kept.
+
+        Without an explicit release, the garbage collector closes the queues of the workers before their termination
+        message is sent, and torch waits 5 seconds for each worker.
+        """
+        self.load_state_dict(self.state_dict())
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def state_dict(self, *, at_boundary: bool = False) -> dict[str, Any]:
+        """Return the positions of all passes.
+
+        Args:
+            at_boundary: Whether to return the positions at the last iteration boundary, without the batches that were
+                handed out afterwards. Default: the current positions.
+
+        Raises:
+            LoopError: If a loader cannot be positioned there.
+        """
+        clock = self._run.clock
+        moment = Moment(clock.iters_done, at_boundary)
+        return {
+            "epoch": self._epoch_passes.to_state(moment, complete=not clock.epoch_open),
+            "run": self._run_passes.to_state(moment),
+            "lengths": self._lengths.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self._loaders.keep(lambda _: False)
+        self._last_ended, self._in_epoch = None, False
+        self._epoch_passes, self._run_passes, self._lengths = PassList(), PassList(), EpochLengths()
+        if "epoch" not in state:
+            self._epoch_passes.load_state(convert_former_state(state, self._run.clock))
+            return
+        self._epoch_passes.load_state(state["epoch"])
+        self._run_passes.load_state(state["run"])
+        self._lengths.load_state_dict(state["lengths"])
+        clock = self._run.clock
+        clock.epoch_length = self._lengths.observed or clock.epoch_length

@@ -1,7 +1,8 @@
 """Datasets, loaders and random number generators of a training run.
 
-`loaders` reads and copies data loaders, and `resumable_loader` resumes them at any batch. `seeded_dataset` derives the
-order and the randomness of samples from the seed. `train_shard` and `eval_shard` split the data across ranks.
+`resumable_loader` resumes loaders at any batch: `seeded_loader` copies map-style loaders, with the order of
+`seeded_sampler` and the samples of `seeded_dataset`, and `iterated_loaders` positions all others. `loaders` reads and
+copies data loaders. `train_shard` and `eval_shard` split the data across ranks.
 `batches` and `collections` contain the operations on a batch, `batch_sizes` and `sized_batches` determine its number
 of samples. `rng` contains the state of the generators, and `workers` the worker processes.
 """

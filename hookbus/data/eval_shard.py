@@ -13,7 +13,7 @@ from typing import Any
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SequentialSampler
 
 from hookbus.data.loaders import clone_loader, index_sampler, is_rebuildable
-from hookbus.data.seeded_dataset import SeededSampler
+from hookbus.data.seeded_sampler import PassPosition, SeededSampler
 
 __all__ = ["StridedSampler", "shard_loader"]
 
@@ -58,7 +58,7 @@ class StridedSampler(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         # The same epoch and seed each time, so that all ranks agree on the order without communication.
-        self._sampler.sample_order(0, 0, self._seed)
+        self._sampler.set_position(PassPosition(0), self._seed)
         return islice(iter(self._sampler), self._first, None, self._every)
 
     def __len__(self) -> int:

@@ -21,11 +21,6 @@ __all__ = [
     "set_epoch",
 ]
 
-LOADER_ARGUMENTS = ("dataset", "num_workers", "collate_fn", "pin_memory", "generator", "worker_init_fn")
-"""Arguments that a DataLoader stores under the same name, without its sampler."""
-WORKER_ARGUMENTS = ("multiprocessing_context", "prefetch_factor", "persistent_workers", "timeout")
-"""Arguments that are valid only with workers."""
-
 
 def iter_datasets(dataset: Any) -> list[Any]:
     """Return a dataset and all datasets nested in it, outermost first.
@@ -63,15 +58,16 @@ def clone_loader(loader: DataLoader[Any], sampler: Any, **changes: Any) -> DataL
     """Return a copy of a DataLoader with another sampler.
 
     Args:
-        loader: The loader to copy.
+        loader: The loader to copy. The copy has its class, its attributes and its arguments, but its own workers.
         sampler: Batch sampler of the copy, or its sampler if the loader does not batch (`batch_size=None`).
         changes: Other arguments of DataLoader to replace, such as `dataset`.
     """
-    names = LOADER_ARGUMENTS + (WORKER_ARGUMENTS if loader.num_workers else ())
-    arguments = {name: getattr(loader, name) for name in names} | changes
-    if loader.batch_sampler is None:
-        return DataLoader(**arguments, batch_size=None, sampler=sampler)
-    return DataLoader(**arguments, batch_sampler=sampler)
+    replaced = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    # Not `copy.copy`, which a subclass may customize, and not the constructor, whose arguments a subclass may change.
+    clone: DataLoader[Any] = object.__new__(type(loader))
+    # Not `setattr`: DataLoader does not allow to set these attributes after its initialization.
+    vars(clone).update(vars(loader), **{replaced: sampler, "_iterator": None}, **changes)
+    return clone
 
 
 def is_shardable(loader: Any) -> bool:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 __all__ = [
+    "SamplerRNG",
+    "SamplerState",
     "derive_seed",
+    "find_generators",
     "get_rng_state",
+    "get_sampler_state",
     "isolate_rng",
     "rank_seed",
     "seed_everything",
     "seed_rng",
-    "seed_sampler",
     "set_rng_state",
+    "set_sampler_state",
 ]
 
 MASK_64_BITS = (1 << 64) - 1
@@ -105,30 +109,64 @@ def seed_rng(seed: int) -> None:
         numpy.random.seed(seed & 0xFFFFFFFF)
 
 
-@contextmanager
-def seed_sampler(source: object, seed: int) -> Iterator[None]:
-    """Seed all RNGs that a sampler may use, and restore their states on exit.
+SamplerState = tuple[dict[str, Any], list[Any]]
+"""States of the global RNGs, and of the generators stored in a sampler or loader."""
+
+
+class SamplerRNG:
+    """RNG states of a sampler, which is read in parts while the global RNGs serve the training.
 
     Args:
-        source: The sampler. Generators stored in it, and in samplers nested in it, are seeded as well.
-        seed: The seed.
+        source: The sampler. Generators stored in it, and in samplers nested in it, are included.
+        seed: Seed of all RNGs before the sampler is read.
     """
-    with isolate_rng(), ExitStack() as stack:
-        seed_rng(seed)
-        for generator in _find_generators(source):
-            stack.callback(_seed_generator(generator, seed))
-        yield
+
+    def __init__(self, source: object, seed: int) -> None:
+        self._source, self._seed = source, seed
+        self._state: SamplerState | None = None
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Context manager in which the sampler is read; all other RNG states are restored on exit."""
+        outside = get_sampler_state(self._source)
+        self._enter()
+        try:
+            yield
+        finally:
+            self._state = get_sampler_state(self._source)
+            set_sampler_state(self._source, outside)
+
+    def _enter(self) -> None:
+        if self._state is not None:
+            set_sampler_state(self._source, self._state)
+            return
+        seed_rng(self._seed)
+        for generator in find_generators(self._source):
+            _seed_generator(generator, self._seed)
 
 
-def _find_generators(source: object) -> list[Any]:
-    """Return the generators stored in a sampler and in samplers nested in it."""
+def get_sampler_state(source: object) -> SamplerState:
+    """Return the states of the global RNGs and of the generators stored in a sampler or loader."""
+    return get_rng_state(), [_get_generator_state(generator) for generator in find_generators(source)]
+
+
+def set_sampler_state(source: object, state: SamplerState) -> None:
+    """Restore the states returned by `get_sampler_state()`; generators that are missing in it are not changed."""
+    set_rng_state(state[0])
+    # Not strict: a sampler may have created a generator after the state was read.
+    for generator, generator_state in zip(find_generators(source), state[1], strict=False):
+        _set_generator_state(generator, generator_state)
+
+
+def find_generators(source: object) -> list[Any]:
+    """Return the generators stored in a sampler or loader, and in the samplers nested in it."""
     # By id: samplers may form cycles or share a generator, which must be seeded and restored once.
     samplers, seen = [source], {id(source): source}
     while samplers:
         values = getattr(samplers.pop(), "__dict__", {}).values()
         fresh = {id(value): value for value in values if id(value) not in seen}
         seen |= fresh
-        samplers += [value for value in fresh.values() if isinstance(value, Sampler)]
+        samplers += [value for value in fresh.values() if isinstance(value, (Sampler, DataLoader))]
     return [value for value in seen.values() if _is_generator(value)]
 
 
@@ -139,21 +177,41 @@ def _is_generator(value: object) -> bool:
     return numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
 
 
-def _seed_generator(generator: Any, seed: int) -> Callable[[], object]:
-    """Seed a generator and return a function that restores its state."""
+def _seed_generator(generator: Any, seed: int) -> None:
     if isinstance(generator, torch.Generator):
-        torch_state = generator.get_state()
         generator.manual_seed(seed)
-        return lambda: generator.set_state(torch_state)
-    if isinstance(generator, random.Random):
-        python_state = generator.getstate()
+    elif isinstance(generator, random.Random):
         generator.seed(seed)
-        return lambda: generator.setstate(python_state)
     # `RandomState` has no attribute `bit_generator`; a `Generator` cannot be reseeded, so its state is replaced.
-    source = getattr(generator, "bit_generator", None)
-    if source is None:
-        legacy_state = generator.get_state()
+    elif (source := getattr(generator, "bit_generator", None)) is None:
         generator.seed(seed & 0xFFFFFFFF)
-        return lambda: generator.set_state(legacy_state)
-    numpy_state, source.state = source.state, type(source)(seed).state
-    return lambda: setattr(source, "state", numpy_state)
+    else:
+        source.state = type(source)(seed).state
+
+
+def _get_generator_state(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    source = getattr(generator, "bit_generator", None)
+    return _to_lists(generator.get_state() if source is None else source.state)
+
+
+def _to_lists(state: Any) -> Any:
+    """Return the state of a NumPy generator with lists instead of arrays, which `weights_only=True` cannot load."""
+    if isinstance(state, dict):
+        return {key: _to_lists(value) for key, value in state.items()}
+    if isinstance(state, tuple):
+        return tuple(map(_to_lists, state))
+    return state.tolist() if hasattr(state, "tolist") else state
+
+
+def _set_generator_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        version, numbers, gauss = state
+        generator.setstate((version, tuple(numbers), gauss))
+    elif (source := getattr(generator, "bit_generator", None)) is not None:
+        source.state = state
+    else:
+        generator.set_state(state)

@@ -1,11 +1,10 @@
-"""Samplers, datasets and collate functions whose randomness is a function of seed and position.
+"""Datasets and collate functions whose randomness is a function of seed and position.
 
-The order of the samples depends on (seed, epoch) and the augmentation of a sample on (seed, epoch, index). Changes that
-hooks make to the dataset depend on (epoch, iteration) and are applied in the process that reads the samples.
+The augmentation of a sample depends on (seed, epoch, index). Changes that hooks make to the dataset depend on (epoch,
+iteration) and are applied in the process that reads the samples.
 
-`hookbus.data.resumable_loader` builds its loaders from these classes; they do not depend on a run. They cover the
-global RNGs of Python, NumPy and torch, and the generators stored in a sampler. A dataset that draws from its own
-generator is not covered.
+`hookbus.data.seeded_loader` builds its loaders from these classes; they do not depend on a run. They cover the global
+RNGs of Python, NumPy and torch. A dataset that draws from its own generator is not covered.
 """
 
 from __future__ import annotations
@@ -14,91 +13,31 @@ import hashlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import count, islice
+from itertools import count
 from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset, Subset, get_worker_info
 
-from hookbus.data.rng import derive_seed, isolate_rng, seed_rng, seed_sampler
-from hookbus.data.train_shard import TrainShard
+from hookbus.data.rng import derive_seed, isolate_rng, seed_rng
 
 __all__ = [
     "DatasetHook",
     "HookedDataset",
     "SeededCollate",
     "SeededDataset",
-    "SeededSampler",
     "WorkerInit",
     "apply_dataset_hooks",
 ]
 
 
 Key = tuple[int, Any]
-"""Pair (epoch, index) of a sample."""
+"""Pair (pass, index) of a sample; the number of the pass is the epoch, unless an epoch has several passes."""
 
 DatasetHook = Callable[[Any, int, int], object]
 """Function `(dataset, epoch, iteration)` that changes a dataset before the samples of an iteration are read.
 
 Epochs and iterations are counted from 0.
 """
-
-
-class SeededSampler:
-    """Sampler or batch sampler that yields the steps of another one in seeded order, from a position on.
-
-    A step is an index, or a batch of indices. An epoch has `len(source)` steps, so `source` may be infinite.
-
-    Args:
-        source: The sampler or batch sampler; its length is known.
-        batched: Whether `source` yields batches of indices.
-        keyed: Whether to convert indices to keys of a `SeededDataset`.
-        numbered: Whether to convert indices or keys to keys of a `HookedDataset`.
-        shard: The steps to yield. Default: all steps.
-    """
-
-    def __init__(
-        self, source: Any, *, batched: bool, keyed: bool, numbered: bool = False, shard: TrainShard | None = None
-    ) -> None:
-        self._source, self._batched, self._keyed, self._numbered = source, batched, keyed, numbered
-        self._shard = shard or TrainShard()
-        self._steps: list[Any] = []
-
-    def sample_order(self, epoch: int, skip: int, seed: int, iteration: int = 0) -> int:
-        """Sample the order of an epoch without changing the state of any RNG.
-
-        Args:
-            epoch: Index of the epoch; part of the keys.
-            skip: Number of steps to skip at the start of the epoch.
-            seed: Seed of the order.
-            iteration: Iteration of the first step that is not skipped; part of numbered keys.
-
-        Returns:
-            Number of steps of the epoch in this shard, including the skipped ones.
-        """
-        with seed_sampler(self._source, seed):
-            steps = islice(iter(self._source), len(self._source))
-            # Batches are copied: a batch sampler may reuse one list for all batches.
-            order = self._shard.select(self._source, [list(step) if self._batched else step for step in steps])
-        self._steps = [self._to_keys(epoch, step) for step in order[skip:]]
-        if self._numbered:
-            self._steps = [
-                self._add_position((epoch, number), step) for number, step in enumerate(self._steps, iteration)
-            ]
-        return len(order)
-
-    def _to_keys(self, epoch: int, step: Any) -> Any:
-        if not self._keyed:
-            return step
-        return [(epoch, index) for index in step] if self._batched else (epoch, step)
-
-    def _add_position(self, position: tuple[int, int], step: Any) -> Any:
-        return [(position, key) for key in step] if self._batched else (position, step)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._steps)
-
-    def __len__(self) -> int:
-        return len(self._steps)
 
 
 class SeededBatch(NamedTuple):

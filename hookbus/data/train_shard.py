@@ -6,6 +6,7 @@ process would read first. Every rank has the same number of batches, because gra
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,20 +32,32 @@ class TrainShard:
     rank: int = 0
     world_size: int = 1
 
-    def select(self, source: Any, steps: list[Any]) -> list[Any]:
-        """Return the steps of this rank.
+    def select(self, source: Any, steps: Iterable[Any]) -> Iterator[Any]:
+        """Return an iterator over the steps of this rank, which reads at most one round ahead.
 
         Args:
             source: The sampler or batch sampler of the steps.
             steps: All steps of the epoch, in order.
         """
-        if self.world_size == 1:
-            return steps
-        full = self._count_unchanged_steps(source, len(steps))
+        return iter(steps) if self.world_size == 1 else self._iter_rounds(source, steps)
+
+    def _iter_rounds(self, source: Any, steps: Iterable[Any]) -> Iterator[Any]:
+        """Yield the step of this rank in each round."""
+        current: list[Any] = []
+        for step in steps:
+            if len(current) == self.world_size:
+                yield current[self.rank]
+                current = []
+            current.append(step)
         # Exact type: batches of a subclass may have a structure, such as one class each, that must not be broken up.
-        rest = [index for step in steps[full:] for index in step] if type(source) is BatchSampler else []
-        last = [rest[self.rank :: self.world_size]] if len(rest) >= self.world_size else []
-        return steps[self.rank : full : self.world_size] + last
+        if type(source) is BatchSampler:
+            current = [
+                [index for step in current for index in step][rank :: self.world_size]
+                for rank in range(self.world_size)
+            ]
+            current = current if current[-1] else []
+        if len(current) == self.world_size:
+            yield current[self.rank]
 
     def length(self, source: Any, total: int) -> int:
         """Return the number of steps per rank.

@@ -26,6 +26,7 @@ from hookbus.data.batches import move_to_device
 from hookbus.data.loaders import loader_length
 from hookbus.data.resumable_loader import make_resumable
 from hookbus.data.rng import isolate_rng
+from hookbus.data.seeded_sampler import PassPosition
 from hookbus.errors import ConfigError, HookbusError, LoopError, WorkDirError
 from hookbus.hook import Hook
 from hookbus.trainer.expected_metrics import ExpectedMetrics
@@ -250,7 +251,7 @@ def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
     """Return the first batch of a loader as in training, with all RNG states restored."""
     with isolate_rng():
         # `hookbus check` must not change the random numbers of a later training in the same process.
-        return next(make_resumable(loader or (), trainer.seed or 0).batches(0, 0), None)
+        return next(make_resumable(loader or (), trainer.seed or 0).batches(PassPosition(0)), None)
 
 
 def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:

@@ -28,9 +28,12 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from hookbus.data.iterated_loaders import ReplayLoader, StatefulLoader
 from hookbus.data.loaders import is_shardable, iter_datasets, loader_length
-from hookbus.data.resumable_loader import ReplayLoader, ResumableLoader, SeededLoader, StatefulLoader, make_resumable
+from hookbus.data.resumable_loader import ResumableLoader, make_resumable
 from hookbus.data.rng import derive_seed, get_rng_state, set_rng_state
+from hookbus.data.seeded_loader import SeededLoader
+from hookbus.data.seeded_sampler import PassPosition
 from hookbus.data.train_shard import TrainShard
 from hookbus.errors import LoopError
 from hookbus.testing import fingerprint
@@ -137,40 +140,42 @@ class TestSeededLoader:
     def test_every_position_of_every_epoch_is_reached(self, kind: str) -> None:
         feed = make_resumable(LOADERS[kind](), SEED)
         assert isinstance(feed, SeededLoader)
-        epochs = {epoch: get_fingerprints(feed.batches(epoch, 0)) for epoch in (0, 1)}
+        epochs = {epoch: get_fingerprints(feed.batches(PassPosition(epoch, 0))) for epoch in (0, 1)}
 
         assert len(epochs[0]) == feed.length == len(LOADERS[kind]())
         for epoch in (1, 0):
             for skip in range(len(epochs[epoch]) + 1):
                 torch.rand(3), random.random(), np.random.rand()
-                assert get_fingerprints(feed.batches(epoch, skip)) == epochs[epoch][skip:]
+                assert get_fingerprints(feed.batches(PassPosition(epoch, skip))) == epochs[epoch][skip:]
 
     @pytest.mark.parametrize("kind", LOADERS)
     def test_workers_read_the_same_batches(self, kind: str) -> None:
-        expected = get_fingerprints(make_resumable(LOADERS[kind](), SEED).batches(1, 1))
+        expected = get_fingerprints(make_resumable(LOADERS[kind](), SEED).batches(PassPosition(1, 1)))
 
-        assert get_fingerprints(make_resumable(LOADERS[kind](num_workers=2), SEED).batches(1, 1)) == expected
+        assert (
+            get_fingerprints(make_resumable(LOADERS[kind](num_workers=2), SEED).batches(PassPosition(1, 1))) == expected
+        )
 
     @pytest.mark.parametrize("kind", LOADERS)
     def test_batches_differ_between_epochs_and_seeds(self, kind: str) -> None:
         feed, other = make_resumable(LOADERS[kind](), SEED), make_resumable(LOADERS[kind](), SEED + 1)
-        epochs = [tuple(get_fingerprints(feed.batches(epoch, 0))) for epoch in range(3)]
+        epochs = [tuple(get_fingerprints(feed.batches(PassPosition(epoch, 0)))) for epoch in range(3)]
 
         assert len(set(epochs)) == 3
-        assert tuple(get_fingerprints(other.batches(0, 0))) != epochs[0]
+        assert tuple(get_fingerprints(other.batches(PassPosition(0, 0)))) != epochs[0]
 
     @pytest.mark.parametrize("kind", LOADERS)
     def test_reading_preserves_the_rng_states(self, kind: str) -> None:
         feed = make_resumable(LOADERS[kind](), SEED)
         before = fingerprint(get_rng_state())
-        list(feed.batches(0, 1))
+        list(feed.batches(PassPosition(0, 1)))
 
         assert fingerprint(get_rng_state()) == before
 
     def test_generator_of_the_user_is_not_advanced(self) -> None:
         generator = make_generator()
         loader = DataLoader(NoisyDataset(), batch_size=3, shuffle=True, generator=generator)
-        list(make_resumable(loader, SEED).batches(0, 0))
+        list(make_resumable(loader, SEED).batches(PassPosition(0, 0)))
 
         assert torch.equal(generator.get_state(), make_generator().get_state())
 
@@ -179,7 +184,7 @@ class TestSeededLoader:
         torch.manual_seed(derive_seed(SEED, 4))
         order = list(loader.batch_sampler)
 
-        assert [batch.tolist() for [batch] in make_resumable(loader, SEED).batches(4, 0)] == order
+        assert [batch.tolist() for [batch] in make_resumable(loader, SEED).batches(PassPosition(4, 0))] == order
 
     def test_persistent_workers_read_every_epoch_from_its_start(self) -> None:
         class PidDataset(NoisyDataset):
@@ -192,20 +197,20 @@ class TestSeededLoader:
         feed, reference = build(num_workers=2, persistent_workers=True), build()
         processes = set()
         for epoch, skip in [(0, 0), (1, 0), (1, 3), (0, 2)]:
-            batches = list(feed.batches(epoch, skip))
+            batches = list(feed.batches(PassPosition(epoch, skip)))
             processes |= {int(pid) for pids, _ in batches for pid in pids}
             assert get_fingerprints(sample for _, sample in batches) == get_fingerprints(
-                sample for _, sample in reference.batches(epoch, skip)
+                sample for _, sample in reference.batches(PassPosition(epoch, skip))
             )
 
         assert len(processes) == 2
 
     def test_epoch_that_ended_early_does_not_affect_the_next(self) -> None:
         feed = make_resumable(LOADERS["shuffled"](num_workers=2, persistent_workers=True), SEED)
-        next(feed.batches(0, 0))
+        next(feed.batches(PassPosition(0, 0)))
 
-        assert get_fingerprints(feed.batches(1, 0)) == get_fingerprints(
-            make_resumable(LOADERS["shuffled"](), SEED).batches(1, 0)
+        assert get_fingerprints(feed.batches(PassPosition(1, 0))) == get_fingerprints(
+            make_resumable(LOADERS["shuffled"](), SEED).batches(PassPosition(1, 0))
         )
 
     def test_worker_init_fn_receives_the_dataset_of_the_user(self) -> None:
@@ -223,7 +228,7 @@ class TestSeededLoader:
             get_worker_info().dataset.open(100)
 
         loader = DataLoader(OpenedDataset(), batch_size=5, num_workers=1, worker_init_fn=open_dataset)
-        batches = [batch.tolist() for batch in make_resumable(loader, SEED).batches(0, 0)]
+        batches = [batch.tolist() for batch in make_resumable(loader, SEED).batches(PassPosition(0, 0))]
 
         assert batches == [[100, 101, 102, 103, 104], [105, 106, 107, 108, 109]]
 
@@ -243,19 +248,19 @@ class TestSeededLoader:
         feed = make_resumable(DataLoader(NoisyDataset(), batch_size=1, sampler=GrowingSampler()), SEED)
         lengths = []
         for epoch in range(3):
-            assert len(list(feed.batches(epoch, 1))) == 1 + epoch
+            assert len(list(feed.batches(PassPosition(epoch, 1)))) == 1 + epoch
             lengths.append(feed.length)
 
         assert lengths == [2, 3, 4]
 
     def test_state_is_empty(self) -> None:
         feed = make_resumable(LOADERS["shuffled"](), SEED)
-        list(feed.batches(2, 0))
+        list(feed.batches(PassPosition(2, 0)))
         fresh = make_resumable(LOADERS["shuffled"](), SEED)
         fresh.load_state_dict(feed.state_dict())
 
         assert feed.state_dict() == {}
-        assert get_fingerprints(fresh.batches(2, 0)) == get_fingerprints(feed.batches(2, 0))
+        assert get_fingerprints(fresh.batches(PassPosition(2, 0))) == get_fingerprints(feed.batches(PassPosition(2, 0)))
 
 
 class RecordingSampler(Sampler[int]):
@@ -299,7 +304,7 @@ class TestSetEpoch:
         loader = DataLoader(wrap(EpochDataset()), batch_size=2, num_workers=2, persistent_workers=persistent)
         feed = make_resumable(loader, SEED)
 
-        assert [[batch.tolist() for batch in feed.batches(epoch, 0)] for epoch in (0, 1, 5)] == [
+        assert [[batch.tolist() for batch in feed.batches(PassPosition(epoch, 0))] for epoch in (0, 1, 5)] == [
             [[epoch, epoch], [epoch, epoch]] for epoch in (0, 1, 5)
         ]
 
@@ -307,7 +312,7 @@ class TestSetEpoch:
     def read(loader: Any) -> None:
         feed = make_resumable(loader, SEED)
         for epoch in range(3):
-            list(feed.batches(epoch, 0))
+            list(feed.batches(PassPosition(epoch, 0)))
 
     @pytest.mark.parametrize(
         "build",
@@ -386,7 +391,7 @@ class TestSetEpoch:
         resumed = EpochLoader()
         feed = make_resumable(resumed, SEED)
         feed.load_state_dict(make_resumable(loader, SEED).state_dict())
-        list(feed.batches(3, 0))
+        list(feed.batches(PassPosition(3, 0)))
         assert resumed.epochs == (3,)
 
 
@@ -439,34 +444,36 @@ class TestStatefulLoader:
     def epochs() -> list[list[int]]:
         feed = make_resumable(PositionedLoader(), SEED)
         assert isinstance(feed, StatefulLoader)
-        return [list(feed.batches(epoch, 0)) for epoch in range(3)]
+        return [list(feed.batches(PassPosition(epoch, 0))) for epoch in range(3)]
 
     @pytest.mark.parametrize("position", [1, 3, 5])
     def test_stateful_loader_resumes_within_an_epoch(self, position: int) -> None:
         expected = self.epochs()
         feed = make_resumable(PositionedLoader(), SEED)
-        list(feed.batches(0, 0)), list(islice(feed.batches(1, 0), position))
+        list(feed.batches(PassPosition(0, 0))), list(islice(feed.batches(PassPosition(1, 0)), position))
         resumed = make_resumed(feed, PositionedLoader())
 
-        assert [list(resumed.batches(1, position)), list(resumed.batches(2, 0))] == [
+        assert [list(resumed.batches(PassPosition(1, position))), list(resumed.batches(PassPosition(2, 0)))] == [
             expected[1][position:],
             expected[2],
         ]
 
     def test_stateful_loader_resumes_with_the_next_epoch_after_a_complete_one(self) -> None:
         feed = make_resumable(PositionedLoader(), SEED)
-        list(feed.batches(0, 0))
+        list(feed.batches(PassPosition(0, 0)))
         resumed = make_resumed(feed, PositionedLoader())
 
-        assert [list(resumed.batches(1, 0)), list(resumed.batches(2, 0))] == self.epochs()[1:]
+        assert [list(resumed.batches(PassPosition(1, 0))), list(resumed.batches(PassPosition(2, 0)))] == self.epochs()[
+            1:
+        ]
 
     @pytest.mark.parametrize("position", [1, 4, 5])
     def test_stateful_loader_starts_the_next_epoch_after_one_that_ended_early(self, position: int) -> None:
         feed = make_resumable(PositionedLoader(), SEED)
-        list(islice(feed.batches(0, 0), position))
+        list(islice(feed.batches(PassPosition(0, 0)), position))
         resumed = make_resumed(feed, PositionedLoader())
 
-        assert list(resumed.batches(1, 0)) == list(feed.batches(1, 0))
+        assert list(resumed.batches(PassPosition(1, 0))) == list(feed.batches(PassPosition(1, 0)))
 
     def test_complete_epoch_yields_no_batches_even_if_the_loader_restarts(self) -> None:
         class RestartingLoader(PositionedLoader):
@@ -475,9 +482,9 @@ class TestStatefulLoader:
                 return super().__iter__()
 
         feed = make_resumable(RestartingLoader(), SEED)
-        list(islice(feed.batches(0, 0), 5))
+        list(islice(feed.batches(PassPosition(0, 0)), 5))
 
-        assert list(make_resumed(feed, RestartingLoader()).batches(0, 5)) == []
+        assert list(make_resumed(feed, RestartingLoader()).batches(PassPosition(0, 5))) == []
 
     def test_resume_draws_the_same_random_numbers_as_the_uninterrupted_run(self) -> None:
         class DrawingLoader(PositionedLoader):
@@ -486,30 +493,30 @@ class TestStatefulLoader:
                 return super().__iter__()
 
         feed = make_resumable(DrawingLoader(), SEED)
-        list(islice(feed.batches(0, 0), 2))
+        list(islice(feed.batches(PassPosition(0, 0)), 2))
         within, after = make_resumed(feed, DrawingLoader()), make_resumed(feed, DrawingLoader())
         before = fingerprint(get_rng_state())
-        within.batches(0, 2)
+        within.batches(PassPosition(0, 2))
         assert fingerprint(get_rng_state()) == before
 
         torch.manual_seed(1)
-        after.batches(1, 0)
+        after.batches(PassPosition(1, 0))
         resumed = fingerprint(get_rng_state())
         torch.manual_seed(1)
-        feed.batches(1, 0)
+        feed.batches(PassPosition(1, 0))
         assert fingerprint(get_rng_state()) == resumed
 
     def test_loaded_position_that_is_not_used_yet_is_saved_again(self) -> None:
         feed = make_resumable(PositionedLoader(), SEED)
-        list(islice(feed.batches(0, 0), 2))
+        list(islice(feed.batches(PassPosition(0, 0)), 2))
         again = make_resumed(make_resumed(feed, PositionedLoader()), PositionedLoader())
 
-        assert list(again.batches(0, 2)) == self.epochs()[0][2:]
+        assert list(again.batches(PassPosition(0, 2))) == self.epochs()[0][2:]
 
     def test_loader_without_a_saved_position_is_read_up_to_it(self) -> None:
         feed = make_resumable(PositionedLoader(), SEED)
 
-        assert list(feed.batches(0, 2)) == self.epochs()[0][2:]
+        assert list(feed.batches(PassPosition(0, 2))) == self.epochs()[0][2:]
 
 
 class Stream(IterableDataset[float]):
@@ -546,36 +553,66 @@ class TestReplayLoader:
         torch.manual_seed(1)
         feed = make_resumable(REPLAYED[kind](), SEED)
         assert isinstance(feed, ReplayLoader)
-        self.first(feed.batches(0, 0)), torch.rand(1)
-        batches = feed.batches(1, 0)
+        self.first(feed.batches(PassPosition(0, 0))), torch.rand(1)
+        start = feed.get_start_state()
+        batches = feed.batches(PassPosition(1, 0))
         next(batches), next(batches)
         fresh = make_resumable(REPLAYED[kind](), SEED)
-        fresh.load_state_dict(feed.state_dict())
         state = get_rng_state()
         rest = self.first(batches)
         set_rng_state(state)
 
-        assert self.first(fresh.batches(1, 2)) == rest
+        assert self.first(fresh.batches(PassPosition(1, 2), start)) == rest
 
     def test_replay_preserves_the_rng_states_of_the_checkpoint(self) -> None:
         feed = make_resumable(REPLAYED["iterable dataset"](), SEED)
-        next(feed.batches(0, 0))
-        fresh = make_resumable(REPLAYED["iterable dataset"](), SEED)
-        fresh.load_state_dict(feed.state_dict())
+        start = feed.get_start_state()
+        torch.rand(3)
         before = fingerprint(get_rng_state())
-        fresh.batches(0, 3)
+        feed.batches(PassPosition(0, 3), start)
 
         assert fingerprint(get_rng_state()) == before
 
     def test_position_without_a_state_is_counted_from_the_current_one(self) -> None:
-        assert list(make_resumable([1, 2, 3], SEED).batches(0, 2)) == [3]
+        assert list(make_resumable([1, 2, 3], SEED).batches(PassPosition(0, 2))) == [3]
 
-    def test_state_before_the_first_epoch_is_empty(self) -> None:
+    def test_loader_without_generators_has_no_state(self) -> None:
         feed = make_resumable([1], SEED)
 
         assert feed.state_dict() == {}
         feed.load_state_dict({})
-        assert list(feed.batches(0, 0)) == [1]
+        assert list(feed.batches(PassPosition(0, 0))) == [1]
+
+    @pytest.mark.parametrize("build", [make_generator, lambda: np.random.default_rng(1), lambda: random.Random(2)])
+    def test_generator_of_a_loader_is_restored(self, build: Callable[[], Any]) -> None:
+        def make_feed() -> ResumableLoader:
+            return make_resumable(LoaderWithGenerator(build()), SEED)
+
+        feed = make_feed()
+        list(feed.batches(PassPosition(0)))
+        between, start = feed.state_dict(), feed.get_start_state()
+        expected = [list(feed.batches(PassPosition(epoch))) for epoch in (1, 2)]
+        next_epoch, within = make_feed(), make_feed()
+        next_epoch.load_state_dict(between)
+
+        assert [list(next_epoch.batches(PassPosition(epoch))) for epoch in (1, 2)] == expected
+        assert list(within.batches(PassPosition(1, 2), start)) == expected[0][2:]
+        assert list(within.batches(PassPosition(2))) == expected[1]
+
+
+class LoaderWithGenerator:
+    """Loader without state that draws the order of each epoch from its own generator."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[float]:
+        return iter([self.draw() for _ in range(4)])
+
+    def draw(self) -> float:
+        if isinstance(self.generator, torch.Generator):
+            return float(torch.rand((), generator=self.generator))
+        return float(self.generator.random())
 
 
 class TestLength:
@@ -609,16 +646,17 @@ class TestTrainShard:
 
     def test_shards_contain_the_samples_of_a_single_process(self) -> None:
         samples = get_fingerprints(
-            make_resumable(DataLoader(NoisyDataset(), batch_size=1, shuffle=True), SEED).batches(1, 0)
+            make_resumable(DataLoader(NoisyDataset(), batch_size=1, shuffle=True), SEED).batches(PassPosition(1, 0))
         )
-        batches = [batch for rank in (0, 1) for batch in self.make_shard(rank).batches(1, 0)]
+        batches = [batch for rank in (0, 1) for batch in self.make_shard(rank).batches(PassPosition(1, 0))]
 
         assert [len(batch) for batch in batches] == [3, 2, 3, 2]
         assert sorted(get_fingerprints(sample[None] for batch in batches for sample in batch)) == sorted(samples)
 
     def test_shard_is_read_from_any_position(self) -> None:
         assert (
-            get_fingerprints(self.make_shard(1).batches(1, 1)) == get_fingerprints(self.make_shard(1).batches(1, 0))[1:]
+            get_fingerprints(self.make_shard(1).batches(PassPosition(1, 1)))
+            == get_fingerprints(self.make_shard(1).batches(PassPosition(1, 0)))[1:]
         )
 
     def test_shard_has_a_length_before_it_is_read(self) -> None:
@@ -630,7 +668,9 @@ class TestTrainShard:
 
         assert not is_shardable(loader)
         assert loader_length(loader, TrainShard(1, 2)) == 2
-        assert [batch.tolist() for batch in make_resumable(loader, SEED, shard=TrainShard(1, 2)).batches(0, 0)] == [
+        assert [
+            batch.tolist() for batch in make_resumable(loader, SEED, shard=TrainShard(1, 2)).batches(PassPosition(0, 0))
+        ] == [
             [1, 3],
             [5, 7],
         ]
@@ -723,23 +763,27 @@ class TestDatasetHooks:
     def test_hook_is_called_for_every_batch_in_the_reading_process(self, kind: str, workers: dict[str, Any]) -> None:
         feed = make_resumable(SCALED[kind](**workers), SEED, [set_scale])
 
-        assert get_scales(feed.batches(0, 0)) == [0, 1, 2, 3]
-        assert get_scales(feed.batches(2, 0, 8)) == [208, 209, 210, 211]
-        assert get_scales(feed.batches(2, 2, 10)) == [210, 211]
+        assert get_scales(feed.batches(PassPosition(0, 0))) == [0, 1, 2, 3]
+        assert get_scales(feed.batches(PassPosition(2, 0, 8))) == [208, 209, 210, 211]
+        assert get_scales(feed.batches(PassPosition(2, 2, 10))) == [210, 211]
 
     def test_hook_is_called_in_spawned_workers(self) -> None:
         loader = DataLoader(ScaledDataset(), batch_size=5, num_workers=1, multiprocessing_context="spawn")
 
-        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(1, 0, 7)) == [107, 108]
+        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(PassPosition(1, 0, 7))) == [107, 108]
 
     def test_hook_is_called_for_single_samples(self) -> None:
-        batches = make_resumable(DataLoader(ScaledDataset(3), batch_size=None), SEED, [set_scale]).batches(1, 1, 4)
+        batches = make_resumable(DataLoader(ScaledDataset(3), batch_size=None), SEED, [set_scale]).batches(
+            PassPosition(1, 1, 4)
+        )
 
         assert [scale for scale, _ in batches] == [104, 105]
 
     @pytest.mark.parametrize("kind", IN_MAIN_PROCESS)
     def test_hook_is_called_for_loaders_read_in_the_main_process(self, kind: str) -> None:
-        assert get_scales(make_resumable(IN_MAIN_PROCESS[kind](), SEED, [set_scale]).batches(1, 0, 5)) == [
+        assert get_scales(
+            make_resumable(IN_MAIN_PROCESS[kind](), SEED, [set_scale]).batches(PassPosition(1, 0, 5))
+        ) == [
             105,
             106,
             107,
@@ -749,23 +793,23 @@ class TestDatasetHooks:
     def test_hook_is_called_for_replayed_batches(self) -> None:
         calls: list[tuple[int, int]] = []
         feed = ReplayLoader(range(5), [lambda dataset, epoch, iteration: calls.append((epoch, iteration))])
-        list(feed.batches(1, 0, 5))
+        list(feed.batches(PassPosition(1, 0, 5)))
         calls.clear()
-        batches = list(feed.batches(1, 3, 8))
+        batches = list(feed.batches(PassPosition(1, 3, 8)))
 
         assert batches == [3, 4]
         assert calls == [(1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (1, 10)]
 
     def test_hook_changes_neither_order_nor_random_numbers(self) -> None:
         for kind, loader in LOADERS.items():
-            expected = get_fingerprints(make_resumable(loader(), SEED).batches(1, 1))
+            expected = get_fingerprints(make_resumable(loader(), SEED).batches(PassPosition(1, 1)))
             feed = make_resumable(loader(), SEED, [lambda *_: torch.rand(2)])
-            assert get_fingerprints(feed.batches(1, 1)) == expected, kind
+            assert get_fingerprints(feed.batches(PassPosition(1, 1))) == expected, kind
 
     def test_worker_init_fn_receives_the_dataset_inside_the_wrappers(self) -> None:
         loader = DataLoader(ScaledDataset(), batch_size=5, num_workers=1, worker_init_fn=check_worker_dataset)
 
-        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(0, 0)) == [0, 1]
+        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(PassPosition(0, 0))) == [0, 1]
 
     def test_hook_with_workers_of_a_stream_is_an_error(self) -> None:
         loader = DataLoader(ScaledStream(), num_workers=2)

@@ -16,7 +16,7 @@ def batch_sampler(samples: int, size: int, *, drop_last: bool = False) -> BatchS
 
 def make_shards(source: Any, world_size: int) -> list[list[Any]]:
     steps = list(source)
-    return [TrainShard(rank, world_size).select(source, steps) for rank in range(world_size)]
+    return [list(TrainShard(rank, world_size).select(source, steps)) for rank in range(world_size)]
 
 
 def test_single_process_reads_all_batches() -> None:
@@ -82,4 +82,4 @@ def test_random_order_is_sharded_after_sampling(rank: int) -> None:
     source = BatchSampler(RandomSampler(range(8)), 2, drop_last=False)
     steps = [[5, 1], [0, 7], [2, 6], [3, 4]]
 
-    assert TrainShard(rank, 2).select(source, steps) == [[[5, 1], [2, 3]], [[0, 7], [6, 4]]][rank]
+    assert list(TrainShard(rank, 2).select(source, steps)) == [[[5, 1], [2, 3]], [[0, 7], [6, 4]]][rank]

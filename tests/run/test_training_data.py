@@ -346,10 +346,11 @@ class TestResume:
         train(bus, [1, 2, 3], epochs=2)
         assert means == [1.0, (1 + 2 + 3) / 3, (4 + 5 + 6) / 3]
 
-    def test_unused_loader_state_is_saved_again(self) -> None:
-        with HookBus().run() as run:
-            run.training_data.load_state_dict({"position": 3})
-            assert run.training_data.state_dict() == {"position": 3}
+    def test_position_that_is_not_used_yet_is_saved_again(self) -> None:
+        _, run = train(request_at(HookBus(), 2, lambda run: run.request_stop("stop")), StatefulLoader(4), epochs=2)
+        with HookBus().run(epochs=2) as other:
+            other.load_state_dict(run.state_dict())
+            assert other.state_dict()["data"] == run.state_dict()["data"]
 
 
 class TestMultipleLoadersPerEpoch:

@@ -1,0 +1,333 @@
+"""Passes over the training data: the calls of `run.batches`, their positions and their nesting.
+
+Each call of `run.batches` is a pass. The passes are saved in the order of the calls, and a resumed run matches its
+calls to them in this order. The loop does not repeat calls in the body of an earlier batch of another pass, so a
+complete pass of such a body is not saved.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from hookbus.errors import LoopError
+
+if TYPE_CHECKING:
+    from hookbus.data.resumable_loader import ResumableLoader
+
+__all__ = ["DataPass", "ForStatement", "Moment", "PassList", "are_exhausted", "find_for_statement"]
+
+FOR_ITER = dis.opmap["FOR_ITER"]
+
+ForStatement = tuple[CodeType, int]
+"""Code object and offset of the instruction of a `for` statement."""
+
+
+class DataPass:
+    """One pass over a training loader.
+
+    Args:
+        loader: Training loader.
+        iterations: Number of completed iterations.
+
+    Attributes:
+        ordinal: Index of the pass within its epoch, or within the run if the loop has no epochs.
+        resumable: Reads the loader; None until the first batch.
+        position: Number of batches handed out, including those before the run resumed.
+        length: Number of batches; None if it is unknown.
+        iteration: Iteration of the first batch of the pass.
+        start: State of the loader at the start of the pass.
+        loader_state: State of the loader to save or to restore, instead of the current one.
+        count: Number of consecutive complete passes that this object stands for.
+        ended: Whether the loop has left the pass.
+        exhausted: Whether the loader has no further batch.
+        former: Whether the pass was saved by version 0.1.0, see `hookbus._run.former_data_state`.
+        for_statement: The `for` statement that reads the batches; None if the loop calls `next`.
+        wrapped: Whether the batches pass through a generator function.
+        parents: Passes in whose body the pass was called, with their positions.
+        group: Index of the loaders of the epoch that one `for` statement reads; None if it is unknown.
+        invalid: Reason why no further batch can be handed out; "" if there is none.
+    """
+
+    def __init__(self, loader: Any, iterations: int) -> None:
+        self.loader = loader
+        self.resumable: ResumableLoader | None = None
+        self.ordinal = self.position = 0
+        self.iteration, self.count = iterations, 1
+        self.length: int | None = None
+        self.start: Mapping[str, Any] = {}
+        self.loader_state: Mapping[str, Any] | None = None
+        self.restored = self.ended = self.exhausted = self.wrapped = self.former = False
+        self.for_statement: ForStatement | None = None
+        self.parents: list[tuple[DataPass, int]] = []
+        self.group: int | None = None
+        self.invalid = ""
+        self.called_at, self.read_at, self.ended_at = iterations, -1, -1  # in completed iterations
+        self.first_position = self.position_before = 0  # at the call, and before the current iteration
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Restore a saved pass."""
+        self.restored, self.ordinal, self.ended = True, saved["ordinal"], saved["ended"]
+        self.position = self.first_position = self.position_before = saved["position"]
+        self.length, self.iteration, self.group = saved["length"], saved["iteration"], saved["group"]
+        self.start, self.loader_state, self.splits = saved["start"], saved["loader"], saved.get("splits", False)
+
+    def count_batch(self, iterations: int) -> None:
+        """Count a batch that is handed out after a number of completed iterations."""
+        if iterations != self.read_at:
+            self.read_at, self.position_before = iterations, self.position
+        self.position += 1
+
+    def end(self, iterations: int) -> None:
+        """End the pass after a number of completed iterations."""
+        self.ended, self.ended_at = True, iterations
+
+    @property
+    def started(self) -> bool:
+        """Whether this process has read a batch."""
+        return self.read_at >= 0
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the loader is known to have no further batch."""
+        return self.ended or self.exhausted or (self.length is not None and self.position >= self.length)
+
+    @property
+    def is_obsolete(self) -> bool:
+        """Whether the pass is complete, and the loop does not repeat its call when it resumes."""
+        return self.ended and any(parent.ended or parent.position != position for parent, position in self.parents)
+
+    def encloses_call(self, iterations: int) -> bool:
+        """Whether a call at this moment is made in the body of the current batch of this pass."""
+        return self.started and not self.ended and (self.for_statement is not None or self.read_at == iterations)
+
+    def set_for_statement(self, found: tuple[ForStatement | None, bool]) -> None:
+        """Set the result of `find_for_statement`. Passes that one statement reads side by side are not nested."""
+        statement, self.wrapped = found
+        self.for_statement = statement
+        if statement is not None:
+            self.parents = [item for item in self.parents if item[0].for_statement != statement]
+
+    def get_loader_state(self) -> dict[str, Any]:
+        """Return the state of the loader."""
+        if self.loader_state is not None:
+            return dict(self.loader_state)
+        return self.resumable.state_dict() if self.resumable is not None else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Moment whose state is saved.
+
+    Attributes:
+        iterations: Number of completed iterations.
+        at_boundary: Whether to return the state at the last iteration boundary instead of the current state.
+    """
+
+    iterations: int
+    at_boundary: bool = False
+
+    def exists(self, data_pass: DataPass) -> bool:
+        """Return whether the pass had been called."""
+        return not self.at_boundary or data_pass.restored or data_pass.called_at < self.iterations
+
+    def position(self, data_pass: DataPass) -> int:
+        """Return the number of batches that were handed out."""
+        before = self.at_boundary and data_pass.read_at == self.iterations
+        return data_pass.position_before if before else data_pass.position
+
+    def ended(self, data_pass: DataPass) -> bool:
+        """Return whether the pass had ended."""
+        return data_pass.ended and not (self.at_boundary and data_pass.ended_at == self.iterations)
+
+    def in_current_body(self, data_pass: DataPass) -> bool:
+        """Return whether the pass was called in the body of the current batches of its parents."""
+        parents = data_pass.parents
+        return all(not self.ended(parent) and self.position(parent) == position for parent, position in parents)
+
+    def holds_parents(self, data_pass: DataPass) -> bool:
+        """Return whether the bodies of the parents are in progress, because they iterate over this pass."""
+        iterates = data_pass.for_statement is not None and not self.ended(data_pass)
+        return iterates and bool(data_pass.parents) and self.in_current_body(data_pass)
+
+    def to_state(self, data_pass: DataPass, repeated: int) -> dict[str, Any]:
+        """Return the state of a pass, whose last `repeated` batches are to be handed out again.
+
+        Raises:
+            LoopError: If the loader cannot be positioned there.
+        """
+        position, ended = self.position(data_pass) - repeated, self.ended(data_pass)
+        # The loop repeats a pass that it has left before the first iteration, such as a look at one batch.
+        if ended and not data_pass.exhausted and data_pass.ended_at == data_pass.called_at:
+            ended, position = data_pass.first_position > 0, data_pass.first_position
+        loader_state = data_pass.get_loader_state()
+        if "loader" in loader_state and not ended and position != data_pass.position:
+            raise LoopError(
+                f"run.batches: the state of the loader is its position after batch {data_pass.position}, so the run "
+                f"cannot resume after batch {position}. Use a loader of a map-style dataset without `state_dict`."
+            )
+        return {
+            "ordinal": data_pass.ordinal,
+            "position": position,
+            "length": data_pass.length,
+            "iteration": data_pass.iteration,
+            "group": data_pass.group,
+            "ended": ended,
+            "count": data_pass.count,
+            "start": dict(data_pass.start),
+            "loader": loader_state,
+        }
+
+
+class PassList:
+    """Passes of an epoch, or of a run without epochs, in the order of the calls.
+
+    Attributes:
+        passes: Passes whose calls the loop repeats when it resumes.
+        next_ordinal: Ordinal of the next pass.
+    """
+
+    def __init__(self) -> None:
+        self.passes: list[DataPass] = []
+        self.next_ordinal = 0
+        self._saved: list[Mapping[str, Any]] = []  # passes of the checkpoint whose calls are not repeated yet
+        self._previous: list[DataPass] = []  # of the previous epoch, whose loaders continue in this one
+
+    def add(self, data_pass: DataPass, replaced: DataPass | None = None) -> None:
+        """Add a pass, and restore its state if the checkpoint contains it.
+
+        Args:
+            data_pass: The pass.
+            replaced: Complete pass of the same iterator of the loop, if the loop reads its loader again.
+        """
+        self.passes = [other for other in self.passes if not other.is_obsolete]
+        if replaced is not None and replaced in self.passes:
+            self.passes[self.passes.index(replaced)] = data_pass
+        else:
+            self.passes.append(data_pass)
+            if self._saved:
+                data_pass.restore(self._take_saved())
+                return
+        data_pass.ordinal, self.next_ordinal = self.next_ordinal, self.next_ordinal + 1
+        index = len(self.passes) - 1
+        if index < len(self._previous) and self._previous[index].resumable is None:
+            data_pass.loader_state = self._previous[index].loader_state
+
+    def insert_saved(self, saved: Mapping[str, Any]) -> None:
+        """Insert a saved pass, which the next call continues."""
+        self._saved.insert(0, saved)
+
+    def begin_epoch(self, first_ordinal: int) -> None:
+        """Start a new epoch, to which passes that have not started yet belong."""
+        waiting = [
+            data_pass for data_pass in self.passes if not (data_pass.started or data_pass.ended or data_pass.restored)
+        ]
+        done = [data_pass for data_pass in self.passes if data_pass not in waiting]
+        for data_pass in done:
+            data_pass.loader = None
+            data_pass.invalid = (
+                "run.batches: an iterator of an earlier epoch is read. Call run.batches in each epoch, or before "
+                "run.epochs() for an iterator that is read in several epochs."
+            )
+        self._previous = [*done, *self._previous[len(done) :]]
+        self.passes, self._saved, self.next_ordinal = waiting, [], first_ordinal + len(waiting)
+        for ordinal, data_pass in enumerate(waiting, first_ordinal):
+            data_pass.ordinal = ordinal
+
+    def drop_complete(self) -> None:
+        """Start new passes if all saved passes are complete, for a run that continues another one in this process."""
+        if all(saved["ended"] or saved["position"] == saved["length"] for saved in self._saved):
+            self._saved = []
+
+    def merge(self, iterations: int) -> None:
+        """Merge consecutive complete passes, so that the list does not grow in a run without epochs."""
+        merged: list[DataPass] = []
+        for data_pass in self.passes:
+            if merged and all(p.ended and p.ended_at < iterations and not p.parents for p in (merged[-1], data_pass)):
+                data_pass.count += merged.pop().count
+            merged.append(data_pass)
+        self.passes = merged
+
+    def _take_saved(self) -> Mapping[str, Any]:
+        first = self._saved[0]
+        if first["count"] > 1:
+            self._saved[0] = {**first, "count": first["count"] - 1}
+            return {**first, "count": 1}
+        return self._saved.pop(0)
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def to_state(self, moment: Moment, *, complete: bool = False) -> dict[str, Any]:
+        """Return the state at a moment.
+
+        Args:
+            moment: The moment.
+            complete: Whether the epoch is complete, so that only the states of its loaders are saved.
+
+        Raises:
+            LoopError: If a loader cannot be positioned at the moment.
+        """
+        existing = [data_pass for data_pass in self.passes if moment.exists(data_pass)]
+        idle = [*(existing if complete else []), *self._previous[len(existing) :]]
+        states = {} if complete else {"passes": self._get_pass_states(moment, existing), "next": self._get_next(moment)}
+        return {**states, "loaders": [data_pass.get_loader_state() for data_pass in idle]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `to_state()`."""
+        self._saved, self.next_ordinal = list(state.get("passes", ())), state.get("next", 0)
+        self._previous = [DataPass(None, 0) for _ in range(len(self._saved))]
+        for loader_state in state.get("loaders", ()):
+            self._previous.append(DataPass(None, 0))
+            self._previous[-1].loader_state = loader_state
+
+    def _get_next(self, moment: Moment) -> int:
+        later = [data_pass.ordinal for data_pass in self.passes if not moment.exists(data_pass)]
+        return min([self.next_ordinal, *later])
+
+    def _get_pass_states(self, moment: Moment, existing: list[DataPass]) -> list[Mapping[str, Any]]:
+        # The body of the current batch of these passes is in progress: the batch is handed out again.
+        held = [item for data_pass in existing if moment.holds_parents(data_pass) for item in data_pass.parents]
+        saved = [data_pass for data_pass in existing if _is_repeated(data_pass, moment, held)]
+        states = [moment.to_state(p, int(any(p is parent for parent, _ in held))) for p in saved]
+        return [*states, *self._saved]
+
+
+def _is_repeated(data_pass: DataPass, moment: Moment, held: list[tuple[DataPass, int]]) -> bool:
+    """Return whether the loop repeats the call of a pass when it resumes."""
+    if not data_pass.parents:
+        return True
+    if any(item in held for item in data_pass.parents):
+        return True
+    # Otherwise the call is in a body that is complete. A pass that is read in several bodies is continued.
+    return not moment.ended(data_pass) and not moment.in_current_body(data_pass)
+
+
+def are_exhausted(passes: list[DataPass], iterations: int) -> bool:
+    """Return whether a loop has no further batch to read in an epoch, after a number of completed iterations."""
+    moment = Moment(iterations)
+    if any(moment.holds_parents(data_pass) and not data_pass.at_end for data_pass in passes):
+        return False
+    open_passes = [data_pass for data_pass in passes if not data_pass.parents and not data_pass.ended]
+    direct = [data_pass for data_pass in open_passes if data_pass.for_statement and not data_pass.wrapped]
+    # A `for` statement that reads several loaders side by side ends with the shortest one.
+    return any(p.at_end for p in direct) if direct else all(p.at_end for p in open_passes)
+
+
+def find_for_statement() -> tuple[ForStatement | None, bool]:
+    """Return the `for` statement that is reading the calling generator, and whether another generator is in between.
+
+    The statement may read the generator through built-in iterators, such as `zip` and `enumerate`, or through generator
+    functions. It is None if the generator is read by a call of `next`.
+    """
+    frame, generators = sys._getframe(1), 0
+    while frame.f_code.co_flags & inspect.CO_GENERATOR:
+        if frame.f_back is None:
+            return None, generators > 1
+        frame, generators = frame.f_back, generators + 1
+    is_for = frame.f_code.co_code[frame.f_lasti] == FOR_ITER
+    return ((frame.f_code, frame.f_lasti) if is_for else None), generators > 1

@@ -1,0 +1,93 @@
+"""Number of iterations per epoch, from the lengths of the loaders of an epoch and from completed epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hookbus._run.data_passes import DataPass, ForStatement
+
+__all__ = ["EpochLengths"]
+
+
+class EpochLengths:
+    """Lengths of the loaders that a loop reads in an epoch.
+
+    The loaders that one `for` statement reads, such as those of a `zip`, count as the shortest of them. The lengths of
+    loaders that the loop reads one after another are added up.
+
+    Attributes:
+        observed: Number of iterations of the last complete epoch, if it differs from the lengths of its loaders.
+    """
+
+    def __init__(self) -> None:
+        self.observed: int | None = None
+        self._current: list[int | None] = []
+        self._previous: list[int | None] = []
+        self._groups: dict[ForStatement, int] = {}
+        self._unread: int | None = None  # length of a loader that no `for` statement reads
+
+    @property
+    def total(self) -> int | None:
+        """Number of iterations per epoch; None if it is unknown."""
+        if self.observed is not None:
+            return self.observed
+        return self._declared
+
+    @property
+    def more_expected(self) -> bool:
+        """Whether the previous epoch read further loaders after those that this epoch has read."""
+        return len(self._current) < len(self._previous)
+
+    @property
+    def _declared(self) -> int | None:
+        lengths = [*self._current, *self._previous[len(self._current) :]]
+        known = [length for length in lengths if length is not None]
+        if not lengths:
+            return self._unread
+        return sum(known) if len(known) == len(lengths) else None
+
+    def begin_epoch(self) -> None:
+        """Start an epoch."""
+        self._previous, self._current, self._groups, self._unread = self._current, [], {}, None
+
+    def add(self, data_pass: DataPass) -> None:
+        """Add a pass when it starts or continues."""
+        statement, length = data_pass.for_statement, data_pass.length
+        if statement is None:
+            self._unread = length
+        elif data_pass.parents:
+            return
+        elif statement in self._groups:
+            self._shorten(self._groups[statement], length, wrapped=data_pass.wrapped)
+        elif data_pass.group is not None and data_pass.group < len(self._current):
+            self._groups[statement] = data_pass.group
+        else:
+            self._groups[statement] = len(self._current)
+            self._current.append(length)
+        data_pass.group = self._groups.get(statement) if statement is not None else None
+
+    def _shorten(self, group: int, length: int | None, *, wrapped: bool) -> None:
+        known = self._current[group]
+        # A generator function of the loop may read its loader again, so that it is not the shortest one.
+        if length is not None and not wrapped:
+            self._current[group] = length if known is None else min(known, length)
+
+    def observe(self, iterations: int, length: int | None) -> None:
+        """Compare the number of iterations of a complete epoch with the expected number.
+
+        Args:
+            iterations: Number of iterations.
+            length: Expected number if the loop reads its loader directly; None if it is unknown.
+        """
+        declared = self._declared if self._current or self._unread is not None else length
+        self.observed = iterations if declared is not None and iterations and iterations != declared else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the lengths."""
+        return {"observed": self.observed, "current": list(self._current), "previous": list(self._previous)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self.observed = state["observed"]
+        self._current, self._previous = list(state["current"]), list(state["previous"])

@@ -1,0 +1,174 @@
+"""Loaders that cannot be copied with another sampler, and are iterated unchanged.
+
+Their position is restored from their own state, or by reading the batches before it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from hookbus.data.loaders import get_dataset, loader_length, set_epoch
+from hookbus.data.rng import get_rng_state, get_sampler_state, isolate_rng, set_sampler_state
+from hookbus.data.seeded_dataset import DatasetHook, apply_dataset_hooks
+from hookbus.data.seeded_sampler import PassPosition
+from hookbus.data.workers import iter_loader
+
+__all__ = ["ReplayLoader", "StatefulLoader", "saves_position"]
+
+
+def saves_position(loader: Any) -> bool:
+    """Whether a loader saves its own position, determined by a call of its method `state_dict`.
+
+    A class may define the methods for loaders that do not support them: DataLoaderShard of Accelerate does.
+    """
+    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+        return False
+    try:
+        # StatefulDataLoader of torchdata creates its first iterator here, which draws a random number.
+        with isolate_rng():
+            loader.state_dict()
+    except Exception:
+        return False
+    return True
+
+
+class StatefulLoader:
+    """Loader that saves its own position, such as torchdata's StatefulDataLoader."""
+
+    exact = True
+    concurrent = False
+
+    def __init__(self, loader: Any, dataset_hooks: Sequence[DatasetHook] = ()) -> None:
+        self._loader, self._dataset_hooks = loader, dataset_hooks
+        self.length = loader_length(loader)
+        self._in_epoch = False  # whether the loader is positioned in an epoch that it has not finished
+        self._at_end = False  # whether it has yielded the last batch of this epoch
+        self._restored_state: Any = None
+
+    def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """Return an iterator over the remaining batches of a pass; `start` is ignored."""
+        batches = self._iter_batches(position.epoch, position.skip)
+        if not self._dataset_hooks:
+            return batches
+        return apply_dataset_hooks(
+            batches, get_dataset(self._loader), self._dataset_hooks, position.epoch, position.iteration
+        )
+
+    def _iter_batches(self, epoch: int, skip: int) -> Iterator[Any]:
+        restored, self._restored_state = self._restored_state, None
+        set_epoch(self._loader, epoch)
+        if restored is None:
+            return self._track_epoch(islice(iter_loader(self._loader), skip, None), skip)
+        self._loader.load_state_dict(restored)
+        if skip and skip == self.length:
+            # The next pass starts from the restored state if the loader restarts there.
+            self._restored_state, self._in_epoch = restored if self._restarts() else None, False
+            return iter(())
+        if self._in_epoch and not skip:
+            self._leave_epoch(restored)
+            set_epoch(self._loader, epoch)
+        return self._track_epoch(self._recreate_iterator() if skip else iter_loader(self._loader), skip)
+
+    def _leave_epoch(self, restored: Any) -> None:
+        """Leave the epoch of the saved position, which the run ended early.
+
+        The first iterator after `load_state_dict` continues that epoch, so it is created and discarded.
+        """
+        if not self._at_end:
+            self._recreate_iterator()
+        elif self._restarts():
+            self._loader.load_state_dict(restored)
+
+    def _restarts(self) -> bool:
+        """Return whether the loader starts the next epoch, because the loaded position is the end of an epoch."""
+        with isolate_rng():
+            return next(iter_loader(self._loader), self) is not self
+
+    def _recreate_iterator(self) -> Iterator[Any]:
+        """Recreate an iterator that the uninterrupted run has created already, without advancing the RNGs again."""
+        with isolate_rng():
+            return iter_loader(self._loader)
+
+    def _track_epoch(self, batches: Iterator[Any], skip: int) -> Iterator[Any]:
+        self._in_epoch = True
+        for count, batch in enumerate(batches, skip + 1):
+            self._at_end = count == self.length
+            yield batch
+        self._in_epoch = False
+
+    def get_start_state(self) -> dict[str, Any]:
+        """Return {}: the loader is positioned by its own state."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader."""
+        flags = {"inside": self._in_epoch, "at_end": self._at_end}
+        # A restored state that has not been used yet: the loader itself is still at its start.
+        if self._restored_state is not None:
+            return {"loader": self._restored_state, **flags}
+        return {"loader": self._loader.state_dict(), **flags}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self._restored_state, self._in_epoch = state.get("loader"), state.get("inside", False)
+        self._at_end = state.get("at_end", False)
+
+
+class ReplayLoader:
+    """Any other iterable, whose position is reached by reading the batches before it."""
+
+    exact = False
+
+    def __init__(self, loader: Iterable[Any], dataset_hooks: Sequence[DatasetHook] = ()) -> None:
+        self._loader, self._dataset_hooks = loader, dataset_hooks
+        self.length = loader_length(loader)
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether several passes may be in progress at once; persistent workers serve one iterator at a time."""
+        return not (isinstance(self._loader, DataLoader) and self._loader.persistent_workers)
+
+    def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """Return an iterator over the remaining batches of a pass.
+
+        Args:
+            position: Position of the first batch.
+            start: State returned by `get_start_state()` at the start of the pass; {} or None if it is unknown.
+        """
+        if not (position.skip and start):
+            return islice(self._start_pass(position), position.skip, None)
+        # Batches are read with the RNG states of the start of the pass, so that the loader draws the same order. The
+        # states of the checkpoint are restored afterwards.
+        with isolate_rng():
+            set_sampler_state(self._loader, (start["epoch_began"], start.get("generators", [])))
+            batches = self._start_pass(position)
+            for _ in islice(batches, position.skip):
+                pass
+        return batches
+
+    def _start_pass(self, position: PassPosition) -> Iterator[Any]:
+        """Return an iterator over all batches of a pass."""
+        set_epoch(self._loader, position.epoch)
+        batches = iter_loader(self._loader)
+        if not self._dataset_hooks:
+            return batches
+        first = position.iteration - position.skip
+        return apply_dataset_hooks(batches, get_dataset(self._loader), self._dataset_hooks, position.epoch, first)
+
+    def get_start_state(self) -> dict[str, Any]:
+        """Return the states of the global RNGs and of the generators of the loader, for a replay of the next pass."""
+        began, generators = get_sampler_state(self._loader)
+        return {"epoch_began": began, "generators": generators}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the generators of the loader; {} if it has none."""
+        generators = get_sampler_state(self._loader)[1]
+        return {"generators": generators} if generators else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        set_sampler_state(self._loader, (get_rng_state(), state.get("generators", [])))

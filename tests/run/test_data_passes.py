@@ -1,0 +1,279 @@
+"""Each call of `run.batches` keeps its own position, from which a resumed run continues."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from hookbus import HookBus
+from hookbus._run.run import Run
+from hookbus.errors import LoopError
+
+Seen = list[tuple[Any, ...]]
+
+
+class Numbers(Dataset[float]):
+    """Samples that are numbers from `first` on, with random noise below 1."""
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self.count, self.first = count, first
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> float:
+        return self.first + index + random.random()
+
+
+class Stream(IterableDataset[float]):
+    """Stream of shuffled numbers."""
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self.count, self.first = count, first
+
+    def __iter__(self) -> Iterator[float]:
+        return iter([self.first + index for index in torch.randperm(self.count).tolist()])
+
+
+class PositionedLoader:
+    """Loader that saves its position, and draws the order of each epoch from its own generator.
+
+    The first iterator after `load_state_dict` continues the epoch of the state.
+    """
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self.count, self.first = count, first
+        self.rng, self.continues = random.Random(first), False
+        self.order: list[int] = []
+        self.position = 0
+
+    def __iter__(self) -> Iterator[float]:
+        if not self.continues or self.position == self.count:
+            self.order, self.position = self.rng.sample(range(self.count), self.count), 0
+        self.continues = False
+        return self.iter_rest()
+
+    def iter_rest(self) -> Iterator[float]:
+        while self.position < self.count:
+            self.position += 1
+            yield self.first + self.order[self.position - 1]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.getstate(), "order": list(self.order), "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        version, numbers, gauss = state["rng"]
+        self.rng.setstate((version, tuple(numbers), gauss))
+        self.order, self.position, self.continues = list(state["order"]), state["position"], True
+
+
+def make_map_loader(count: int, first: int = 0, **options: Any) -> Any:
+    return DataLoader(Numbers(count, first), batch_size=None, shuffle=True, **options)
+
+
+LOADERS: dict[str, Callable[..., Any]] = {
+    "map-style": make_map_loader,
+    "stateful": PositionedLoader,
+    "replayed": lambda count, first=0: DataLoader(Stream(count, first), batch_size=None),
+}
+WORKERS: dict[str, Callable[..., Any]] = {
+    "2 workers": lambda count, first=0: make_map_loader(count, first, num_workers=2),
+    "persistent workers": lambda count, first=0: make_map_loader(count, first, num_workers=2, persistent_workers=True),
+}
+
+
+class Loop:
+    """Custom loop that records the batches of each iteration, and the state after each iteration.
+
+    Args:
+        build: Builds a loader from the number of batches and the first number.
+        run: The run.
+    """
+
+    def __init__(self, build: Callable[..., Any], run: Run) -> None:
+        self.run = run
+        self.seen: Seen = []
+        self.states: list[bytes] = []
+        self.a, self.b = build(6), build(4, 100)
+        run.bus.on("after_train_iter")(self.save_state)
+
+    def save_state(self) -> None:
+        buffer = io.BytesIO()
+        torch.save((self.run.state_dict(), torch.get_rng_state()), buffer)
+        self.states.append(buffer.getvalue())
+
+    def iterate(self, *batches: Any) -> None:
+        self.run.bus.emit("before_train_iter", batch=list(batches))
+        self.seen.append((self.run.epoch, *map(float, batches)))
+        self.run.bus.emit("after_train_iter", batch=list(batches))
+
+
+def loop_one(loop: Loop) -> None:
+    for _, x in loop.run.batches(loop.a):
+        loop.iterate(x)
+
+
+def loop_continue(loop: Loop) -> None:
+    for _, x in loop.run.batches(loop.a):
+        if int(x) % 3:
+            loop.iterate(x)
+
+
+def loop_two_per_iteration(loop: Loop) -> None:
+    for _, x in (batches := loop.run.batches(loop.a)):
+        loop.iterate(x, next(batches)[1])
+
+
+def loop_accumulate(loop: Loop) -> None:
+    batches = []
+    for i, x in loop.run.batches(loop.a):
+        batches.append(x)
+        if i % 3 == 2:
+            loop.iterate(*batches)
+            batches = []
+
+
+def loop_zip(loop: Loop) -> None:
+    for (_, x), (_, y) in zip(loop.run.batches(loop.a), loop.run.batches(loop.b), strict=False):
+        loop.iterate(x, y)
+
+
+def loop_in_sequence(loop: Loop) -> None:
+    for _, x in loop.run.batches(loop.a):
+        loop.iterate(x)
+    for _, x in loop.run.batches(loop.b):
+        loop.iterate(x)
+
+
+def loop_same_loader_twice(loop: Loop) -> None:
+    for _ in range(2):
+        for _, x in loop.run.batches(loop.b):
+            loop.iterate(x)
+
+
+def loop_restarts_iterator(loop: Loop) -> None:
+    others = loop.run.batches(loop.b)
+    for _, x in loop.run.batches(loop.a):
+        try:
+            _, y = next(others)
+        except StopIteration:
+            others = loop.run.batches(loop.b)
+            _, y = next(others)
+        loop.iterate(x, y)
+
+
+def loop_nested_in_iteration(loop: Loop) -> None:
+    for _, x in loop.run.batches(loop.a):
+        loop.iterate(x, *[y for _, y in islice(loop.run.batches(loop.b), 2)])
+
+
+def loop_nested_with_variable(loop: Loop) -> None:
+    for _, x in loop.run.batches(loop.a):
+        others = loop.run.batches(loop.b)
+        loop.iterate(x, next(others)[1], next(others)[1])
+
+
+def loop_nested_iterations(loop: Loop) -> None:
+    for _, x in loop.run.batches(loop.a):
+        for _, y in loop.run.batches(loop.b):
+            loop.iterate(x, y)
+
+
+def repeat(loop: Loop, loader: Iterable[Any]) -> Iterator[Any]:
+    while True:
+        for _, x in loop.run.batches(loader):
+            yield x
+
+
+def loop_helper_generator(loop: Loop) -> None:
+    for (_, x), y in zip(loop.run.batches(loop.a), repeat(loop, loop.b), strict=False):
+        loop.iterate(x, y)
+
+
+def loop_iterator_and_two_loaders(loop: Loop) -> None:
+    others = loop.run.batches(loop.b)
+    for _ in range(2):
+        for i, x in loop.run.batches(loop.a):
+            loop.iterate(x, *([next(others)[1]] if i % 3 == 0 else []))
+
+
+def loop_first_batch(loop: Loop) -> None:
+    _, first = next(loop.run.batches(loop.b))
+    for _, x in loop.run.batches(loop.a):
+        loop.iterate(x, first)
+
+
+CONCURRENT = {
+    "one": loop_one,
+    "continue": loop_continue,
+    "two per iteration": loop_two_per_iteration,
+    "accumulate": loop_accumulate,
+    "zip": loop_zip,
+    "in sequence": loop_in_sequence,
+    "same loader twice": loop_same_loader_twice,
+    "restarts iterator": loop_restarts_iterator,
+    "iterator and two loaders": loop_iterator_and_two_loaders,
+}
+LOOPS = {
+    **CONCURRENT,
+    "nested in iteration": loop_nested_in_iteration,
+    "nested with variable": loop_nested_with_variable,
+    "nested iterations": loop_nested_iterations,
+    "helper generator": loop_helper_generator,
+    "first batch": loop_first_batch,
+}
+
+
+def train(
+    body: Callable[[Loop], None], build: Callable[..., Any], state: bytes | None = None, *, epochs: int = 2
+) -> tuple[Loop, Run]:
+    """Train for several epochs, from a state if one is given."""
+    random.seed(1), torch.manual_seed(1)
+    with HookBus().run(epochs=epochs, seed=3) as run:
+        loop = Loop(build, run)
+        if state is not None:
+            saved, rng_state = torch.load(io.BytesIO(state), weights_only=True)
+            run.load_state_dict(saved)
+            torch.set_rng_state(rng_state)
+        for _ in run.epochs():
+            run.bus.emit("before_train_epoch")
+            body(loop)
+            run.bus.emit("after_train_epoch")
+    return loop, run
+
+
+def check_resume(body: Callable[[Loop], None], build: Callable[..., Any], every: int = 1) -> None:
+    """Resume after each iteration, and once more after the next one."""
+    whole, _ = train(body, build)
+    for done in range(1, len(whole.seen) + 1, every):
+        resumed, run = train(body, build, whole.states[done - 1])
+        assert resumed.seen == whole.seen[done:], f"after {done} iterations"
+        assert (run.epochs_done, run.iters_done) == (2, len(whole.seen))
+        if resumed.states:
+            assert train(body, build, resumed.states[0])[0].seen == whole.seen[done + 1 :]
+
+
+class TestResume:
+    @pytest.mark.parametrize("kind", LOOPS)
+    def test_run_resumes_after_any_iteration(self, kind: str) -> None:
+        check_resume(LOOPS[kind], LOADERS["map-style"])
+
+    @pytest.mark.parametrize("kind", CONCURRENT)
+    @pytest.mark.parametrize("loader", ["stateful", "replayed"])
+    def test_run_with_other_loaders_resumes_after_any_iteration(self, loader: str, kind: str) -> None:
+        check_resume(CONCURRENT[kind], LOADERS[loader])
+
+    @pytest.mark.parametrize("kind", ["zip", "same loader twice", "nested in iteration"])
+    @pytest.mark.parametrize("workers", WORKERS)
+    def test_run_with_workers_resumes(self, workers: str, kind: str) -> None:
+        check_resume(LOOPS[kind], WORKERS[workers], every=5)
