@@ -31,6 +31,8 @@ class Clock:
         epoch_open: Whether an epoch was started and is not complete. A resumed run continues it.
         max_epochs, max_iters: Limits of the run, None if there is no limit.
         epoch_length: Number of iterations per epoch, None if unknown.
+        observed_epoch_length: Number of iterations of the last complete epoch that was not left early; None if there is
+            none.
         limit_reached: Whether the last iteration was number `max_iters`.
         counts_iterations: Whether each iteration counts as one step, because the run has no known optimizer.
         synced_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
@@ -73,6 +75,7 @@ class Clock:
         "max_epochs",
         "max_iters",
         "measure_batch",
+        "observed_epoch_length",
         "samples_done",
         "seconds_before",
         "seconds_seen",
@@ -114,6 +117,7 @@ class Clock:
         self.max_epochs: int | None = None
         self.max_iters: int | None = None
         self.epoch_length: int | None = None
+        self.observed_epoch_length: int | None = None
         self.counts_iterations = True
         self.measure_batch: Callable[[Any], int | None] = batch_size
         self.timer = timer

@@ -51,6 +51,7 @@ class DataPass:
         wrapped: Whether the batches pass through a generator function.
         parents: Passes in whose body the pass was called, with their positions.
         group: Index of the loaders of the epoch that one `for` statement reads; None if it is unknown.
+        replaced: Complete pass of the same iterator of the loop.
         invalid: Reason why no further batch can be handed out; "" if there is none.
     """
 
@@ -65,6 +66,7 @@ class DataPass:
         self.restored = self.ended = self.exhausted = self.wrapped = self.former = False
         self.for_statement: ForStatement | None = None
         self.parents: list[tuple[DataPass, int]] = []
+        self.replaced: DataPass | None = None
         self.group: int | None = None
         self.invalid = ""
         self.called_at, self.read_at, self.ended_at = iterations, -1, -1  # in completed iterations
@@ -126,11 +128,12 @@ class Moment:
 
     Attributes:
         iterations: Number of completed iterations.
-        at_boundary: Whether to return the state at the last iteration boundary instead of the current state.
+        at_boundary: Whether it is the last iteration boundary, and not the current moment. What the loop has read or
+            left since the boundary belongs to the iteration in progress. Default: True.
     """
 
     iterations: int
-    at_boundary: bool = False
+    at_boundary: bool = True
 
     def exists(self, data_pass: DataPass) -> bool:
         """Return whether the pass had been called."""
@@ -143,7 +146,8 @@ class Moment:
 
     def ended(self, data_pass: DataPass) -> bool:
         """Return whether the pass had ended."""
-        return data_pass.ended and not (self.at_boundary and data_pass.ended_at == self.iterations)
+        left_later = self.at_boundary and data_pass.ended_at == self.iterations and not data_pass.exhausted
+        return data_pass.ended and not left_later
 
     def in_current_body(self, data_pass: DataPass) -> bool:
         """Return whether the pass was called in the body of the current batches of its parents."""
@@ -208,6 +212,7 @@ class PassList:
         self.passes = [other for other in self.passes if not other.is_obsolete]
         if replaced is not None and replaced in self.passes:
             self.passes[self.passes.index(replaced)] = data_pass
+            data_pass.replaced, replaced.replaced = replaced, None
         else:
             self.passes.append(data_pass)
             if self._saved:
@@ -272,8 +277,9 @@ class PassList:
         Raises:
             LoopError: If a loader cannot be positioned at the moment.
         """
-        existing = [data_pass for data_pass in self.passes if moment.exists(data_pass)]
-        idle = [*(existing if complete else []), *self._previous[len(existing) :]]
+        candidates = [data_pass if moment.exists(data_pass) else data_pass.replaced for data_pass in self.passes]
+        existing = [data_pass for data_pass in candidates if data_pass is not None]
+        idle = [*(existing if complete else []), *self._previous[len(existing) + len(self._saved) :]]
         states = {} if complete else {"passes": self._get_pass_states(moment, existing), "next": self._get_next(moment)}
         return {**states, "loaders": [data_pass.get_loader_state() for data_pass in idle]}
 
@@ -309,7 +315,7 @@ def _is_repeated(data_pass: DataPass, moment: Moment, held: list[tuple[DataPass,
 
 def are_exhausted(passes: list[DataPass], iterations: int) -> bool:
     """Return whether a loop has no further batch to read in an epoch, after a number of completed iterations."""
-    moment = Moment(iterations)
+    moment = Moment(iterations, at_boundary=False)
     if any(moment.holds_parents(data_pass) and not data_pass.at_end for data_pass in passes):
         return False
     open_passes = [data_pass for data_pass in passes if not data_pass.parents and not data_pass.ended]

@@ -17,11 +17,15 @@ class EpochLengths:
     loaders that the loop reads one after another are added up.
 
     Attributes:
-        observed: Number of iterations of the last complete epoch, if it differs from the lengths of its loaders.
+        last: Number of iterations of the last complete epoch; None if there is none.
+        observed: Number of iterations of all complete epochs, if it differs from the lengths of the loaders; None
+            otherwise.
     """
 
     def __init__(self) -> None:
+        self.last: int | None = None
         self.observed: int | None = None
+        self._confirmed = False  # whether an epoch had as many iterations as its loaders have batches
         self._current: list[int | None] = []
         self._previous: list[int | None] = []
         self._groups: dict[ForStatement, int] = {}
@@ -81,13 +85,23 @@ class EpochLengths:
             length: Expected number if the loop reads its loader directly; None if it is unknown.
         """
         declared = self._declared if self._current or self._unread is not None else length
-        self.observed = iterations if declared is not None and iterations and iterations != declared else None
+        self._confirmed = self._confirmed or declared in (None, iterations)
+        is_first, is_equal = self.last is None, self.last == iterations
+        self.last = iterations
+        # Epochs of different lengths, or of the declared one, say nothing about the next epoch.
+        self.observed = iterations if iterations and not self._confirmed and (is_first or is_equal) else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the lengths."""
-        return {"observed": self.observed, "current": list(self._current), "previous": list(self._previous)}
+        return {
+            "last": self.last,
+            "observed": self.observed,
+            "confirmed": self._confirmed,
+            "current": list(self._current),
+            "previous": list(self._previous),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self.observed = state["observed"]
+        self.last, self.observed, self._confirmed = state["last"], state["observed"], state["confirmed"]
         self._current, self._previous = list(state["current"]), list(state["previous"])

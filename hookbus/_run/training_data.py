@@ -140,7 +140,8 @@ class TrainingData:
         clock, was_open = self._run.clock, self._run.clock.epoch_open
         clock.end_epoch()
         if was_open and clock.epoch_complete and not self.leaving_epoch:
-            self._lengths.observe(clock.iters_done - clock.epoch_first_iter, clock.epoch_length)
+            clock.observed_epoch_length = clock.iters_done - clock.epoch_first_iter
+            self._lengths.observe(clock.observed_epoch_length, clock.epoch_length)
             clock.epoch_length = self._lengths.observed or clock.epoch_length
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
@@ -309,24 +310,28 @@ class TrainingData:
         Without an explicit release, the garbage collector closes the queues of the workers before their termination
         message is sent, and torch waits 5 seconds for each worker.
         """
-        self.load_state_dict(self.state_dict())
+        try:
+            state = self.state_dict()
+        except LoopError:
+            # The run failed in an iteration, and the loader cannot be positioned at the start of this iteration.
+            state = self._get_state(Moment(self._run.clock.iters_done, at_boundary=False))
+        self.load_state_dict(state)
 
     # -- state ------------------------------------------------------------------------------------
 
-    def state_dict(self, *, at_boundary: bool = False) -> dict[str, Any]:
-        """Return the positions of all passes.
+    def state_dict(self) -> dict[str, Any]:
+        """Return the positions of all passes at the last iteration boundary.
 
-        Args:
-            at_boundary: Whether to return the positions at the last iteration boundary, without the batches that were
-                handed out afterwards. Default: the current positions.
+        Batches that were handed out after the boundary are not counted.
 
         Raises:
             LoopError: If a loader cannot be positioned there.
         """
-        clock = self._run.clock
-        moment = Moment(clock.iters_done, at_boundary)
+        return self._get_state(Moment(self._run.clock.iters_done))
+
+    def _get_state(self, moment: Moment) -> dict[str, Any]:
         return {
-            "epoch": self._epoch_passes.to_state(moment, complete=not clock.epoch_open),
+            "epoch": self._epoch_passes.to_state(moment, complete=not self._run.clock.epoch_open),
             "run": self._run_passes.to_state(moment),
             "lengths": self._lengths.state_dict(),
         }
@@ -343,4 +348,5 @@ class TrainingData:
         self._run_passes.load_state(state["run"])
         self._lengths.load_state_dict(state["lengths"])
         clock = self._run.clock
+        clock.observed_epoch_length = self._lengths.last
         clock.epoch_length = self._lengths.observed or clock.epoch_length

@@ -14,7 +14,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hookbus import HookBus
 from hookbus._run.run import Run
-from hookbus.errors import LoopError
 
 Seen = list[tuple[Any, ...]]
 

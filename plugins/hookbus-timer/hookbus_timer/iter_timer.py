@@ -39,7 +39,7 @@ class IterTimerHook(Hook):
         self._windowed_timer = WindowedTimer(self._interval)
         self._is_due = False
         self._logged_step = -1
-        self._epoch_length: int | None = None  # measured in a complete epoch, for loaders without a length
+        self._epoch_length: int | None = None  # measured in a complete epoch: the length of a loader may be wrong
 
     # -- measuring -----------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class IterTimerHook(Hook):
         samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
         self._windowed_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
-        ends_epoch = clock.batch + 1 == (clock.epoch_length or self._epoch_length)
+        ends_epoch = clock.batch + 1 == (self._epoch_length or clock.epoch_length)
         if clock.iters_done % self._interval == 0 or (ends_epoch and self._logged_step <= clock.epoch_first_step):
             self._is_due = True
         if self._is_due and clock.stepped:
@@ -141,5 +141,5 @@ class IterTimerHook(Hook):
             epochs_done=run.epochs_done,
             max_epochs=run.max_epochs,
             iterations_in_epoch=run.iters_done - clock.epoch_first_iter if clock.epoch_open else 0,
-            epoch_length=clock.epoch_length or self._epoch_length,
+            epoch_length=self._epoch_length or clock.epoch_length,
         )
