@@ -108,9 +108,9 @@ class DataPass:
         """Whether a call at this moment is made in the body of the current batch of this pass."""
         return self.started and not self.ended and (self.for_statement is not None or self.read_at == iterations)
 
-    def set_for_statement(self, found: tuple[ForStatement | None, bool]) -> None:
+    def set_reader(self, reader: tuple[ForStatement | None, bool]) -> None:
         """Set the result of `find_for_statement`. Passes that one statement reads side by side are not nested."""
-        statement, self.wrapped = found
+        statement, self.wrapped = reader
         self.for_statement = statement
         if statement is not None:
             self.parents = [item for item in self.parents if item[0].for_statement != statement]

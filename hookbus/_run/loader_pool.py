@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hookbus._run.run import Run
     from hookbus.data.resumable_loader import ResumableLoader
     from hookbus.data.seeded_dataset import DatasetHook
     from hookbus.data.train_shard import TrainShard
@@ -20,17 +20,13 @@ SIZE = 4
 class LoaderPool:
     """Resumable loaders by training loader.
 
-    Args:
-        run: The run.
-
     Attributes:
         dataset_hooks: Functions that modify the datasets while they are read.
         shard: Shard of the training data that this rank reads; None for all of it.
         used: Whether a loader has been read.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self) -> None:
         self._kept: list[tuple[object, ResumableLoader]] = []  # least recently used first
         self.dataset_hooks: list[DatasetHook] = []
         self.shard: TrainShard | None = None
@@ -39,12 +35,18 @@ class LoaderPool:
     def __contains__(self, loader: object) -> bool:
         return any(kept is loader for kept, _ in self._kept)
 
-    def get(self, loader: Iterable[Any]) -> ResumableLoader:
-        """Return the resumable loader of a training loader."""
+    def get(self, loader: Iterable[Any], seed: int, logger: logging.Logger) -> ResumableLoader:
+        """Return the resumable loader of a training loader.
+
+        Args:
+            loader: The training loader.
+            seed: Seed of order and augmentation.
+            logger: Logger for a loader that cannot be sharded.
+        """
         self.used = True
         kept = next((pair for pair in self._kept if pair[0] is loader), None)
         if kept is None:
-            kept = (loader, self._build(loader))
+            kept = (loader, self._build(loader, seed, logger))
         else:
             self._kept.remove(kept)
         self._kept = [*self._kept[1 - SIZE :], kept]
@@ -54,15 +56,15 @@ class LoaderPool:
         """Release all loaders but some, and thereby end their workers."""
         self._kept = [pair for pair in self._kept if is_used(pair[1])]
 
-    def _build(self, loader: Iterable[Any]) -> ResumableLoader:
+    def _build(self, loader: Iterable[Any], seed: int, logger: logging.Logger) -> ResumableLoader:
         # Imports torch, which a run without a loader does not need.
         from hookbus.data.loaders import is_shardable
         from hookbus.data.resumable_loader import make_resumable
 
         if self.shard is not None and not is_shardable(loader):
-            self._run.logger.info(
+            logger.info(
                 "The training loader cannot be sharded automatically, so each of the %s processes reads it unchanged. "
                 "Make the loader yield different samples on each rank.",
                 self.shard.world_size,
             )
-        return make_resumable(loader, self._run.seed, self.dataset_hooks, self.shard)
+        return make_resumable(loader, seed, self.dataset_hooks, self.shard)

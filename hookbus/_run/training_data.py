@@ -35,7 +35,7 @@ class TrainingData:
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
-        self._loaders = LoaderPool(run)
+        self._loaders = LoaderPool()
         self._epoch_passes, self._run_passes, self._lengths = PassList(), PassList(), EpochLengths()
         self._last_ended: DataPass | None = None
         self._in_epoch = self.leaving_epoch = False
@@ -185,7 +185,7 @@ class TrainingData:
         try:
             with handle_lost_workers(run, in_loader=True):
                 batches = self._open_pass(data_pass)
-                data_pass.set_for_statement(find_for_statement())
+                data_pass.set_reader(find_for_statement())
                 self._set_epoch_length(data_pass)
                 for batch in batches:
                     data_pass.count_batch(clock.iters_done)
@@ -213,7 +213,7 @@ class TrainingData:
         run, clock = self._run, self._run.clock
         # A state of the previous epoch is that of a loader which this process has not read yet.
         is_current = data_pass.restored or data_pass.loader not in self._loaders
-        resumable = self._loaders.get(data_pass.loader)
+        resumable = self._loaders.get(data_pass.loader, run.seed, run.logger)
         self._invalidate_others(resumable)
         data_pass.resumable = resumable
         if data_pass.loader_state and is_current:
