@@ -6,6 +6,7 @@ from typing import Any
 
 from hookbus import Hook, Run
 from hookbus_schedule.config import AccumulationConfig
+from hookbus_schedule.instances import check_single
 
 __all__ = ["AccumulationHook"]
 
@@ -23,6 +24,14 @@ class AccumulationHook(Hook):
     makes_requests = False
     config: AccumulationConfig
     accumulate: int | None = None
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook sets the number.
+
+        Raises:
+            ConfigError: If there is one.
+        """
+        check_single(run, self, "set the number of micro-batches per optimizer step")
 
     def before_run(self, run: Run) -> None:
         """Reset the number if the training starts from scratch."""

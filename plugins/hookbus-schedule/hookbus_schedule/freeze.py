@@ -20,7 +20,8 @@ class FreezeHook(Hook):
     """Freeze modules: no gradients, no optimizer steps, no weight decay, no updates of running statistics.
 
     The frozen modules are a function of epoch and iteration, so a resumed run requires no state. Parameters that were
-    frozen before the run stay frozen. At the end of the run, `requires_grad` and training modes are restored.
+    frozen before the run stay frozen, and a module that multiple hooks freeze stays frozen until the last of them
+    unfreezes it. At the end of the run, `requires_grad` and training modes are restored.
     """
 
     Config = FreezeConfig
@@ -48,19 +49,26 @@ class FreezeHook(Hook):
         model = unwrap_model(model)
         if self._is_unfrozen_at(run.epochs_done, run.iters_done):
             return
-        trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._frozen = [parameter for name, parameter in trainable.items() if _matches(name, self.config.modules)]
+        # Parameters that another hook has frozen already are frozen by this hook as well.
+        held = self._get_held_by_others(run)
+        self._frozen = [
+            parameter
+            for name, parameter in model.named_parameters()
+            if (parameter.requires_grad or id(parameter) in held) and _matches(name, self.config.modules)
+        ]
         for parameter in self._frozen:
             parameter.requires_grad_(False)
             # An optimizer skips parameters only if the gradient is None: it applies weight decay to a zero gradient.
             parameter.grad = None
         if self.config.keep_statistics:
-            self._norm_layers = _find_norm_layers(model, self.config.modules)
+            self._norm_layers = [
+                layer for layer in _find_norm_layers(model, self.config.modules) if layer.training or id(layer) in held
+            ]
 
     def before_train_iter(self, run: Run) -> None:
         """Unfreeze the modules when the limit is reached; keep frozen normalization layers in evaluation mode."""
         if self._frozen and self._is_unfrozen_at(run.epoch, run.iter):
-            self._unfreeze()
+            self._unfreeze(run)
             numbers = run.clock.current("epoch"), run.clock.current("iter")
             run.logger.info("%s: unfroze the modules at epoch %s, iteration %s.", self.name, *numbers)
         # At every iteration, because custom loops call model.train() at each epoch or after each validation.
@@ -68,21 +76,29 @@ class FreezeHook(Hook):
             if layer.training:
                 layer.eval()
 
-    def cleanup(self) -> None:
+    def cleanup(self, run: Run) -> None:
         """Restore `requires_grad` and the training modes."""
-        self._unfreeze()
+        self._unfreeze(run)
 
     def _is_unfrozen_at(self, epoch: int, iteration: int) -> bool:
         if self.config.until_iter is not None:
             return iteration >= self.config.until_iter
         return self.config.until_epoch is not None and epoch >= self.config.until_epoch
 
-    def _unfreeze(self) -> None:
+    def _unfreeze(self, run: Run) -> None:
+        held = self._get_held_by_others(run)
         for parameter in self._frozen:
-            parameter.requires_grad_(True)
+            if id(parameter) not in held:
+                parameter.requires_grad_(True)
         for layer in self._norm_layers:
-            layer.train()
+            if id(layer) not in held:
+                layer.train()
         self._frozen, self._norm_layers = [], []
+
+    def _get_held_by_others(self, run: Run) -> set[int]:
+        """Return the IDs of the parameters and layers that other hooks keep frozen."""
+        others = [hook for hook in run.bus.hooks.values() if isinstance(hook, FreezeHook) and hook is not self]
+        return {id(item) for hook in others for item in (*hook._frozen, *hook._norm_layers)}
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -93,11 +109,11 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _find_norm_layers(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
-    """Return the matching layers with running statistics that are in training mode."""
+    """Return the matching layers with running statistics."""
     return [
         module
         for name, module in model.named_modules()
-        if getattr(module, "track_running_stats", False) and module.training and _matches(name, patterns)
+        if getattr(module, "track_running_stats", False) and _matches(name, patterns)
     ]
 
 

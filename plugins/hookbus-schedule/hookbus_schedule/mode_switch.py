@@ -20,7 +20,8 @@ class YOLOXModeSwitchHook(Hook):
     """Skip transforms such as Mosaic and enable the L1 loss of the model in the final phase of a training.
 
     The mode is a function of epoch and iteration, so a resumed run requires no state. Each process that reads the
-    dataset switches with the first sample of the final phase, regardless of prefetching.
+    dataset switches with the first sample of the final phase, regardless of prefetching. Multiple instances of this
+    hook skip the transforms of all final phases that have begun, regardless of hook order.
     """
 
     Config = YOLOXModeSwitchConfig
@@ -40,15 +41,17 @@ class YOLOXModeSwitchHook(Hook):
         """
         milestone = self._get_milestone(run)
         if run.train_loader is not None and milestone != Milestone():
-            switch = SkipTypes(milestone, self.config.skip_type_keys)
+            switch = SkipTypes([(milestone, self.config.skip_type_keys)])
             switch.find_attributes(run.train_loader)
             warn_shared_dataset(run, self.name, switch)
 
     def before_train(self, run: Run, model: Any) -> None:
         """Determine the start of the final phase, and register the switch of the dataset."""
         self._milestone, self._switched = self._get_milestone(run), False
-        if self._milestone != Milestone():
-            run.training_data.register_dataset_hook(SkipTypes(self._milestone, self.config.skip_type_keys))
+        # One switch for all instances: separate switches would overwrite the types of each other.
+        phases = _get_phases(run)
+        if phases and _get_hooks(run)[0] is self:
+            run.training_data.register_dataset_hook(SkipTypes(phases))
         # An earlier training of the same model may have ended in its final phase.
         if model is not None and not self._milestone.is_reached(run.epoch, run.iter):
             _disable_l1(unwrap_model(model))
@@ -75,6 +78,17 @@ class YOLOXModeSwitchHook(Hook):
 
     def _get_milestone(self, run: Run) -> Milestone:
         return final_phase_start(run, self.config.num_last_epochs, self.config.num_last_iters)
+
+
+def _get_hooks(run: Run) -> list[YOLOXModeSwitchHook]:
+    return [hook for hook in run.bus.hooks.values() if isinstance(hook, YOLOXModeSwitchHook)]
+
+
+def _get_phases(run: Run) -> list[tuple[Milestone, list[str]]]:
+    """Return the pairs (start, types to skip) of the final phases of all hooks, in an order without the hooks' one."""
+    starts = {hook.name: hook._get_milestone(run) for hook in _get_hooks(run)}
+    keys = {hook.name: hook.config.skip_type_keys for hook in _get_hooks(run)}
+    return [(starts[name], keys[name]) for name in sorted(starts) if starts[name] != Milestone()]
 
 
 def _enable_l1(model: nn.Module) -> int:

@@ -65,7 +65,7 @@ class DatasetSwitch(ABC):
     changed is therefore restored before the milestone, and a loop may read a different dataset in each epoch.
 
     Args:
-        milestones: Milestones in chronological order.
+        milestones: Milestones.
     """
 
     attribute_names: ClassVar[tuple[str, ...]]
@@ -76,15 +76,15 @@ class DatasetSwitch(ABC):
     def __init__(self, milestones: Sequence[Milestone]) -> None:
         self._milestones = milestones
         self._dataset: Any = None  # dataset of the last call
-        self._stage = 0  # number of milestones that the dataset has passed
+        self._reached: tuple[bool, ...] = ()  # which milestones the dataset has passed
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         """Apply the change for the given position, if it is not yet applied to the dataset."""
-        stage = sum(milestone.is_reached(epoch, iteration) for milestone in self._milestones)
-        if dataset is not self._dataset or stage != self._stage:
-            self._dataset, self._stage = dataset, stage
+        reached = tuple(milestone.is_reached(epoch, iteration) for milestone in self._milestones)
+        if dataset is not self._dataset or reached != self._reached:
+            self._dataset, self._reached = dataset, reached
             for holder, name in self.find_attributes(dataset):
-                self.apply(holder, name, stage)
+                self.apply(holder, name, reached)
 
     def find_attributes(self, dataset: Any) -> list[tuple[Any, str]]:
         """Return the pairs (object, attribute name) to change.
@@ -113,13 +113,13 @@ class DatasetSwitch(ABC):
         return [(dataset, next(name for name in self.attribute_names if hasattr(dataset, name)))]
 
     @abstractmethod
-    def apply(self, holder: Any, name: str, stage: int) -> None:
-        """Apply the change of a stage.
+    def apply(self, holder: Any, name: str, reached: Sequence[bool]) -> None:
+        """Apply the changes of the milestones that have been reached.
 
         Args:
             holder: Object that has the attribute.
             name: Name of the attribute.
-            stage: Number of milestones that have been reached.
+            reached: Whether each milestone has been reached.
         """
 
 
@@ -183,24 +183,23 @@ class SwitchPipeline(DatasetSwitch):
             _check_settable(holder, attribute)
         return attributes
 
-    def apply(self, holder: Any, name: str, stage: int) -> None:
-        """Set the pipeline of the stage; the original pipeline for stage 0."""
+    def apply(self, holder: Any, name: str, reached: Sequence[bool]) -> None:
+        """Set the pipeline of the last milestone that has been reached; the original pipeline if there is none."""
         current, known = getattr(holder, name), _switched_pipelines.setdefault(holder, {})
         original, assigned = known.get(name, (current, current))
         # A pipeline that was not assigned here was set by the user in the meantime and is the new original.
         original = original if current is assigned else current
-        pipeline = self._pipelines[stage - 1] if stage else original
+        pipeline = self._pipelines[sum(reached) - 1] if any(reached) else original
         if pipeline is not current:
             setattr(holder, name, pipeline)
         known[name] = original, pipeline
 
 
 class SkipTypes(DatasetSwitch):
-    """Omission of transforms of a dataset from a milestone.
+    """Omission of transforms of a dataset from milestones on.
 
     Args:
-        milestone: Milestone.
-        keys: Types of the transforms to skip.
+        phases: Pairs (milestone, types of the transforms to skip); the types of overlapping phases are combined.
     """
 
     attribute_names = ("update_skip_type_keys",)
@@ -209,16 +208,17 @@ class SkipTypes(DatasetSwitch):
         "method, or switch the whole pipeline with PipelineSwitchHook."
     )
 
-    def __init__(self, milestone: Milestone, keys: Sequence[str]) -> None:
-        super().__init__([milestone])
-        self._keys = list(keys)
+    def __init__(self, phases: Sequence[tuple[Milestone, Sequence[str]]]) -> None:
+        super().__init__([milestone for milestone, _ in phases])
+        self._keys = [keys for _, keys in phases]
 
-    def apply(self, holder: Any, name: str, stage: int) -> None:
-        """Set the types to skip; clear them in stage 0 if an earlier run has set them."""
-        # Without an earlier change, stage 0 is a no-op: types that the dataset itself skips are kept.
-        if stage or holder in _skipping_datasets:
-            getattr(holder, name)(self._keys if stage else [])
-            _skipping_datasets.add(holder) if stage else _skipping_datasets.discard(holder)
+    def apply(self, holder: Any, name: str, reached: Sequence[bool]) -> None:
+        """Set the types to skip; clear them before all milestones if an earlier run has set them."""
+        phases = [keys for keys, is_reached in zip(self._keys, reached, strict=True) if is_reached]
+        # Without an earlier change this is a no-op before all milestones: types that the dataset itself skips are kept.
+        if phases or holder in _skipping_datasets:
+            getattr(holder, name)(list(dict.fromkeys(key for keys in phases for key in keys)))
+            _skipping_datasets.add(holder) if phases else _skipping_datasets.discard(holder)
 
 
 # Per process and not per switch, because a later run uses new switches for the same datasets. Weak references, so that

@@ -10,7 +10,9 @@ from torch import Tensor
 from hookbus import Hook, Run
 from hookbus.errors import ConfigError, HookError
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
+from hookbus_schedule.instances import check_single
 from hookbus_schedule.milestones import get_epoch_length
+from hookbus_schedule.param_scheduler import ParamSchedulerHook, get_scheduled
 from hookbus_schedule.yolox_curve import yolox_lr
 
 __all__ = ["YOLOXLrUpdaterHook"]
@@ -28,11 +30,11 @@ class YOLOXLrUpdaterHook(Hook):
     config: YOLOXLrUpdaterConfig
 
     def check(self, run: Run) -> None:
-        """Check that the run has an optimizer, and no scheduler.
+        """Check that the run has an optimizer, and that nothing else sets its learning rate.
 
         Raises:
             HookError: If the run has no optimizer.
-            ConfigError: If the run has a scheduler.
+            ConfigError: If the run has a scheduler, or another hook that sets the learning rate.
         """
         if run.optimizer is None:
             raise HookError("requires the optimizer of the run, got None. Pass `optimizer` to the run.")
@@ -41,6 +43,8 @@ class YOLOXLrUpdaterHook(Hook):
             raise ConfigError(
                 [f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."]
             )
+        check_single(run, self, "set the learning rate")
+        _check_no_scheduler_hook(run)
 
     def before_run(self, run: Run) -> None:
         """Store the initial learning rates in the parameter groups."""
@@ -97,6 +101,13 @@ class YOLOXLrUpdaterHook(Hook):
                 ]
             )
         return position
+
+
+def _check_no_scheduler_hook(run: Run) -> None:
+    own = (id(run.optimizer), "lr")
+    for name, hook in run.bus.hooks.items():
+        if isinstance(hook, ParamSchedulerHook) and own in get_scheduled(run, hook.config):
+            raise ConfigError([f"sets the learning rate, as does hook {name!r}. Remove one of the two."])
 
 
 def _to_iterations(run: Run, epochs: int, iterations: int | None) -> int:

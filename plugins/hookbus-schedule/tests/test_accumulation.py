@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from hookbus import Hook, HookBus, Run, Trainer
-from hookbus.testing import check_hook
+from hookbus.errors import ConfigError
+from hookbus.testing import check_hook, fake_training
 from hookbus_schedule import AccumulationHook
 
 BATCHES = [torch.full((1, 1), float(value)) for value in (1, 2, 3)]
@@ -90,3 +91,9 @@ class TestResume:
 
         assert resumed.steps_done == uninterrupted.steps_done[at:]
         assert resumed.weights == uninterrupted.weights[at:]
+
+
+def test_two_hooks_are_an_error() -> None:
+    hooks = [AccumulationHook(name=name, schedule={1: 2}) for name in ("b", "a")]
+    with pytest.raises(ConfigError, match=r"hooks 'a' and 'b' set the number of micro-batches per optimizer step"):
+        fake_training(hooks)

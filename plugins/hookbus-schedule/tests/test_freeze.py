@@ -9,7 +9,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Run
 from hookbus.errors import ConfigError, HookError
-from hookbus.testing import check_hook, fingerprint
+from hookbus.testing import check_hook, check_two_instances, fingerprint
 from hookbus_schedule import FreezeHook
 
 
@@ -126,3 +126,35 @@ class TestNames:
         bus = HookBus([FreezeHook(modules=["a"])])
         with pytest.raises(HookError, match="Pass `model` to the run"), bus.run():
             bus.emit("before_train_iter")
+
+
+class TestTwoHooks:
+    @pytest.mark.parametrize("is_reversed", [False, True])
+    def test_module_stays_frozen_until_the_last_hook_unfreezes_it(self, kit: Any, is_reversed: bool) -> None:
+        hooks = [
+            FreezeHook(name="short", modules=["backbone"], until_iter=1),
+            FreezeHook(name="long", modules=["backbone.*"], until_epoch=1),
+        ]
+        recorder = ChangeRecorder()
+        kit.train(*(reversed(hooks) if is_reversed else hooks), recorder, epochs=2)
+
+        assert get_backbone_changes(recorder) == [False] * 3 + [True] * 3
+
+    @pytest.mark.parametrize("is_reversed", [False, True])
+    def test_modes_are_restored_after_the_last_hook(self, is_reversed: bool) -> None:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        hooks = [FreezeHook(name="a", modules=["1"], until_iter=1), FreezeHook(name="b", modules=["*"])]
+        bus = HookBus(hooks[::-1] if is_reversed else hooks)
+        with bus.run(model=model, iterations=3):
+            for _ in range(3):
+                bus.emit("before_train_iter")
+                assert not any(parameter.requires_grad for parameter in model.parameters())
+                assert not model[1].training
+                bus.emit("after_train_iter")
+
+        assert all(parameter.requires_grad for parameter in model.parameters())
+        assert model[1].training
+
+    def test_hooks_pass_the_check_of_two_instances(self, tmp_path: Path) -> None:
+        settings = {"modules": ["0"], "until_iter": 2}, {"modules": ["0.weight"], "until_epoch": 1}
+        check_two_instances(FreezeHook, *settings, directory=tmp_path)

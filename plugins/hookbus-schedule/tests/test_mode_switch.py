@@ -150,3 +150,30 @@ class TestOtherCases:
             bus.run(fresh=True),
         ):
             bus.emit("before_train_epoch")
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+@pytest.mark.parametrize("workers", ["main process", "2 workers", "2 persistent workers"])
+class TestTwoHooks:
+    def make_hooks(self, is_reversed: bool) -> list[YOLOXModeSwitchHook]:
+        hooks = [
+            YOLOXModeSwitchHook(name="a", num_last_epochs=3, skip_type_keys=["Mosaic"]),
+            YOLOXModeSwitchHook(name="b", num_last_iters=3, skip_type_keys=["Mosaic", "MixUp"]),
+        ]
+        return hooks[::-1] if is_reversed else hooks
+
+    def test_transforms_of_all_phases_are_skipped(self, kit: Any, workers: str, is_reversed: bool) -> None:
+        recorder = kit.train(*self.make_hooks(is_reversed), epochs=5, workers=workers)
+
+        assert per_epoch(recorder.skipped) == [0, 0, 1, 1, 2]
+        assert per_epoch(recorder.l1) == [False] * 2 + [True] * 3
+
+    @pytest.mark.parametrize(("at", "expected"), [(6, [1, 1, 2]), (12, [2])])
+    def test_resumed_run_skips_the_transforms_of_all_phases(
+        self, kit: Any, workers: str, is_reversed: bool, at: int, expected: list[int], tmp_path: Path
+    ) -> None:
+        path = tmp_path / "saved.pth"
+        kit.train(*self.make_hooks(not is_reversed), kit.SaveAt(path, at), epochs=5)
+        recorder = kit.train(*self.make_hooks(is_reversed), epochs=5, workers=workers, resume=path)
+
+        assert per_epoch(recorder.skipped) == expected

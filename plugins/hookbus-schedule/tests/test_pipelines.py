@@ -56,7 +56,7 @@ class FakeDataset:
 
 class TestSwitches:
     def test_switch_is_applied_once_at_its_milestone(self) -> None:
-        data, switch = FakeDataset(), SkipTypes(Milestone(epoch=2), ["MixUp"])
+        data, switch = FakeDataset(), SkipTypes([(Milestone(epoch=2), ["MixUp"])])
         for epoch, iteration in ((0, 0), (1, 9), (2, 10), (2, 11), (3, 12)):
             switch(data, epoch, iteration)
 
@@ -83,7 +83,7 @@ class TestSwitchedDatasets:
         for _ in range(2):
             pipelines, types = (
                 SwitchPipeline([(Milestone(epoch=1), math.sqrt)]),
-                SkipTypes(Milestone(epoch=1), ["MixUp"]),
+                SkipTypes([(Milestone(epoch=1), ["MixUp"])]),
             )
             for epoch in range(2):
                 for switch in (pipelines, types):

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import StepLR
 from hookbus import HookBus
 from hookbus.errors import ConfigError, HookError
 from hookbus.testing import check_hook, fake_training
-from hookbus_schedule import YOLOXLrUpdaterHook
+from hookbus_schedule import ParamSchedulerHook, YOLOXLrUpdaterHook
 
 
 def get_rates(hook: YOLOXLrUpdaterHook, count: int, lr: float = 0.01, **options: Any) -> list[float]:
@@ -156,3 +156,24 @@ def test_group_that_is_added_later_has_its_own_initial_rate() -> None:
             bus.emit("after_train_iter")
 
     assert rates == [[1 / 16], [1 / 4], [9 / 16, 9 / 32], [1, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            YOLOXLrUpdaterHook(name="a"),
+            "hooks 'a' and 'b' set the learning rate, and the result depends on their order",
+        ),
+        (
+            ParamSchedulerHook(name="a", schedulers={"type": "ExponentialLR", "gamma": 0.5}),
+            "sets the learning rate, as does hook 'a'. Remove one of the two.",
+        ),
+    ],
+    ids=["same hook", "param_scheduler"],
+)
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_second_hook_that_sets_the_learning_rate_is_an_error(other: Any, message: str, is_reversed: bool) -> None:
+    hooks = [YOLOXLrUpdaterHook(name="b"), other]
+    with pytest.raises(ConfigError, match=message):
+        fake_training(hooks[::-1] if is_reversed else hooks)

@@ -35,11 +35,19 @@ class SyncRandomSizeHook(Hook):
         return self._build_sizes(self.run).size_for_iteration(self.run.iter)
 
     def check(self, run: Run) -> None:
-        """Check that the training dataset supports a change of the size.
+        """Check that the training dataset supports a change of the size, and that no other hook changes it.
 
         Raises:
-            ConfigError: If no dataset has a method `update_dynamic_scale`.
+            ConfigError: If no dataset has a method `update_dynamic_scale`, or there is another hook.
         """
+        names = sorted(name for name, hook in run.bus.hooks.items() if isinstance(hook, SyncRandomSizeHook))
+        if len(names) > 1:
+            raise ConfigError(
+                [
+                    f"hooks {' and '.join(map(repr, names))} change the image size, and the result depends on their "
+                    "order. Remove all but one of them."
+                ]
+            )
         if run.train_loader is not None:
             find_resizable_datasets(run.train_loader)
 

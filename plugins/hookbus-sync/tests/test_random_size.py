@@ -150,3 +150,10 @@ def test_size_is_set_on_a_second_dataset_of_the_same_iteration() -> None:
         resize(dataset, 0, 0)
 
     assert datasets[0].size == datasets[1].size == Sizes(0, (14, 26), (640, 640), 10).size_for_iteration(0)
+
+
+@pytest.mark.parametrize("loop", [run_trainer, run_custom_loop])
+def test_two_hooks_are_an_error(loop: Any) -> None:
+    hooks = [SyncRandomSizeHook(name="b", ratio_range=(2, 3)), SyncRandomSizeHook(name="a", ratio_range=(4, 5))]
+    with pytest.raises(ConfigError, match="hooks 'a' and 'b' change the image size, and the result depends on their"):
+        loop(hooks, DataLoader(Images()), epochs=1)
