@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hookbus_visualization.anomalies import name_values
 from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.images import to_array
-from hookbus_visualization.instances import BOX_KEYS, DrawStyle, draw_instances, read_instances
+from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
 from hookbus_visualization.nested_values import get_first
+from hookbus_visualization.palette import report_unknown_classes
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.regions import draw_regions, read_regions
 
@@ -48,10 +50,13 @@ def build_objects_panel(
         ValueError: If the boxes have no supported form.
     """
     resized = resize_to_fit(image)
-    truth, detections = (
-        None if value is None else read_instances(value, image.shape[:2], display_size=resized.shape[:2])
-        for value in (target, prediction)
-    )
+    instances: dict[str, Instances | None] = {"true": None, "predicted": None}
+    for name, value in (("true", target), ("predicted", prediction)):
+        if value is not None:
+            with name_values(name):
+                instances[name] = objects = read_instances(value, image.shape[:2], display_size=resized.shape[:2])
+                report_unknown_classes(objects.labels, len(names))
+    truth, detections = instances.values()
     return Panel(draw_instances(resized, truth, detections and detections.filter_by_score(threshold), DrawStyle(names)))
 
 
@@ -68,9 +73,9 @@ def build_regions_panel(image: RGBImage, target: Any, prediction: Any) -> Panel:
     """
     values = {"truth": target, "prediction": prediction}
     resized, size = resize_to_fit(image), image.shape[:2]
-    overlays = {
-        name: draw_regions(resized, read_regions(value, size, display_size=resized.shape[:2]))
-        for name, value in values.items()
-        if value is not None
-    }
+    overlays = {}
+    for name, value in values.items():
+        if value is not None:
+            with name_values(name):
+                overlays[name] = draw_regions(resized, read_regions(value, size, display_size=resized.shape[:2]))
     return Panel(hstack_images([resized, *overlays.values()]), " | ".join(["input", *overlays]))

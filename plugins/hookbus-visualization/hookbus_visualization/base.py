@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError, format_error, suggest_names
 from hookbus.writers.images import image_directory
 from hookbus.writers.tags import sanitize_name
+from hookbus_visualization.anomalies import collect_anomalies
 from hookbus_visualization.compose import compose_panels, has_display, open_window
 from hookbus_visualization.config import ImageConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
@@ -162,11 +164,19 @@ class ImageHook(Hook):
             "predictions.",
         )
 
-    def warn_once(self, run: Run, message: str) -> None:
-        """Log a warning, once per run and message."""
-        if message not in self._logged_warnings:
-            self._logged_warnings.add(message)
+    def warn_once(self, run: Run, message: str, key: str = "") -> None:
+        """Log a warning, once per run and key; the key of a message without numbers is the message."""
+        if (key or message) not in self._logged_warnings:
+            self._logged_warnings.add(key or message)
             run.logger.warning("%s: %s", self.name, message)
+
+    @contextmanager
+    def warn_of_anomalies(self, run: Run) -> Iterator[None]:
+        """Context manager that logs which values inside it are invalid, once per run and problem."""
+        with collect_anomalies() as messages:
+            yield
+        for problem, message in messages.items():
+            self.warn_once(run, message, problem)
 
     def _validate_parsed(self, values: Any) -> dict[str, Any]:
         known = [field.name for field in fields(Samples)]
@@ -254,7 +264,8 @@ class SampleHook(ImageHook):
         samples = self.first_samples(run, batch, outputs, self.config.max_samples)
         samples = replace(samples, targets=samples.targets if self.config.draw_gt else None)
         samples = replace(samples, predictions=samples.predictions if self.config.draw_pred else None)
-        self.draw(run, stage, samples, batch, outputs)
+        with self.warn_of_anomalies(run):
+            self.draw(run, stage, samples, batch, outputs)
 
 
 def _get_stage(mode: str, loader: str | None) -> str:

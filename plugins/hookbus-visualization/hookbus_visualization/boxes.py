@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.palette import contrast_color
 from hookbus_visualization.panel import RGBImage
 
@@ -47,13 +48,24 @@ def to_xyxy(
     if array.ndim not in (1, 2) or array.shape[-1] != 4:
         raise ValueError(f"boxes must have shape (N, 4), got {array.shape}")
     first, second = np.split(array.reshape(-1, 4), 2, axis=1)
-    if form == "cxcywh":
-        first = first - second / 2
-    ends = np.stack([first, second if form == "xyxy" else first + second])
+    _report_invalid(first, second, form)
     scale = size[::-1] if normalized else (1, 1)
-    # Models in early training predict negative widths and swapped corners.
-    corners: NDArray[np.float64] = np.hstack([ends.min(axis=0), ends.max(axis=0)]) * np.tile(scale, 2)
+    with np.errstate(invalid="ignore", over="ignore"):  # infinities and their differences
+        if form == "cxcywh":
+            first = first - second / 2
+        ends = np.stack([first, second if form == "xyxy" else first + second])
+        # Models in early training predict negative widths and swapped corners.
+        corners: NDArray[np.float64] = np.hstack([ends.min(axis=0), ends.max(axis=0)]) * np.tile(scale, 2)
     return corners
+
+
+def _report_invalid(first: NDArray[np.float64], second: NDArray[np.float64], form: BoxFormat) -> None:
+    is_finite = np.isfinite(np.hstack([first, second])).all(axis=1)
+    problem = "boxes have coordinates that are NaN or infinite"
+    report_anomaly(problem, "Boxes with NaN are not drawn.", int((~is_finite).sum()), len(first))
+    is_inverted = (second < (first if form == "xyxy" else 0)).any(axis=1)
+    problem = "boxes are inverted: right < left or bottom < top" if form == "xyxy" else "boxes have a negative size"
+    report_anomaly(problem, "They are drawn with swapped corners.", int(is_inverted.sum()), len(first))
 
 
 def get_visible_mask(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.images import to_array
+from hookbus_visualization.palette import report_unknown_classes
 from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Color
 
 __all__ = ["ClassificationResult", "compare_classes", "get_class", "to_probabilities"]
@@ -50,6 +52,9 @@ def compare_classes(target: Any, prediction: Any, names: Sequence[str] = ()) -> 
     prediction = None if prediction is None else to_array(prediction)
     if _is_class(target, prediction):
         return _compare_class_ids(target, prediction, names)
+    if prediction is not None and prediction.dtype.kind == "f":
+        count = int((~np.isfinite(prediction)).sum())
+        report_anomaly("predicted numbers are NaN or infinite", "They are shown as such.", count, prediction.size)
     values = (("true", target), ("predicted", prediction))
     lines = [f"{word} {_format_numbers(value)}" for word, value in values if value is not None]
     if target is not None and prediction is not None and target.size == prediction.size:
@@ -98,11 +103,16 @@ def _compare_class_ids(
     target: NDArray[Any] | None, prediction: NDArray[Any] | None, names: Sequence[str]
 ) -> ClassificationResult:
     true = None if target is None else get_class(target)
+    count = prediction.size if prediction is not None and prediction.size > 1 else len(names)
+    if true is not None:
+        report_unknown_classes(np.array([true]), count)
     lines = [] if true is None else [f"true {_get_name(true, names)}"]
     if prediction is None:
         return ClassificationResult("\n".join(lines))
     # argmax returns the index of the first NaN, which would look like a prediction.
-    if not np.isfinite(prediction).all():
+    is_finite = bool(np.isfinite(prediction).all())
+    report_anomaly("predictions are not finite", "They have no class.", int(not is_finite), 1)
+    if not is_finite:
         return ClassificationResult(
             "\n".join([*lines, "the prediction is not finite"]), None if true is None else False
         )

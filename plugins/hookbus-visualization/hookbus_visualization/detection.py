@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookbus_visualization.annotation_hook import AnnotationHook
+from hookbus_visualization.anomalies import name_values
 from hookbus_visualization.config import DetVisualizationConfig
 from hookbus_visualization.grid import compute_layout, resize_to_fit
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
+from hookbus_visualization.palette import report_unknown_classes
 from hookbus_visualization.panel import Panel, RGBImage
 
 __all__ = ["DetVisualizationHook"]
@@ -38,19 +40,23 @@ class DetVisualizationHook(AnnotationHook):
         return [self._build_panel(*sample) for sample in zip(images, resized, targets, predictions, strict=True)]
 
     def _build_panel(self, image: RGBImage, resized: RGBImage, target: Any, prediction: Any) -> Panel:
-        truth, detections = (
-            self._read_instances(value, image.shape[:2], resized.shape[:2]) for value in (target, prediction)
-        )
+        truth = self._read_instances("true", target, image.shape[:2], resized.shape[:2])
+        detections = self._read_instances("predicted", prediction, image.shape[:2], resized.shape[:2])
         detections = detections and detections.filter_by_score(self.config.score_thr)
         counts = {"true (dashed)": truth, "predicted (solid)": detections}
         caption = ", ".join(f"{len(objects.boxes)} {name}" for name, objects in counts.items() if objects is not None)
         return Panel(draw_instances(resized, truth, detections, self._draw_style), caption)
 
-    def _read_instances(self, value: Any, size: tuple[int, int], display_size: tuple[int, int]) -> Instances | None:
+    def _read_instances(
+        self, name: str, value: Any, size: tuple[int, int], display_size: tuple[int, int]
+    ) -> Instances | None:
         if value is None:
             return None
         form, normalized = self.config.box_format, self.config.normalized
-        return read_instances(value, size, form=form, normalized=normalized, display_size=display_size)
+        with name_values(name):
+            instances = read_instances(value, size, form=form, normalized=normalized, display_size=display_size)
+            report_unknown_classes(instances.labels, self.config.class_count)
+        return instances
 
     @property
     def _draw_style(self) -> DrawStyle:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hookbus.errors import ConfigError, HookError, suggest_names
+from hookbus_visualization.anomalies import name_values
 from hookbus_visualization.heatmap import apply_colormap, normalize
 from hookbus_visualization.isolated_forward import copy_tensors, get_modules, isolated_forward
 from hookbus_visualization.panel import RGBImage
@@ -22,6 +23,7 @@ __all__ = [
     "capture_maps",
     "compute_feature_maps",
     "render_feature_maps",
+    "render_layer",
     "render_maps",
     "select_layers",
     "to_maps",
@@ -174,7 +176,13 @@ def render_feature_maps(
         HookError: If no layer, or `visualize_features`, returned a tensor with samples.
     """
     maps = compute_feature_maps(model, inputs, layers, max_features)
-    return {path: render_maps(channels) for path, channels in maps.items()}
+    return {path: render_layer(path, channels) for path, channels in maps.items()}
+
+
+def render_layer(path: str, maps: Tensor) -> list[RGBImage]:
+    """Render the feature maps of one layer, (C, H, W), as in `render_maps`; the layer is named in anomalies."""
+    with name_values(path):
+        return render_maps(maps)
 
 
 def render_maps(maps: Tensor) -> list[RGBImage]:

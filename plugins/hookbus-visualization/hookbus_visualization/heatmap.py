@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.panel import RGBImage
 
 __all__ = ["FloatArray", "apply_colormap", "normalize", "overlay_heatmap", "resize_map"]
@@ -35,6 +36,8 @@ def normalize(values: Any) -> FloatArray:
     # In float64, in which the difference of two float32 extremes does not overflow.
     numbers = np.asarray(values, dtype=np.float64)
     finite = numbers[np.isfinite(numbers)]
+    consequence = "NaN is drawn as the minimum, infinities as the minimum and maximum."
+    report_anomaly("values of maps are NaN or infinite", consequence, numbers.size - finite.size, numbers.size)
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     if low == high:
         return np.zeros(numbers.shape, np.float32)

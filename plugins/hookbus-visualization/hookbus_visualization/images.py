@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.panel import RGBImage
 
 __all__ = ["is_image", "to_array", "to_pixels"]
@@ -41,6 +42,8 @@ def to_pixels(
     """
     pixels = _to_channels_last(to_array(image))
     if pixels.dtype.kind == "f":
+        count = int((~np.isfinite(pixels)).sum())
+        report_anomaly("values of images are NaN or infinite", "NaN is drawn in black.", count, pixels.size)
         pixels = _to_levels(_denormalize(pixels, mean, std), value_range)
     elif pixels.dtype == np.bool_:
         pixels = pixels * np.uint8(255)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookbus_visualization.boxes import BoxFormat, draw_boxes, to_xyxy
+from hookbus_visualization.anomalies import report_anomaly
+from hookbus_visualization.boxes import BoxFormat, draw_boxes, get_visible_mask, to_xyxy
 from hookbus_visualization.images import to_array
 from hookbus_visualization.masks import draw_edges, find_boundaries, merge_instances, overlay_classes, to_instance_masks
 from hookbus_visualization.nested_values import get_first, sort_by_score
@@ -110,13 +111,24 @@ def read_instances(
     display_size = display_size or size
     stretch = display_size[1] / size[1], display_size[0] / size[0]
     corners = to_xyxy(to_array(boxes), form, normalized=normalized, size=size) * (stretch * 2)
+    _report_invisible(corners, display_size)
     class_ids, confidences = _to_vector("labels", labels, len(corners)), _to_vector("scores", scores, len(corners))
     areas = None if masks is None else to_instance_masks(masks, display_size)
     if areas is not None and len(areas) != len(corners):
         raise ValueError(f"boxes and masks must have the same length, got {len(corners)} boxes and {len(areas)} masks")
+    if confidences is not None:
+        count = int(np.isnan(confidences).sum())
+        report_anomaly("scores are NaN", "These boxes are drawn with any `score_thr`.", count, len(confidences))
     # A label of NaN, such as padding in an array of (N, 6), denotes no class.
     classes = None if class_ids is None else np.nan_to_num(class_ids, nan=-1).astype(int)
     return Instances(corners, classes, confidences, areas)
+
+
+def _report_invisible(corners: NDArray[np.float64], size: tuple[int, int]) -> None:
+    is_valid = ~np.isnan(corners).any(axis=1)
+    count = int((is_valid & ~get_visible_mask(corners, size)).sum())
+    consequence = "They are not visible. Check `box_format` and `normalized`."
+    report_anomaly("boxes are outside of the image", consequence, count, len(corners))
 
 
 def draw_instances(

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.palette import class_colors
 from hookbus_visualization.panel import Color, RGBImage
 
@@ -20,6 +21,7 @@ __all__ = [
     "NO_CLASS",
     "draw_edges",
     "find_boundaries",
+    "get_class_count",
     "merge_instances",
     "overlay_classes",
     "resize_labels",
@@ -36,7 +38,7 @@ def to_label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
     Args:
         value: Tensor or array, of any image size:
 
-            * (H, W) or (1, H, W), integer: a label map;
+            * (H, W) or (1, H, W), integer, or float with integers and NaN only: a label map;
             * (H, W) or (1, H, W), float or boolean: a binary mask of class 1. Floats are probabilities with the
               threshold 0.5 if all are in [0, 1], otherwise logits with the threshold 0;
             * (C, H, W), float: logits or probabilities; the class is the argmax;
@@ -57,6 +59,15 @@ def to_label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
         raise ValueError(f"segmentation must have shape (H, W) or (C, H, W), got {tuple(tensor.shape)}")
     planes = _to_classes_first(tensor, size) if tensor.dim() == 3 else tensor[None]
     return resize_labels(_to_class_ids(planes[0]) if len(planes) == 1 else _argmax_classes(planes), size)
+
+
+def get_class_count(value: Any, size: tuple[int, int]) -> int:
+    """Return the number of classes of logits or one-hot masks, as in `to_label_map`; 0 for other values."""
+    shape = tuple(getattr(value, "shape", ()))
+    if len(shape) != 3:
+        return 0
+    count = shape[2] if _is_classes_last(shape, size) else shape[0]
+    return count if count > 1 else 0
 
 
 def to_instance_masks(value: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
@@ -181,8 +192,11 @@ def _is_colored(labels: NDArray[np.int64], ignored: Collection[int]) -> NDArray[
 
 
 def _to_classes_first(tensor: Tensor, size: tuple[int, int]) -> Tensor:
-    is_last = tensor.shape[:2] == size and tensor.shape[1:] != size
-    return tensor.permute(2, 0, 1) if is_last else tensor
+    return tensor.permute(2, 0, 1) if _is_classes_last(tuple(tensor.shape), size) else tensor
+
+
+def _is_classes_last(shape: tuple[int, ...], size: tuple[int, int]) -> bool:
+    return shape[:2] == tuple(size) and shape[1:] != tuple(size)
 
 
 def _argmax_classes(tensor: Tensor) -> NDArray[np.int64]:
@@ -190,6 +204,8 @@ def _argmax_classes(tensor: Tensor) -> NDArray[np.int64]:
     # On the device of the tensor: copying the class indices to the host is cheaper than copying all logits.
     values, classes = tensor.max(dim=0)
     is_empty = values.isnan() if tensor.is_floating_point() else values == 0
+    if tensor.is_floating_point():
+        _report_nan(int(is_empty.sum()), is_empty.numel())
     return classes.masked_fill(is_empty, NO_CLASS).cpu().numpy().astype(np.int64)
 
 
@@ -199,8 +215,15 @@ def _to_class_ids(tensor: Tensor) -> NDArray[np.int64]:
         return tensor.cpu().numpy().astype(np.int64)
     # Through float32: NumPy has no bfloat16.
     values = tensor.float().cpu().numpy()
-    # Label maps are often loaded as floats.
-    if (np.isfinite(values) & (values == values.round())).all():
-        return values.astype(np.int64)
+    is_nan = np.isnan(values)
+    _report_nan(int(is_nan.sum()), values.size)
+    # Label maps are often loaded as floats, with NaN for pixels without a label.
+    numbers = values[~is_nan]
+    if np.isfinite(numbers).all() and (numbers == numbers.round()).all():
+        return np.where(is_nan, NO_CLASS, values).astype(np.int64)
     are_probabilities = not ((values < 0) | (values > 1)).any()
-    return np.where(np.isnan(values), NO_CLASS, values >= (0.5 if are_probabilities else 0.0)).astype(np.int64)
+    return np.where(is_nan, NO_CLASS, values >= (0.5 if are_probabilities else 0.0)).astype(np.int64)
+
+
+def _report_nan(count: int, total: int) -> None:
+    report_anomaly("pixels of segmentation maps are NaN", "They are drawn without a class.", count, total)

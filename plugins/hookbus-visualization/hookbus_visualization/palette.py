@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ImageColor
 
+from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.panel import Color
 
-__all__ = ["class_color", "class_colors", "class_name", "contrast_color", "parse_color"]
+__all__ = ["class_color", "class_colors", "class_name", "contrast_color", "parse_color", "report_unknown_classes"]
 
 BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),
@@ -61,6 +62,19 @@ def class_colors(class_ids: NDArray[np.integer], palette: Sequence[Color] = ()) 
         The colors, (N, 3), uint8.
     """
     return np.array([class_color(int(class_id), palette) for class_id in class_ids], dtype=np.uint8).reshape(-1, 3)
+
+
+def report_unknown_classes(labels: NDArray[np.int64] | None, count: int) -> None:
+    """Report class indices that are not below the number of classes.
+
+    Args:
+        labels: Class indices of any shape; None if unknown. A negative index denotes no class.
+        count: Number of classes; 0 if unknown.
+    """
+    if labels is not None and count:
+        unknown = labels[labels >= count]
+        problem, consequence = f"labels are outside of the {count} classes", "They have default colors and no names."
+        report_anomaly(problem, consequence, unknown.size, labels.size, set(np.unique(unknown).tolist()))
 
 
 @lru_cache

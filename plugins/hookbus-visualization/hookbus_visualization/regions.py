@@ -14,6 +14,7 @@ from hookbus_visualization.masks import (
     NO_CLASS,
     draw_edges,
     find_boundaries,
+    get_class_count,
     merge_instances,
     overlay_classes,
     resize_labels,
@@ -40,10 +41,12 @@ class Regions:
     Attributes:
         classes: Label map, (H, W); a negative index denotes no class.
         edges: Mask of the region boundaries, (H, W). Two instances of one class are two regions.
+        class_count: Number of classes of logits or one-hot masks; 0 if unknown.
     """
 
     classes: NDArray[np.int64]
     edges: NDArray[np.bool_]
+    class_count: int = 0
 
     def get_classes(self, ignored: Collection[int] = ()) -> set[int]:
         """Return the class indices of the image, without the ignored ones."""
@@ -83,7 +86,7 @@ def read_regions(
         )
     # In two steps: the order of the dimensions is inferred from the size of the original image.
     classes = resize_labels(to_label_map(segmentation, size), display_size)
-    return Regions(classes, find_boundaries(classes))
+    return Regions(classes, find_boundaries(classes), get_class_count(segmentation, size))
 
 
 def draw_regions(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hookbus_visualization.annotation_hook import AnnotationHook
+from hookbus_visualization.anomalies import name_values
 from hookbus_visualization.config import SegVisualizationConfig
 from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.legend import draw_legend
+from hookbus_visualization.palette import report_unknown_classes
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.regions import TARGET_KEYS, Regions, draw_regions, read_regions
 
@@ -46,11 +50,23 @@ class SegVisualizationHook(AnnotationHook):
 
     def _read_regions(self, image: RGBImage, resized: RGBImage, target: Any, prediction: Any) -> dict[str, Regions]:
         """Return the regions of the ground truth and the prediction, by name; missing values are omitted."""
-        return {
-            name: read_regions(value, image.shape[:2], display_size=resized.shape[:2], threshold=self.config.score_thr)
-            for name, value in (("truth", target), ("prediction", prediction))
-            if value is not None
-        }
+        size, display_size, regions = image.shape[:2], resized.shape[:2], {}
+        for name, value in (("truth", target), ("prediction", prediction)):
+            if value is not None:
+                with name_values(name):
+                    regions[name] = read_regions(
+                        value, size, display_size=display_size, threshold=self.config.score_thr
+                    )
+        self._report_unknown_classes(regions)
+        return regions
+
+    def _report_unknown_classes(self, regions: Mapping[str, Regions]) -> None:
+        # Class scores have one channel per class, which also limits the labels of the ground truth.
+        count = self.config.class_count or max((maps.class_count for maps in regions.values()), default=0)
+        for name, maps in regions.items():
+            with name_values(name):
+                classes = maps.get_classes(self.config.ignore_index)
+                report_unknown_classes(np.array(sorted(classes), np.int64), count)
 
     def _build_panel(self, image: RGBImage, sample: Mapping[str, Regions]) -> Panel:
         overlays = [self._draw_regions(image, regions) for regions in sample.values()]
