@@ -255,6 +255,18 @@ class Hook:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
 
+    def restore_structure(self, run: Run, state: dict[str, Any]) -> None:
+        """Rebuild the modules and parameter groups that the hook adds during training. Override it if it adds any.
+
+        Called before the state of model, optimizer and scheduler is loaded from a checkpoint, when a run resumes and
+        when the weights of a checkpoint are loaded for a test. `load_state_dict` is called afterwards. What the hook
+        has already changed in `before_run` must not be changed again.
+
+        Args:
+            run: The run, with `run.model` and `run.optimizer`.
+            state: State that `state_dict()` returned when the checkpoint was saved.
+        """
+
     def get_service(self, name: str) -> Any:
         """Return a service of the run, or None if the run does not provide it."""
         return self.run.get(name)

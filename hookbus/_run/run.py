@@ -96,6 +96,7 @@ class Run(ProgressMixin, RequestMixin):
         "device",
         "exception",
         "id",
+        "initial_structure",
         "is_running",
         "locks",
         "loss",
@@ -196,6 +197,8 @@ class Run(ProgressMixin, RequestMixin):
             previous.weights if previous else Weights(lambda: bus.current.model, lambda: bus.current.optimizers)
         )
         self.orphaned_hook_states: dict[str, Any] = previous.orphaned_hook_states if previous else {}
+        # Names and shapes of the weights before any hook changed the model; None before the run starts.
+        self.initial_structure: dict[str, Any] | None = previous.initial_structure if previous else None
         self.accumulated: int = previous.accumulated if previous else 0
         self.id: str = previous.id if previous else uuid.uuid4().hex
         self.seed: int = previous.seed if previous and seed is None else _resolve_seed(seed)

@@ -196,6 +196,10 @@ def _start(run: Run) -> None:
     # Before `before_run`: no hook acquires resources in a run that another hook cannot join.
     check_hooks(run)
     run.optimizer_events.attach()
+    if run.model is not None and run.initial_structure is None:
+        from hookbus.checkpoint.weights import get_structure  # imports torch, as the model does
+
+        run.initial_structure = get_structure(run.model)
     write_status(run)
     _log_work_dir(run)
     run.bus.fire("before_run", mode=run.mode)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._training.scheduler_length import load_scheduler
+from hookbus.checkpoint.hook_states import STRUCTURE_FIX
 from hookbus.checkpoint.plain_data import to_plain_data
 from hookbus.distributed.sharding import TRAINING_WEIGHTS
 from hookbus.distributed.unwrap import match_names, unwrap_model
@@ -122,6 +123,7 @@ def _load(run: Run, key: str, label: str, part: Any, saved: Mapping[str, Any] | 
         run.logger.warning("No %s state in the checkpoint; it is re-initialized.", label)
         return
     _check_type(label, part, saved)
+    _check_groups(label, part, saved)
     try:
         if key == "scheduler":
             for message in load_scheduler(part, saved):
@@ -144,3 +146,13 @@ def _check_type(label: str, part: Any, saved: Mapping[str, Any]) -> None:
                 f"{', '.join(missing)}. Use the {label} of the checkpoint, or set `load_from` to start from its "
                 "weights alone."
             )
+
+
+def _check_groups(label: str, part: Any, saved: Mapping[str, Any]) -> None:
+    """Raise if parameter groups were added to the optimizer during the run that wrote the checkpoint."""
+    groups, own = len(saved.get("param_groups", ())), len(getattr(part, "param_groups", ()))
+    if groups > own > 0:
+        raise CheckpointError(
+            f"The {label} state in the checkpoint does not match the run: it contains {groups} parameter groups, and "
+            f"the {label} has {own}. {STRUCTURE_FIX}"
+        )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookbus._utils.packages import package_label
@@ -14,7 +15,12 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["collect_hook_states", "load_hook_states"]
+__all__ = ["STRUCTURE_FIX", "collect_hook_states", "explain_changed_model", "load_hook_states", "restore_structure"]
+
+STRUCTURE_FIX = (
+    "Hooks that add modules or parameter groups rebuild them in `restore_structure`, before the state is loaded."
+)
+"""End of the message about a model or optimizer without what a hook has added."""
 
 
 def collect_hook_states(run: Run) -> dict[str, Any]:
@@ -39,6 +45,31 @@ def collect_hook_states(run: Run) -> dict[str, Any]:
     return states
 
 
+def restore_structure(run: Run, states: Mapping[str, Any]) -> None:
+    """Let hooks rebuild what they added to the model and the optimizer, before the state of these is loaded.
+
+    Raises:
+        CheckpointError: If a hook raises an exception, or the state has another version.
+    """
+    for name, hook in list(run.bus.hooks.items()):
+        if isinstance(hook, Hook) and name in states and type(hook).restore_structure is not Hook.restore_structure:
+            _check_version(name, hook, states[name])
+            with _wrap_errors(name, hook):
+                hook.restore_structure(run, states[name]["state"])
+
+
+@contextmanager
+def explain_changed_model(checkpoint: Mapping[str, Any]) -> Iterator[None]:
+    """Add the fix to an error about the weights if hooks changed the model of the checkpoint during the run."""
+    try:
+        yield
+    except CheckpointError as error:
+        if "initial_structure" not in checkpoint["meta"]:
+            raise
+        changed = "The model was changed during the run that wrote the checkpoint."
+        raise CheckpointError(f"{error} {changed} {STRUCTURE_FIX}") from None
+
+
 def load_hook_states(run: Run, states: Mapping[str, Any]) -> None:
     """Load the state of each hook; log missing states, and keep states without a hook for the next checkpoint.
 
@@ -54,14 +85,10 @@ def load_hook_states(run: Run, states: Mapping[str, Any]) -> None:
             if not hook.state_dict():
                 continue
             run.logger.warning("No state of hook %r in the checkpoint; it is re-initialized.", name)
-        elif record["version"] != hook.state_version:
-            raise CheckpointError(
-                f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), "
-                f"but the installed {package_label(hook)} loads version {hook.state_version}. Install the version that "
-                "wrote the checkpoint."
-            )
         else:
-            _load_hook_state(name, hook, record["state"])
+            _check_version(name, hook, record)
+            with _wrap_errors(name, hook):
+                hook.load_state_dict(record["state"])
     for name, record in run.orphaned_hook_states.items():
         if not record["state"]:
             continue
@@ -70,9 +97,19 @@ def load_hook_states(run: Run, states: Mapping[str, Any]) -> None:
         )
 
 
-def _load_hook_state(name: str, hook: Hook, state: dict[str, Any]) -> None:
+def _check_version(name: str, hook: Hook, record: Mapping[str, Any]) -> None:
+    if record["version"] != hook.state_version:
+        raise CheckpointError(
+            f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), "
+            f"but the installed {package_label(hook)} loads version {hook.state_version}. Install the version that "
+            "wrote the checkpoint."
+        )
+
+
+@contextmanager
+def _wrap_errors(name: str, hook: Hook) -> Iterator[None]:
     try:
-        hook.load_state_dict(state)
+        yield
     except CheckpointError:
         raise
     except Exception as error:

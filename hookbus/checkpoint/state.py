@@ -36,14 +36,19 @@ import hookbus
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.components import collect_components, load_components, load_grads
 from hookbus.checkpoint.generations import resolve_pointer
-from hookbus.checkpoint.hook_states import collect_hook_states, load_hook_states
+from hookbus.checkpoint.hook_states import (
+    collect_hook_states,
+    explain_changed_model,
+    load_hook_states,
+    restore_structure,
+)
 from hookbus.checkpoint.load import load_file, resolve_path, save_file, verify_checkpoint
 from hookbus.checkpoint.loop_state import collect_loop_state, load_loop_state
 from hookbus.checkpoint.named_weights import flatten_weights, nest_weights
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
-from hookbus.checkpoint.weights import load_into, matching_weights
+from hookbus.checkpoint.weights import get_structure, load_into, matching_weights
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import shard_like
 from hookbus.distributed.unwrap import named_parameters
@@ -107,13 +112,15 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: If the checkpoint does not match the run.
     """
     check_resumable(checkpoint)
+    restore_structure(run, checkpoint["hooks"])
     own = dict(select_rank_state(reshard(checkpoint, run), run))
     own["state_dict"] = flatten_weights(own["state_dict"])
     checkpoint = shard_like(own, run.model, run.optimizer)
     # The state dict contains the weights of evaluation mode.
     run.weights.modes.end_training()
     if run.model is not None:
-        load_into(run.model, checkpoint["state_dict"])
+        with explain_changed_model(checkpoint):
+            load_into(run.model, checkpoint["state_dict"])
     load_components(run, checkpoint)
     for optimizer in run.optimizers.values() if checkpoint["meta"]["step"] else ():
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
@@ -302,7 +309,15 @@ def _build_meta(run: Run) -> dict[str, Any]:
         "config_hash": hash_config(run.plain_config()),
         "metrics": dict(run.metrics.results),
         "best_weights": {metric: best.weights for metric, best in run.best.items()},
+        **_describe_changes(run),
     }
+
+
+def _describe_changes(run: Run) -> dict[str, Any]:
+    """Return the structure of the model at the start of the run if hooks have changed it since."""
+    if run.model is None or run.initial_structure in (None, get_structure(run.model)):
+        return {}
+    return {"initial_structure": run.initial_structure}
 
 
 def hash_config(config: Mapping[str, Any]) -> str:

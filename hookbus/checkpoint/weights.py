@@ -8,13 +8,22 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hookbus.distributed.unwrap import match_names, unwrap_model
+from hookbus.distributed.unwrap import clean_names, match_names, unwrap_model
 from hookbus.errors import CheckpointError
 
-__all__ = ["check_compatible", "load_into", "matching_weights", "rename_weights"]
+__all__ = ["check_compatible", "get_structure", "load_into", "matching_weights", "rename_weights"]
 
 EXTRA_STATE = "_extra_state"
 """Last part of the key of the extra state of a module."""
+
+
+def get_structure(model: nn.Module) -> dict[str, list[int] | None]:
+    """Return the shapes of the parameters and buffers of a model by name; None if one is not initialized."""
+    inner = unwrap_model(model)
+    tensors = {**dict(inner.named_parameters(remove_duplicate=False)), **dict(inner.named_buffers())}
+    return {
+        name: None if is_lazy(tensor) else list(tensor.shape) for name, tensor in clean_names(model, tensors).items()
+    }
 
 
 def load_into(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:

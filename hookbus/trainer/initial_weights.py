@@ -12,6 +12,7 @@ from hookbus._run.directory_lock import get_write_error
 from hookbus._run.resume import check_checkpoints, get_checkpoint_directories, get_checkpoint_directory
 from hookbus._run.work_dir import read_status
 from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint.hook_states import restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.state import (
     check_resumable,
@@ -20,7 +21,7 @@ from hookbus.checkpoint.state import (
     load_weights,
     read_checkpoint,
 )
-from hookbus.checkpoint.weights import check_compatible
+from hookbus.checkpoint.weights import check_compatible, get_structure
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import CheckpointError, HookbusError
 
@@ -58,6 +59,7 @@ def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
         return
     checkpoint = read_checkpoint(trainer.load_from, sharding=sharding_of(run.model))
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
+    restore_structure(run, checkpoint.get("hooks", {}))
     averaged = trainer.load_weights == "averaged"
     load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
 
@@ -176,7 +178,11 @@ def _check_metadata(trainer: TrainerSetup, key: str, path: str | Path) -> None:
             check_resumable(metadata)
         weights = extract_weights(metadata, averaged=key == "load_from" and trainer.load_weights == "averaged")
         # A listener of this point may change the state dict after loading, so its keys are not known yet.
-        if not trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
+        if trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
+            return
+        # Hooks change the model only after the run has started, in `before_run` or `restore_structure`.
+        initial = metadata.get("meta", {}).get("initial_structure")
+        if initial is None or initial != get_structure(trainer.model):
             check_compatible(trainer.model, weights, strict=key == "resume" or trainer.load_strict)
 
 

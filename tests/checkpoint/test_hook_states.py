@@ -19,7 +19,8 @@ from hookbus.checkpoint.state import build_checkpoint, read_checkpoint, restore_
 from hookbus.errors import CheckpointError
 from hookbus.hook import Hook
 from hookbus.testing import fingerprint
-from tests.toys import Saver, idle_run, trainer
+from hookbus.trainer.trainer import Trainer
+from tests.toys import Saver, idle_run, net, pairs, trainer
 
 
 @pytest.fixture
@@ -181,3 +182,122 @@ class TestHookStates:
             trainer(saver, AddsToCheckpoint(), iterations=3, work_dir=tmp_path).fit()
         assert [path.name for path in (tmp_path / "checkpoints").glob("*.pth")] == ["iter_1.pth"]
         assert read_checkpoint(saver.files[0])["mine"] == {"good": 1}
+
+
+class GrowingHook(Hook):
+    """Hook that appends a layer, and a parameter group with it, after the first epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = 0
+
+    def after_epoch(self, run: Run) -> None:
+        if self.layers == 0:
+            self.grow(run, 1)
+
+    def grow(self, run: Run, layers: int) -> None:
+        while self.layers < layers:
+            layer = nn.Linear(2, 2)
+            run.model.append(layer)  # type: ignore[union-attr, operator]
+            run.optimizer.add_param_group({"params": layer.parameters(), "lr": 0.05})
+            self.layers += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"layers": self.layers}
+
+    def restore_structure(self, run: Run, state: dict[str, Any]) -> None:
+        self.grow(run, state["layers"])
+
+
+def decay(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+
+class TestRestoreStructure:
+    """A layer and a parameter group are added after the first of three epochs."""
+
+    def build(self, hook: Hook, saver: Saver, **options: Any) -> Trainer:
+        torch.manual_seed(0)
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return trainer(
+            hook, saver, model=model, optimizer=optimizer, scheduler=decay(optimizer), epochs=3, seed=1, **options
+        )
+
+    def get_state(self, run: Run) -> str:
+        assert run.model is not None
+        return fingerprint([run.model.state_dict(), run.optimizer.state_dict(), run.scheduler.state_dict()])
+
+    @pytest.mark.parametrize("position", range(9))
+    def test_run_resumes_exactly_before_and_after_the_change(self, position: int, tmp_path: Path) -> None:
+        saver = Saver(iteration=position + 1)
+        complete = self.build(GrowingHook(), saver, work_dir=tmp_path / "a").fit()
+
+        resumed = self.build(GrowingHook(), Saver(iteration=-1), resume=saver.files[0]).fit()
+
+        assert self.get_state(resumed) == self.get_state(complete)
+        assert [len(group["params"]) for group in resumed.optimizer.param_groups] == [4, 2]
+
+    def test_check_and_test_accept_the_checkpoint_of_a_changed_model(self, tmp_path: Path) -> None:
+        saver = Saver("after_train")
+        complete = self.build(GrowingHook(), saver, work_dir=tmp_path / "a").fit()
+        path = saver.files[0]
+        assert len(complete.model) == 5  # type: ignore[arg-type]
+
+        for argument in ("resume", "load_from"):
+            self.build(GrowingHook(), Saver(iteration=-1), **{argument: path}).check()
+        tested = self.build(
+            GrowingHook(), Saver(iteration=-1), load_from=path, test_loader=pairs(), metrics=["accuracy"]
+        )
+        tested.test()
+        assert fingerprint(tested.model.state_dict()) == fingerprint(complete.model.state_dict())  # type: ignore[union-attr]
+
+    def test_model_is_compared_after_before_run_has_changed_it(self, tmp_path: Path) -> None:
+        class WrappingHook(Hook):
+            def before_run(self, run: Run) -> None:
+                layer = nn.Linear(2, 2)
+                run.model.append(layer)  # type: ignore[union-attr, operator]
+                run.optimizer.add_param_group({"params": layer.parameters()})
+
+        saver = Saver("after_train")
+        complete = self.build(WrappingHook(), saver, work_dir=tmp_path / "a").fit()
+        path = saver.files[0]
+
+        for argument in ("resume", "load_from"):
+            tested = self.build(WrappingHook(), Saver(iteration=-1), test_loader=pairs(), metrics=["accuracy"])
+            setattr(tested, argument, path)
+            tested.check()
+        tested.test()
+        assert fingerprint(tested.model.state_dict()) == fingerprint(complete.model.state_dict())  # type: ignore[union-attr]
+        assert self.build(WrappingHook(), Saver(iteration=-1), resume=path).fit().iters_done == 9
+
+    def test_checkpoint_of_another_model_that_was_changed_is_refused(self, tmp_path: Path) -> None:
+        saver = Saver("after_train")
+        self.build(GrowingHook(), saver, work_dir=tmp_path / "a").fit()
+        with pytest.raises(CheckpointError, match="The weights do not match the model"):
+            trainer(GrowingHook(), model=net(width=9), epochs=3, resume=saver.files[0]).check()
+
+    def test_change_that_no_hook_restores_is_an_error_that_names_the_method(self, tmp_path: Path) -> None:
+        class ForgettingHook(GrowingHook):
+            restore_structure = Hook.restore_structure
+
+        saver = Saver("after_train")
+        self.build(ForgettingHook(), saver, work_dir=tmp_path / "a").fit()
+        with pytest.raises(CheckpointError, match=r"Unexpected key.*was changed during the run .*restore_structure"):
+            self.build(ForgettingHook(), Saver(), resume=saver.files[0]).fit()
+
+    def test_parameter_group_that_no_hook_restores_is_an_error_with_numbers(self) -> None:
+        run = idle_run(net(), optimizer=torch.optim.SGD(net().parameters(), lr=0.1))
+        checkpoint = build_checkpoint(run)
+        checkpoint["optimizer"]["param_groups"] *= 3
+        with pytest.raises(CheckpointError, match="contains 3 parameter groups, and the optimizer has 1. Hooks that"):
+            restore_checkpoint(run, checkpoint)
+
+    def test_failure_names_the_hook(self) -> None:
+        class FailingHook(Hook):
+            def restore_structure(self, run: Run, state: dict[str, Any]) -> None:
+                raise KeyError("layers")
+
+        run = idle_run(hooks=(FailingHook(name="own"),))
+        with pytest.raises(CheckpointError, match=r"hook 'own' .*: the state in the checkpoint cannot be loaded: KeyE"):
+            restore_checkpoint(run, build_checkpoint(run))
