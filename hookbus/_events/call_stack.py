@@ -6,15 +6,29 @@ bookkeeping.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hookbus._events.ordering import Listener
 
-__all__ = ["LISTENER_LINES", "current_listener", "failing_listener", "in_event", "in_nested_event"]
+__all__ = [
+    "LISTENER_LINES",
+    "current_listener",
+    "current_point",
+    "failing_listener",
+    "find_caller",
+    "format_place",
+    "in_event",
+    "in_nested_event",
+]
+
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+"""Start of the file names of hookbus itself."""
 
 LISTENER_LINES = "__hookbus_lines__"
 """Global variable of a generated function that maps line numbers to the listeners called there."""
@@ -41,6 +55,23 @@ def current_listener() -> Listener | None:
     return next(_iter_listeners(), None)
 
 
+def current_point(run: object) -> str | None:
+    """Return the point of the innermost event of a run that is in progress, None if there is none."""
+    events = (frame.f_code.co_name for frame in _iter_frames() if _is_event(frame, run))
+    return next(events, None)
+
+
+def find_caller() -> str:
+    """Return the file and the line outside of hookbus that called a function of hookbus."""
+    frames = ((frame.f_code, frame.f_lineno) for frame in _iter_frames())
+    return format_place(*next(place for place in frames if place[0].co_filename.startswith(("<", PACKAGE)) is False))
+
+
+def format_place(code: CodeType, line: int) -> str:
+    """Return the file and the line of a place in the code."""
+    return f"{code.co_filename}:{line}"
+
+
 def in_nested_event(run: object) -> bool:
     """Return whether an event of a run is in progress within another event of the run."""
     return _count_events(run) > 1
@@ -52,7 +83,11 @@ def in_event(run: object) -> bool:
 
 
 def _count_events(run: object) -> int:
-    return sum(LISTENER_LINES in frame.f_globals and frame.f_globals["run"] is run for frame in _iter_frames())
+    return sum(_is_event(frame, run) for frame in _iter_frames())
+
+
+def _is_event(frame: FrameType, run: object) -> bool:
+    return LISTENER_LINES in frame.f_globals and frame.f_globals["run"] is run
 
 
 def _iter_listeners() -> Iterator[Listener]:

@@ -33,6 +33,7 @@ class Clock:
         epoch_length: Number of iterations per epoch, None if unknown.
         observed_epoch_length: Number of iterations of the last complete epoch that was not left early; None if there is
             none.
+        iter_open: Whether a training iteration is in progress.
         limit_reached: Whether the last iteration was number `max_iters`.
         counts_iterations: Whether each iteration counts as one step, because the run has no known optimizer.
         synced_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
@@ -48,8 +49,8 @@ class Clock:
     """
 
     __slots__ = (
+        "_batch_open",
         "_iter_at_last_step",
-        "_iter_open",
         "_seconds",
         "_started_at",
         "_steps_at_last_iter",
@@ -70,6 +71,7 @@ class Clock:
         "epochs_done",
         "is_data_exhausted",
         "iter",
+        "iter_open",
         "iters_done",
         "limit_reached",
         "max_epochs",
@@ -125,7 +127,7 @@ class Clock:
         self._seconds = 0.0
         self._started_at: float | None = None
         self._steps_at_last_iter = self._iter_at_last_step = 0
-        self._iter_open = False
+        self.iter_open = self._batch_open = False
 
     # -- updated by the bus ----------------------------------------------------------------------
 
@@ -153,18 +155,18 @@ class Clock:
         self.batch = done - self.epoch_first_iter
         self.stepped = False
         self.batch_samples = self.measure_batch(batch) or 0
-        self._iter_open = True
+        self.iter_open = True
         if self.counts_seconds:
             self._update_seconds()
 
     def end_iter(self, batch: Any) -> None:
         """Complete an iteration."""
         # A custom loop may emit `after_train_iter` only, or pass the batch only there.
-        if not self._iter_open:
+        if not self.iter_open:
             self.begin_iter(batch)
         elif not self.batch_samples:
             self.batch_samples = self.measure_batch(batch) or 0
-        self._iter_open = False
+        self.iter_open = False
         self.iters_done = done = self.iter + 1
         self.samples_done += self.batch_samples
         # Compared with the count after the last iteration, because a loop may step the optimizer between iterations.
@@ -191,9 +193,13 @@ class Clock:
         if batch_idx is not None:
             self.batch = batch_idx
         # Without an index, count once per batch, whether the loop emits both points or only `after_*_iter`.
-        elif opening or not self._iter_open:
+        elif opening or not self._batch_open:
             self.batch += 1
-        self._iter_open = opening
+        self._batch_open = opening
+
+    def leave_iteration(self) -> None:
+        """Leave the iteration, or the batch of a validation, that a failed run did not complete."""
+        self.iter_open = self._batch_open = False
 
     def count_step(self) -> None:
         """Count an optimizer step."""
@@ -238,6 +244,11 @@ class Clock:
         return self.limit_reached or (self.max_epochs is not None and self.epochs_done >= self.max_epochs)
 
     @property
+    def ends_within_epoch(self) -> bool:
+        """Whether a run that ends now ends within an epoch, or has no epochs; False at the end of an epoch."""
+        return self.epoch_truncated or not (self.epoch_open or self.epoch_complete)
+
+    @property
     def iters_since_step(self) -> int:
         """Number of iterations since the last optimizer step; greater than 0 within an accumulation."""
         return self.iters_done - self._iter_at_last_step
@@ -250,7 +261,7 @@ class Clock:
     @property
     def mid_iteration(self) -> bool:
         """Whether an iteration, or a batch of a validation, is in progress."""
-        return self._iter_open
+        return self.iter_open or self._batch_open
 
     @property
     def epoch_iter(self) -> int:

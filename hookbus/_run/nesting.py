@@ -2,15 +2,19 @@
 
 A custom loop may emit as little as `before_train_epoch` and `after_train_epoch`. The enclosing points are emitted
 automatically: `before_train` before the first event of training, and `before_epoch` before `before_train_epoch`. An
-epoch is closed when the next epoch starts, when the loop checks whether to stop, or when the loop ends, so that a
-validation in the loop still belongs to its epoch. Points that the loop emits are never emitted twice.
+epoch is closed when `run.epochs()` advances, when the next epoch starts, or when the loop ends, so that a validation in
+the loop still belongs to its epoch. Points that the loop emits are never emitted twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from hookbus._events.call_stack import find_caller, format_place
 from hookbus._events.emitters import Emitter, compile_emitter
 from hookbus._events.points import Point
 from hookbus.errors import PointError
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
 
 __all__ = ["NESTED_POINTS", "Nesting", "StopLoop", "wrap_emitter"]
+
+Place = tuple[CodeType, int]
+"""Code and line that emitted an event."""
 
 INNER = {"train": "epoch", "epoch": "train_epoch", "val": "val_epoch", "test": "test_epoch"}
 TRAIN_ITER = ("before_train_iter", "after_forward", "after_backward", "after_train_iter")
@@ -36,32 +43,67 @@ class Nesting:
     """Open points of the run of a custom loop.
 
     Args:
-        fire: Function that emits a point without automatic nesting.
+        run: The run.
     """
 
-    def __init__(self, fire: Callable[..., object]) -> None:
-        self._fire = fire
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._open: list[str] = []  # outermost first: "train", "epoch", "train_epoch", "val", "val_epoch", ...
         self._automatic: set[str] = set()  # open points that the loop did not emit
         self._caller_managed: set[str] = set()  # open points that the caller of `auto_open` closes
         self._auto_closed: set[str] = set()  # points closed automatically, whose `after_*` the loop may still emit
         self._train_epoch_done = False  # whether the training part of the open epoch is complete
+        self._in_turn = False  # whether the loop is in the body of `run.epochs()`
+        self._starts: dict[
+            str, tuple[str, int]
+        ] = {}  # place and iteration of the last `before_*` that the loop emitted
+        self._emits_before_iter = False
+        self._last_place: Place | None = None  # of the last `before_train_iter` or `after_train_iter`
 
-    @property
-    def epoch_end_pending(self) -> bool:
-        """Whether an epoch is complete except for its `after_epoch`."""
-        return self._train_epoch_done and "epoch" in self._automatic and self._open[-1:] == ["epoch"]
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Context manager for the body of `run.epochs()`, in which each point of an epoch is emitted once."""
+        self._starts.clear()
+        self._in_turn = True
+        try:
+            yield
+        finally:
+            self._in_turn = False
+
+    def before_iteration(self) -> None:
+        """Open training before `before_train_iter`, and end a validation that the loop has abandoned.
+
+        Raises:
+            PointError: If an iteration is in progress.
+        """
+        self.open_training()
+        if self._run.clock.iter_open:
+            raise PointError(self._iteration_error("before_train_iter", "the iteration is still in progress"))
+        if self._open[-1].startswith(EVALUATIONS):
+            self._abandon_evaluations()
+        self._emits_before_iter, self._last_place = True, _get_place()
+
+    def after_iteration(self) -> None:
+        """Open training before `after_train_iter`.
+
+        Raises:
+            PointError: If no iteration is in progress, in a loop that emits `before_train_iter`.
+        """
+        self.open_training()
+        if self._emits_before_iter and not self._run.clock.iter_open:
+            raise PointError(self._iteration_error("after_train_iter", "the iteration has already ended"))
+        self._last_place = _get_place()
 
     def before(self, point: str) -> bool:
         """Open and close the enclosing points before an event.
 
         Returns:
             Whether to emit the point; False if it was already emitted automatically.
+
+        Raises:
+            PointError: If the point was already emitted, or its `before_*` was not.
         """
         side, _, name = point.partition("_")
-        if point in TRAIN_ITER:
-            self._ensure_open("train")
-            return True
         if side == "before":
             return self._before_open(name)
         return self._before_close(name)
@@ -69,7 +111,7 @@ class Nesting:
     def after(self, point: str) -> None:
         """Update the open points after an event."""
         side, _, name = point.partition("_")
-        if point in TRAIN_ITER or name == "run":
+        if name == "run":
             return
         if side == "before":
             self._mark_open(name)
@@ -82,8 +124,9 @@ class Nesting:
             self.close(outer)
 
     def open_training(self) -> None:
-        """Open training unless it is open, for a run that starts at its limit and emits no event of training."""
-        self._ensure_open("train")
+        """Open training unless it is open: before its first event, or in a run that starts at its limit."""
+        if "train" not in self._open:
+            self.auto_open("train")
 
     def auto_open(self, name: str, *, caller_closes: bool = False, **arguments: Any) -> None:
         """Emit `before_<name>` for the loop.
@@ -93,23 +136,25 @@ class Nesting:
             caller_closes: Whether the caller closes the point.
             arguments: Arguments of the event.
         """
-        self._fire(f"before_{name}", **arguments)
+        self._run.bus.fire(f"before_{name}", **arguments)
         self._mark_open(name)
         self._automatic.add(name)
         if caller_closes:
             self._caller_managed.add(name)
 
-    def close(self, name: str, **arguments: Any) -> None:
-        """Emit `after_<name>`, after closing all points that are open inside of it."""
+    def close(self, name: str, **arguments: Any) -> bool:
+        """Emit `after_<name>`, after closing all points that are open inside of it.
+
+        Returns:
+            Whether the point was open.
+        """
+        was_open = name in self._open
         while name in self._open:
             innermost = self._open[-1]
-            self._fire(f"after_{innermost}", **(arguments if innermost == name else {}))
+            self._run.bus.fire(f"after_{innermost}", **(arguments if innermost == name else {}))
             self._mark_closed(innermost)
             self._auto_closed.add(innermost)
-
-    def close_epoch(self) -> None:
-        """Close the open epoch."""
-        self.close("epoch")
+        return was_open
 
     def close_all(self) -> None:
         """Close all open points at the end of the loop."""
@@ -132,8 +177,11 @@ class Nesting:
             return False
         if name == "train":
             return name not in self._open
+        if name.startswith(EVALUATIONS):
+            self.discard(name)  # still open: the loop has abandoned it
+        self._check_repeated(name)
         if name in ("epoch", "train_epoch"):
-            self._ensure_open("train")
+            self.open_training()
             # A new epoch, or a second training part, implies that the previous epoch has ended.
             if name == "epoch" or self._train_epoch_done or "train_epoch" in self._open:
                 self.close("epoch")
@@ -153,9 +201,43 @@ class Nesting:
             return True
         if name in self._auto_closed:
             return False
-        if name in ("train", "epoch", "train_epoch"):
+        if name in ("train", "epoch", "train_epoch") or name in self._starts:
             raise PointError(f"after_{name}: emitted without before_{name}. Emit before_{name} first.")
         return True
+
+    def _check_repeated(self, name: str) -> None:
+        """Record where the loop emits `before_<name>`, and check that it is not the second one of an epoch.
+
+        Raises:
+            PointError: If it is. It would count an epoch without iterations.
+        """
+        place, iteration = find_caller(), self._run.iters_done
+        first, first_iteration = self._starts.get(name, (place, -1))
+        is_empty = name in self._open and first_iteration == iteration
+        if name in ("epoch", "train_epoch") and (is_empty or (self._in_turn and name in self._starts)):
+            clock = self._run.clock
+            raise PointError(
+                f"before_{name}: emitted at {first} and again at {place}, in epoch {clock.current('epoch')} after "
+                f"{iteration} iterations. Emit it once per epoch."
+            )
+        self._starts[name] = place, iteration
+
+    def _iteration_error(self, point: str, problem: str) -> str:
+        """Return the message for a point that is emitted a second time in an iteration."""
+        clock, last = self._run.clock, self._last_place
+        other = "after_train_iter" if point == "before_train_iter" else "before_train_iter"
+        earlier = "" if last is None else f" The previous event of the iteration was emitted at {format_place(*last)}."
+        return (
+            f"{point}: emitted at {find_caller()}, but {problem} (iteration {clock.current('iter')}, epoch "
+            f"{clock.current('epoch')}).{earlier} Emit {other} in between, without outputs for an iteration that the "
+            "loop skips."
+        )
+
+    def _abandon_evaluations(self) -> None:
+        """End the validations that the loop has left without `after_*`, such as after an exception that it handles."""
+        for name in EVALUATIONS:
+            self.discard(name)
+        self._run.validations.leave()
 
     def _ensure_open(self, name: str) -> None:
         if name not in self._open:
@@ -173,6 +255,13 @@ class Nesting:
         self._automatic.discard(name)
         self._caller_managed.discard(name)
         self._train_epoch_done = name == "train_epoch" or (self._train_epoch_done and name != "epoch")
+
+
+def _get_place() -> Place:
+    """Return the code and the line of the loop that called `bus.emit`; in each iteration, so it must be fast."""
+    # The frames of this function, of its caller, of the emitter and of `bus.emit` precede it.
+    frame = sys._getframe(4)
+    return frame.f_code, frame.f_lineno
 
 
 # -- emitters ----------------------------------------------------------------------------------------
@@ -196,7 +285,10 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
         return run.optimizer_events.manual_emitter(name, emitter)
     if name not in NESTED_POINTS or not run.auto_nesting:
         return emitter
-    emitter = _nested_emitter(run.nesting, point, emitter)
+    if name in TRAIN_ITER:
+        emitter = _iteration_emitter(run.nesting, name, emitter)
+    else:
+        emitter = _nested_emitter(run.nesting, point, emitter)
     return (
         _stopping_emitter(name, emitter)
         if run.interrupted and name in ("before_train_iter", "after_train_iter")
@@ -215,6 +307,18 @@ def _nested_emitter(nesting: Nesting, point: Point, emitter: Emitter) -> Emitter
         else:
             # Already emitted automatically: invalid arguments must raise nevertheless.
             check(*arguments)
+
+    return emit
+
+
+def _iteration_emitter(nesting: Nesting, point: str, emitter: Emitter) -> Emitter:
+    """Return an emitter that also checks the order of the events of an iteration."""
+    begins = {"before_train_iter": nesting.before_iteration, "after_train_iter": nesting.after_iteration}
+    begin = begins.get(point, nesting.open_training)
+
+    def emit(*arguments: Any) -> None:
+        begin()
+        emitter(*arguments)
 
     return emit
 

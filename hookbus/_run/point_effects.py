@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.points import Point
-from hookbus._run.requests import VALIDATION_POINTS, process_requests
+from hookbus._run.requests import AFTER_VAL, VALIDATION_POINTS, process_requests
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -77,12 +77,14 @@ def epilogue(point: str, run: Run) -> list[str]:
     """
     # Synchronization is a collective call: it must not depend on whether this rank has a request.
     call = f"_process_requests(_run, {point!r})"
-    processing = [call if run.request_sync.active else f"if _run.pending: {call}"]
+    # A run that ends at its limit saves its last checkpoint there, also if nothing is pending.
+    at_limit = " or _clock.limit_reached" if point == "after_train_iter" and run.max_iters is not None else ""
+    processing = [call if run.request_sync.active else f"if _run.pending{at_limit}: {call}"]
     skips = ["_run.request_sync.sync_skip()"] if point in run.request_sync.skipping else []
     return [
         *skips,
         *EPILOGUE.get(point, []),
-        *(processing if point in VALIDATION_POINTS else []),
+        *(processing if point in VALIDATION_POINTS or (point == AFTER_VAL and run.auto_nesting) else []),
         *AFTER_REQUESTS.get(point, []),
     ]
 

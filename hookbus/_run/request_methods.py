@@ -30,15 +30,17 @@ class RequestMixin:
         queue: Pending requests, and the history of processed requests.
         pending: Whether requests or records are pending.
         stops: Requests that stopped the run.
+        ended_at: Number of iterations at which the run ended within an epoch; None if it did not.
         should_skip_iter: Whether a hook requested to skip this micro-batch. A custom loop checks it after
             `before_train_iter` and after `after_forward`.
     """
 
-    __slots__ = ("pending", "queue", "should_skip_iter", "stops")
+    __slots__ = ("ended_at", "pending", "queue", "should_skip_iter", "stops")
     bus: RunBus
     clock: Clock
     queue: RequestQueue
     stops: list[Request]
+    ended_at: int | None
     nesting: Nesting
     training_data: TrainingData
     request_sync: RequestSync
@@ -134,14 +136,10 @@ class RequestMixin:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the run is to end. A custom loop with its own ranges checks it once per iteration and epoch."""
-        # Read by the loop, and not by a listener: close the nested points that the loop omits, and apply stops.
-        if current_listener() is None:
-            if self.nesting.epoch_end_pending:
-                self.nesting.close_epoch()
-            # With synchronized requests this is left to the next boundary: ranks must stop at the same iteration.
-            if self.queue and not self.request_sync.active:
-                self.confirm_stop(self.queue.take(RequestKind.STOP))
+        """Whether the run is to end. A custom loop with its own ranges checks it once per iteration and epoch.
+
+        Reading it has no effect. A request takes effect at the next boundary, or in `settle()`.
+        """
         return bool(self.stops) or self.clock.limit_reached
 
     @property
@@ -159,6 +157,18 @@ class RequestMixin:
         """Whether the run ends because its weights are corrupted."""
         requests = [*self.stops, *self.queue.waiting]
         return any(request.details.get("outcome") == "aborted" for request in requests)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the run ended within an epoch, or without epochs, at its latest iteration.
+
+        The last checkpoint was saved at that boundary. The loop may have executed code since, which the resumed run
+        executes again.
+        """
+        clock = self.clock
+        if self.ended_at is None or not clock.ends_within_epoch:
+            return False
+        return clock.epoch_truncated or self.ended_at == clock.iters_done
 
     @property
     def resumable(self) -> bool:

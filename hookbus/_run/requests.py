@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hookbus._events.call_stack import in_nested_event
+from hookbus.checkpoint.saver import StopSaver
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from hookbus.metrics.windows import Window
 
 __all__ = [
+    "AFTER_VAL",
     "BOUNDARIES",
+    "SETTLE",
     "VALIDATION_POINTS",
     "Outcome",
     "Record",
@@ -38,10 +41,19 @@ T = TypeVar("T")
 
 Outcome = Literal["running", "finished", "stopped", "preempted", "interrupted", "aborted", "failed"]
 
+SETTLE = "settle"
+"""Name of the boundary of `run.settle()`, which is no point."""
+
+AFTER_VAL = "after_val"
+"""Point of a boundary if the loop performs the validation itself, between two iterations."""
+
 BOUNDARIES = frozenset(
     {"after_train_iter", "after_epoch", "before_epoch", "before_train_epoch", "after_train", "after_run"}
 )
 """Points after which all pending requests are processed: records, validations, saves and stops."""
+
+LOOP_BOUNDARIES = BOUNDARIES | {AFTER_VAL, SETTLE}
+"""All boundaries of a custom loop: also the end of a validation that the loop performs itself, and `run.settle()`."""
 
 VALIDATION_POINTS = BOUNDARIES | {"before_train", "after_train_epoch"}
 """Points after which validations are processed; saves and stops only at boundaries."""
@@ -141,7 +153,7 @@ def process_requests(run: Run, point: str) -> None:
         run: Run whose queue is processed.
         point: Point of the event that has just ended.
     """
-    if in_nested_event(run):  # processed at the end of the outer event
+    if _is_deferred(run, point):
         return
     # Reset first: a request that a signal handler adds from here on sets it again.
     queue, run.pending = run.queue, False
@@ -152,9 +164,17 @@ def process_requests(run: Run, point: str) -> None:
         if queue.take(RequestKind.VALIDATE) and not _epoch_truncated(run, point):
             _validate(run, sanity=point == "before_train")
             run.request_sync.sync_at_boundary(point)  # hooks of one rank may have made requests during the validation
-        if point in BOUNDARIES:
+        # In an epoch in which the run has ended, a best checkpoint is saved before the remaining code of its body.
+        if point in LOOP_BOUNDARIES or run.is_captured:
             _save_and_stop(run, queue)
     run.pending = run.pending or bool(queue or run.records)
+
+
+def _is_deferred(run: Run, point: str) -> bool:
+    """Return whether requests are left to a later boundary: within another event, an iteration or a validation."""
+    if in_nested_event(run):
+        return True
+    return point == AFTER_VAL and (run.validations.is_executing or run.clock.mid_iteration)
 
 
 def _epoch_truncated(run: Run, point: str) -> bool:
@@ -176,17 +196,54 @@ def _drop_if_aborted(run: Run) -> None:
 def _save_and_stop(run: Run, queue: RequestQueue) -> None:
     """Process the pending saves and stops."""
     _drop_if_aborted(run)
-    saves = queue.take(RequestKind.SAVE)
-    # The optimizer state belongs to the weights at the end of training, which the model no longer contains.
-    if run.weights.exchanged:
-        for request in saves:
-            run.warn_dropped(request)
-    elif saves:
-        _save(run, saves)
+    _process_saves(run, queue)
     # After the saves: a checkpoint is taken before the run or the epoch stops.
     if queue.take(RequestKind.STOP_EPOCH):
         run.leave_epoch()
     run.confirm_stop(queue.take(RequestKind.STOP))
+    if run.ended_at is None and run.should_stop and _may_end_within_epoch(run):
+        _save_last(run, queue)
+        run.ended_at = run.iters_done
+
+
+def _may_end_within_epoch(run: Run) -> bool:
+    """Return whether a run that ends now leaves a part of its epoch to the run that resumes it."""
+    clock = run.clock
+    # Whether a custom loop reads another loader in this epoch is known after its first complete epoch.
+    is_unknown = run.auto_nesting and clock.epoch_open and clock.observed_epoch_length is None
+    return clock.ends_within_epoch or is_unknown
+
+
+def _process_saves(run: Run, queue: RequestQueue) -> None:
+    """Process the pending saves, except those for a state that a resumed run could not continue from."""
+    saves = queue.take(RequestKind.SAVE)
+    # The optimizer state belongs to the weights at the end of training, which the model no longer contains.
+    dropped = saves if run.weights.exchanged else [request for request in saves if _is_late(run, request)]
+    for request in dropped:
+        run.warn_dropped(request)
+    if len(dropped) < len(saves):
+        _save(run, [request for request in saves if request not in dropped])
+
+
+def _is_late(run: Run, request: Request) -> bool:
+    """Return whether a save was requested after the run was stopped within an epoch.
+
+    The resumed run executes the rest of the epoch, so its checkpoint is the one of the stop.
+    """
+    return bool(run.stops) and run.is_captured and isinstance(request.details["saver"], StopSaver)
+
+
+def _save_last(run: Run, queue: RequestQueue) -> None:
+    """Save the last checkpoint of a run that ends within an epoch, before the loop executes any further code."""
+    if run.aborted:
+        return
+    savers = [hook for hook in run.bus.hooks.values() if isinstance(hook, StopSaver)]
+    for saver in savers:
+        saver.request_last(run)
+    _process_saves(run, queue)
+    # The loop may change the weights next: a copy on another thread has to be complete.
+    for saver in savers:
+        saver.wait_for_pending(run)
 
 
 def deliver_records(run: Run, *, everything: bool) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._events.call_stack import current_point
 from hookbus._run.best import BestResult
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.interrupts import SignalHandling
@@ -18,7 +19,7 @@ from hookbus._run.objects import combine_models, freeze_names, get_by_name
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
-from hookbus._run.requests import Outcome, Record, Request, RequestQueue
+from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
@@ -26,6 +27,7 @@ from hookbus._run.weights import Weights
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
+from hookbus.errors import LoopError
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import MetricStore
 from hookbus.metrics.windows import Window
@@ -171,6 +173,7 @@ class Run(ProgressMixin, RequestMixin):
         self.ranks = ranks or Collectives()
         # The parts below read the clock and the ID: both are inherited first.
         self._inherit_state(previous, seed)
+        self.clock.leave_iteration()
         self.clock.max_epochs, self.clock.max_iters = epochs, iterations
         self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
         self.clock.counts_iterations = optimizer is None and not counts_steps
@@ -183,7 +186,7 @@ class Run(ProgressMixin, RequestMixin):
         self.optimizer_events: OptimizerEvents = OptimizerEvents(
             self, previous.optimizer_events.counts if previous else {}
         )
-        self.nesting = Nesting(bus.fire)
+        self.nesting = Nesting(self)
         self.services = Services(self)
         self._init_state()
 
@@ -208,6 +211,7 @@ class Run(ProgressMixin, RequestMixin):
         self.queue = RequestQueue()
         self.signals = SignalHandling(self)
         self.stops: list[Request] = []
+        self.ended_at: int | None = None
         self.records: dict[tuple[str, str], Record] = {}
         self.locks: dict[Path, Callable[[], object]] = {}
         self.metadata: dict[str, Any] = {}
@@ -391,6 +395,8 @@ class Run(ProgressMixin, RequestMixin):
     def epochs(self) -> Iterator[int]:
         """Yield the remaining epochs, as indices from 0, until the run stops.
 
+        An epoch ends when the loop requests the next one, also if the loop does not emit `after_epoch`.
+
         Raises:
             LoopError: If the run has no limit, since the iteration would never end.
         """
@@ -408,6 +414,25 @@ class Run(ProgressMixin, RequestMixin):
             LoopError: If the loader is empty.
         """
         return self.training_data.batches(loader)
+
+    def settle(self) -> None:
+        """Process the pending requests now, in a custom loop between two iterations.
+
+        Emits no event of the training, advances no count and ends no epoch. With multiple ranks this is a collective
+        call.
+
+        Raises:
+            LoopError: If it is called within an event, an iteration or a validation.
+        """
+        point = current_point(self)
+        place = f"within {point}" if point else "within a validation" if self.validating else "within an iteration"
+        if point or self.validating or self.clock.mid_iteration:
+            raise LoopError(
+                f"run.settle: called {place}, at iteration {self.clock.current('iter')}, epoch "
+                f"{self.clock.current('epoch')}. Call it in the loop, between after_train_iter and the next "
+                "before_train_iter."
+            )
+        process_requests(self, SETTLE)
 
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""

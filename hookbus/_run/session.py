@@ -15,6 +15,7 @@ from hookbus._run.nesting import StopLoop
 from hookbus._run.objects import check_loss, find_object_problems, find_state_problems
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.request_sync import sync_run_identity
+from hookbus._run.requests import SETTLE, process_requests
 from hookbus._run.resume import adopt_recorded_run, resume_run
 from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
@@ -142,6 +143,7 @@ def run_context(
         # `StopLoop` exits a loop that does not check `run.should_stop` after Ctrl-C: this is not a failure of the run.
         with suppress(StopLoop), handle_lost_workers(run):
             yield run
+        _apply_late_requests(run)
         run.nesting.close_all()
     # Raised after the teardown, so that a script ends with the exit code of Ctrl-C.
     if run.outcome == "interrupted":
@@ -265,6 +267,13 @@ def acquire_work_dir(
 
 
 # -- implementation --------------------------------------------------------------------------
+
+
+def _apply_late_requests(run: Run) -> None:
+    """Process the requests that the loop made after its last boundary, before its open epoch is closed as complete."""
+    # With multiple ranks only at the next boundary, at which all of them compare their requests.
+    if run.queue and run.clock.epoch_open and not run.clock.mid_iteration and not run.request_sync.active:
+        process_requests(run, SETTLE)
 
 
 def _as_evaluator(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:

@@ -11,6 +11,7 @@ from hookbus._run.epoch_lengths import EpochLengths
 from hookbus._run.former_data_state import convert_former_state, split_former_pass
 from hookbus._run.interrupts import handle_lost_workers
 from hookbus._run.loader_pool import LoaderPool
+from hookbus._run.requests import SETTLE, process_requests
 from hookbus.errors import LoopError, RankError
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class TrainingData:
         # A stop request at the end of the previous epoch: the loop may begin this epoch before it checks for stops.
         if run.stops:
             run.clock.truncate_epoch()
+            run.pending = True  # the last checkpoint is saved at this boundary, before the loop continues
 
     def epochs(self) -> Iterator[int]:
         """Yield the remaining epochs.
@@ -131,9 +133,12 @@ class TrainingData:
                 run.nesting.open_training()
         while not run.should_stop and not clock.is_at_limit:
             self.begin_epoch()
-            yield clock.epoch
-            run.nesting.close_epoch()
+            with run.nesting.turn():
+                yield clock.epoch
+            closed = run.nesting.close("epoch")
             self.end_epoch()
+            if run.auto_nesting and not closed:  # otherwise `after_epoch` was the boundary
+                process_requests(run, SETTLE)
 
     def end_epoch(self) -> None:
         """End the epoch, and compare its number of iterations with the lengths of its loaders."""

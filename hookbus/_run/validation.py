@@ -34,6 +34,7 @@ class Validations:
     Attributes:
         contexts: Contexts around each validation and test.
         validated_at: Number of optimizer steps at the last validation, except sanity checks; -1 for none.
+        is_executing: Whether the run executes a validation or test, as opposed to the loop.
         on_results: Function that the loop calls with the run after a validation of its training, before `after_val`.
     """
 
@@ -45,6 +46,7 @@ class Validations:
         self._warned: set[str] = set()
         self._cached: dict[int, tuple[Any, Any]] = {}
         self.validated_at = validated_at
+        self.is_executing = False
         self.on_results: Callable[[Run], object] | None = None
 
     def is_available(self, kind: EvaluationKind) -> bool:
@@ -118,13 +120,14 @@ class Validations:
     def _active(self, kind: EvaluationKind, sanity: bool) -> Iterator[None]:
         """Mark the run as validating, and close everything that the validation opened, also after an error."""
         run, results = self._run, self._run.metrics.results
-        run.validating, run.sanity_checking = True, sanity
+        run.validating = self.is_executing = True
+        run.sanity_checking = sanity
         try:
             yield
         finally:
             self.leave()
             run.nesting.discard(kind)
-            run.validating = run.sanity_checking = False
+            run.validating = run.sanity_checking = self.is_executing = False
             if sanity:
                 run.metrics.results = results
 
@@ -139,11 +142,13 @@ class Validations:
         store = self._run.metrics
         # Removes all results of the previous validation, including those of loaders that no longer exist.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
+        self._run.validating = True
         self.contexts.enter(self._run.model)
 
     def leave(self) -> None:
         """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
         self._run.metrics.set_evaluation(None)
+        self._run.validating = self.is_executing
         self.contexts.exit()
 
     def begin_loader(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hookbus._run.requests import Request
     from hookbus._run.run import Run
 
-__all__ = ["CheckpointSaver"]
+__all__ = ["CheckpointSaver", "StopSaver"]
 
 
 class CheckpointSaver(Protocol):
@@ -34,4 +34,27 @@ class CheckpointSaver(Protocol):
 
         Returns:
             Whether the checkpoint is the best one; None if it could not be written.
+        """
+
+
+@runtime_checkable
+class StopSaver(CheckpointSaver, Protocol):
+    """Protocol of savers that save when a run ends within an epoch.
+
+    The state is saved at the boundary at which the run ends, before the loop executes the rest of the epoch: a resumed
+    run executes it.
+    """
+
+    def request_last(self, run: Run) -> None:
+        """Request the last checkpoint of the run, unless the latest one is up to date or the saver keeps no last one.
+
+        Args:
+            run: Run that ends at this boundary.
+        """
+
+    def wait_for_pending(self, run: Run) -> None:
+        """Block until no save is in progress on another thread.
+
+        Args:
+            run: The run.
         """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -141,6 +143,75 @@ def test_after_point_without_before_point_raises(bus: Any, name: str, before: li
         emit(bus, *before, f"after_{name}")
 
 
+class TestRepeatedEvents:
+    def test_second_start_of_an_epoch_in_a_turn_names_both_places(self, bus: Any) -> None:
+        with bus.run(epochs=2) as run:
+            for _ in run.epochs():
+                bus.emit("before_train_epoch")
+                bus.emit("after_train_iter")
+                bus.emit("after_train_epoch")
+                with pytest.raises(PointError) as raised:
+                    bus.emit("before_train_epoch")
+                break
+        places = re.findall(r"test_nesting\.py:(\d+)", str(raised.value))
+        assert int(places[1]) - int(places[0]) == 4
+        assert "in epoch 1 after 1 iterations. Emit it once per epoch." in str(raised.value)
+
+    @pytest.mark.parametrize("point", ["before_epoch", "before_train_epoch"])
+    def test_second_start_of_an_epoch_without_iterations_raises(self, bus: Any, point: str) -> None:
+        with bus.run():
+            bus.emit(point)
+            with pytest.raises(PointError, match=f"{point}: emitted at .* and again at .*, in epoch 1 after 0 iter"):
+                bus.emit(point)
+
+    def test_second_end_of_an_iteration_raises(self, bus: Any) -> None:
+        with bus.run() as run:
+            emit(bus, "before_train_iter", "after_train_iter")
+            with pytest.raises(PointError, match="the iteration has already ended .iteration 1, epoch 1.") as raised:
+                bus.emit("after_train_iter")
+            assert run.iters_done == 1
+        assert len(re.findall(r"test_nesting\.py:\d+", str(raised.value))) == 2
+
+    def test_second_start_of_an_iteration_raises(self, bus: Any) -> None:
+        with bus.run():
+            emit(bus, "before_train_iter", "after_train_iter", "before_train_iter")
+            with pytest.raises(PointError, match="the iteration is still in progress .iteration 2, epoch 1."):
+                bus.emit("before_train_iter")
+
+    @pytest.mark.parametrize("point", ["after_val", "after_val_epoch", "after_test"])
+    def test_second_end_of_a_validation_raises(self, bus: Any, point: str) -> None:
+        before = point.replace("after", "before")
+        with bus.run():
+            emit(bus, before, point)
+            with pytest.raises(PointError, match=f"{point}: emitted without {before}"):
+                bus.emit(point)
+
+    def test_validation_that_the_loop_abandons_ends_at_its_next_event(self, bus: Any) -> None:
+        exited: list[str] = []
+
+        @contextmanager
+        def context() -> Iterator[None]:
+            yield
+            exited.append("the context")
+
+        bus.on("before_run")(lambda run: run.around_validation(context))
+        with bus.run() as run:
+            emit(bus, "before_train_epoch", "before_val", "before_val_epoch")
+            assert run.validating
+            bus.emit("before_train_iter")
+            assert (run.validating, exited) == (False, ["the context"])
+            emit(bus, "after_train_iter", "before_val", "before_val", "after_val")
+            assert not run.validating
+        assert bus.emitted_points.count("after_val") == 1
+
+    def test_run_after_a_failed_iteration_begins_a_new_one(self, bus: Any) -> None:
+        with pytest.raises(ZeroDivisionError), bus.run():
+            fail(bus, "before_train_iter")
+        with bus.run() as run:
+            emit(bus, "before_train_iter", "after_train_iter")
+        assert run.iters_done == 1
+
+
 def test_events_outside_of_a_run_are_emitted_unchanged(bus: Any) -> None:
     for point in ("after_epoch", "before_train_epoch", "after_run", "before_run"):
         bus.emit(point)
@@ -150,18 +221,18 @@ def test_events_outside_of_a_run_are_emitted_unchanged(bus: Any) -> None:
 # -- epochs are closed lazily ------------------------------------------------------------------------------------
 
 
-def test_should_stop_closes_the_epoch_of_a_custom_loop(bus: Any) -> None:
+def test_reading_should_stop_and_settling_leave_the_epoch_open(bus: Any) -> None:
     with bus.run(epochs=2) as run:
         for _ in range(2):
             bus.emit("before_train_epoch")
             bus.emit("after_train_iter")
             assert not run.should_stop
             bus.emit("after_train_epoch")
-            bus.emit("log_text", text="still inside")
             assert not run.should_stop
-            bus.emit("log_text", text="after it")
+            run.settle()
+            bus.emit("log_text", text="still inside")
     epoch = epoch_of("after_train_iter", after=("log_text",))
-    assert bus.emitted_points == [*BEGIN, *epoch, "log_text", *epoch, "log_text", *END]
+    assert bus.emitted_points == [*BEGIN, *epoch, *epoch, *END]
 
 
 def test_run_epochs_closes_an_epoch_before_the_next_one_starts(bus: Any) -> None:
@@ -174,12 +245,13 @@ def test_run_epochs_closes_an_epoch_before_the_next_one_starts(bus: Any) -> None
     assert bus.emitted_points == [*BEGIN, *epoch, *epoch, *END]
 
 
-def test_stop_request_in_after_epoch_takes_effect_in_should_stop(bus: Any) -> None:
+def test_stop_request_in_after_epoch_takes_effect_at_the_end_of_the_epoch(bus: Any) -> None:
     bus.on("after_epoch")(lambda run: run.request_stop("enough"))
     with bus.run(epochs=5) as run:
         for _ in range(5):
             bus.emit("before_train_epoch")
             bus.emit("after_train_epoch")
+            bus.emit("after_epoch")
             if run.should_stop:
                 break
     assert run.epochs_done == 1

@@ -11,6 +11,7 @@ from hookbus import Hook, HookBus
 from hookbus._run.requests import RequestKind
 from hookbus._run.run import Run
 from hookbus.errors import LoopError, RequestError
+from hookbus.testing import RecordingBus
 
 
 def iterate(bus: HookBus, *batches: Any) -> None:
@@ -67,7 +68,7 @@ class TestRequests:
             assert (run.stop_reasons, run.should_stop) == (["Ctrl-C"], True)
         assert run.outcome == "interrupted"
 
-    def test_should_stop_applies_stop_requests_in_the_loop_but_not_in_a_hook(self) -> None:
+    def test_should_stop_is_true_from_the_next_boundary_on(self) -> None:
         bus, seen = HookBus(), []
 
         def request_stop_and_check(run: Run) -> None:
@@ -77,9 +78,21 @@ class TestRequests:
         bus.on("before_train_iter")(request_stop_and_check)
         with bus.run() as run:
             bus.emit("before_train_iter")
-            assert (seen, run.stops) == ([False], [])
-            assert run.should_stop
-            assert run.stop_reasons == [str(run.stops[0])]
+            assert (seen, run.should_stop, run.stops) == ([False], False, [])
+            bus.emit("after_train_iter")
+            assert (run.should_stop, run.stop_reasons) == (True, [str(run.stops[0])])
+
+    def test_reading_whether_to_stop_changes_nothing(self) -> None:
+        bus = RecordingBus()
+        with bus.run(epochs=2) as run:
+            bus.emit("before_train_epoch")
+            iterate(bus, 1)
+            bus.emit("after_train_epoch")
+            run.request_stop("enough")
+            run.request_skip_iter()
+            before = (list(bus.emitted_points), run.queue.waiting, run.clock.state_dict()["epochs_done"])
+            assert (run.should_stop, run.should_stop_epoch, run.should_skip_iter) == (False, False, True)
+            assert (bus.emitted_points, run.queue.waiting, run.epochs_done) == before
 
     def test_should_stop_is_true_at_the_limit_without_a_request(self) -> None:
         bus = HookBus()

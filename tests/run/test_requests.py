@@ -17,7 +17,7 @@ from torch import nn
 from hookbus import Hook, HookBus
 from hookbus._run.requests import BOUNDARIES, VALIDATION_POINTS, Request, RequestKind, RequestQueue
 from hookbus._run.run import Run
-from hookbus.errors import HookWarning, RequestError
+from hookbus.errors import HookWarning, LoopError, RequestError
 from hookbus.lifecycle import POINTS
 from hookbus.metrics.results import Metrics
 from hookbus.testing import RecordingBus, fake_training
@@ -167,13 +167,79 @@ def test_stop_request_is_processed_at_the_next_boundary(bus: Any, point: str) ->
     assert len(run.stops) == 1
 
 
-def test_stop_request_of_the_loop_is_processed_by_should_stop(bus: Any) -> None:
+def test_stop_request_of_the_loop_is_processed_by_settle(bus: Any) -> None:
     with bus.run() as run:
         bus.emit("before_train_epoch")
         run.request_stop("enough")
-        assert run.stops == []
-        assert run.should_stop
-        assert run.stop_reasons == ["loop: enough"]
+        assert (run.should_stop, run.stops) == (False, [])
+        run.settle()
+        assert (run.should_stop, run.stop_reasons) == (True, ["loop: enough"])
+
+
+def test_settling_emits_no_event_and_advances_no_count() -> None:
+    bus = RecordingBus()
+    with bus.run(epochs=3) as run:
+        bus.emit("before_train_epoch")
+        bus.emit("after_train_iter")
+        before = (list(bus.emitted_points), run.iters_done, run.steps_done, run.epochs_done, run.clock.epoch_open)
+        run.settle()
+        assert (bus.emitted_points, run.iters_done, run.steps_done, run.epochs_done, run.clock.epoch_open) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "point"), [("within an iteration", "before_train_iter"), ("within a validation", "before_val")]
+)
+def test_settling_between_two_events_raises_an_error(place: str, point: str) -> None:
+    bus = HookBus()
+    with bus.run() as run:
+        bus.emit(point)
+        with pytest.raises(
+            LoopError, match=f"run.settle: called {place}, at iteration 1, epoch 1. Call it in the loop"
+        ):
+            run.settle()
+
+
+def test_settling_within_an_event_raises_an_error() -> None:
+    bus = HookBus()
+    bus.on("after_train_iter")(lambda run: run.settle())
+    with bus.run(), pytest.raises(LoopError, match="run.settle: called within after_train_iter, at iteration 1"):
+        bus.emit("after_train_iter")
+
+
+class TestValidationOfTheLoop:
+    def test_stop_requested_in_it_is_known_before_the_next_epoch(self, bus: Any) -> None:
+        bus.on("after_val")(lambda run: run.request_stop("no progress"))
+        with bus.run(epochs=3) as run:
+            bus.emit("before_train_epoch")
+            bus.emit("after_train_iter")
+            bus.emit("after_train_epoch")
+            bus.emit("before_val")
+            bus.emit("after_val")
+            assert (run.should_stop, run.epochs_done) == (True, 1)
+
+    def test_requests_within_an_iteration_are_left_to_its_end(self, bus: Any) -> None:
+        bus.on("after_val")(lambda run: run.request_stop("no progress"))
+        with bus.run(epochs=3) as run:
+            for point, is_stopped in (("before_train_iter", False), ("before_val", False), ("after_val", False)):
+                bus.emit(point)
+                assert run.should_stop == is_stopped
+            bus.emit("after_train_iter")
+            assert run.should_stop
+
+    def test_validation_of_the_run_processes_requests_at_the_boundary_only(self, bus: Any) -> None:
+        seen: list[bool] = []
+
+        def request_stop(run: Run) -> None:
+            run.request_stop("no progress")
+
+        bus.on("after_val")(request_stop)
+        with bus.run(epochs=3, validate=lambda: {"loss": 1.0}) as run:
+            bus.emit("before_train_iter")
+            run.validate()
+            seen.append(run.should_stop)
+            bus.emit("after_train_iter")
+            seen.append(run.should_stop)
+        assert seen == [False, True]
 
 
 def test_nested_event_processes_no_requests(bus: Any) -> None:

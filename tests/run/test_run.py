@@ -191,6 +191,7 @@ class TestContinuedRun:
         bus = HookBus()
         with bus.run(epochs=2) as run:
             run.request_stop("enough")
+            run.settle()
             assert run.should_stop
         with bus.run(epochs=2) as run:
             assert not run.should_stop

@@ -97,10 +97,17 @@ class CheckpointHook(Hook):
             run.request_save(f"best {metric}: {best.value:.6g}", saver=self, best=(metric, best))
 
     def after_train(self, run: Run) -> None:
-        """Request a last checkpoint unless the latest one is up to date."""
-        self.wait_for_pending(run)
-        if self.config.save_last and self._writer.needs_save(run):
-            run.request_save("end of training", saver=self)
+        """Request a last checkpoint, unless the run ended within an epoch, where it was saved."""
+        if not run.is_captured:
+            self.request_last(run)
+        elif run.ended_at is not None and run.iters_done > run.ended_at:
+            run.logger.warning(
+                "%s: the loop continued after the run ended at iteration %s, and the last checkpoint does not contain "
+                "its %s further iterations. Check run.should_stop after each iteration.",
+                self.name,
+                run.ended_at,
+                run.iters_done - run.ended_at,
+            )
 
     def after_run(self, run: Run) -> None:
         """Wait for a save in progress, and publish the weights if the training is complete."""
@@ -112,6 +119,12 @@ class CheckpointHook(Hook):
     def cleanup(self, run: Run) -> None:
         """Shut down the writer thread."""
         self._writer.detach(run)
+
+    def request_last(self, run: Run) -> None:
+        """Request a last checkpoint unless the latest one is up to date."""
+        self.wait_for_pending(run)
+        if self.config.save_last and self._writer.needs_save(run):
+            run.request_save("end of training", saver=self)
 
     # -- writing -------------------------------------------------------------------------------
 
