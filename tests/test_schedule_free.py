@@ -17,6 +17,7 @@ from hookbus.checkpoint.state import read_checkpoint
 from hookbus.hook import Hook
 from hookbus.trainer.trainer import Trainer
 from hookbus_checkpoint import CheckpointHook
+from hookbus_ema import EMAHook
 
 
 class Recipe(Hook):
@@ -29,7 +30,7 @@ class Recipe(Hook):
         run.optimizer.train()  # type: ignore[union-attr]
 
 
-def train(epochs: int, *hooks: Hook, work_dir: Path | None = None, resume: str = "never") -> Trainer:
+def train(epochs: int, *hooks: Hook, work_dir: Path | None = None, **options: Any) -> Trainer:
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     trainer = Trainer(
@@ -42,7 +43,7 @@ def train(epochs: int, *hooks: Hook, work_dir: Path | None = None, resume: str =
         hooks=list(hooks),
         default_hooks=False,
         seed=0,
-        resume=resume,
+        **options,
     )
     trainer.fit()
     return trainer
@@ -64,3 +65,19 @@ def test_files_contain_the_weights_to_evaluate(hooks: Any, mode: Any, tmp_path: 
     saver = CheckpointHook(interval=1, async_save=mode)
     resumed = train(4, saver, *(hook() for hook in hooks), work_dir=tmp_path, resume="auto")
     assert torch.equal(resumed.model.weight, train(4).model.weight)  # type: ignore[arg-type]
+
+
+def test_moving_average_is_exchanged_with_the_weights_to_evaluate() -> None:
+    class RecordWeights(Hook):
+        def after_val(self, run: Run, model: nn.Linear) -> None:
+            averaged = run.weights.averaged()
+            assert averaged is not None
+            assert torch.equal(model.weight, averaged["weight"])
+            self.raw = run.weights.raw()["weight"].clone()
+
+    record, data = RecordWeights(), [(torch.ones(3, 4), torch.tensor([0, 1, 1]))]
+    with_average = train(3, EMAHook(momentum=0.5), record, val_loader=data)
+    expected = train(3)
+    assert torch.equal(with_average.model.weight, expected.model.weight)  # type: ignore[arg-type]
+    expected.optimizer.eval()  # type: ignore[union-attr]
+    assert torch.equal(record.raw, expected.model.weight)  # type: ignore[arg-type]

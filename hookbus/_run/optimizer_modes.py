@@ -107,7 +107,8 @@ class _EvalMode:
 
 
 def _has_modes(optimizer: Any) -> bool:
-    return callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+    switches = callable(getattr(optimizer, "train", None)) and callable(getattr(optimizer, "eval", None))
+    return switches and hasattr(optimizer, "param_groups")  # modules have the methods as well
 
 
 def _is_training(optimizer: Any) -> bool:

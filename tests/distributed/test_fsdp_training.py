@@ -99,6 +99,48 @@ def test_run_of_two_ranks_resumes_with_one_rank_and_with_four(launch: Launch, tm
     assert four[0]["averaged"] == pytest.approx(uninterrupted[0]["averaged"], rel=0, abs=1e-12)
 
 
+SCHEDULE_FREE = """
+    import json, os, toys, torch
+    from hookbus import Trainer
+    from hookbus.distributed.sharding import to_full_tensors
+    from hookbus_checkpoint import CheckpointHook
+    from schedulefree import SGDScheduleFree
+
+    def flatten(tensors):
+        return torch.cat([tensor.detach().flatten() for tensor in to_full_tensors(dict(tensors)).values()]).tolist()
+
+    settings = json.loads(os.environ["SETTINGS"])
+    stop_at = settings.pop("stop_at", None)
+    hooks = [CheckpointHook(save_best=False)]
+    toys.sgd = lambda model: lambda parameters: SGDScheduleFree(parameters, lr=0.5, foreach=False)
+    trainer = toys.trainer(hooks=hooks, epochs=None, **settings)
+    trainer.fit() if stop_at is None else trainer.fit(iterations=stop_at)
+    trained = flatten(trainer.model.state_dict())
+    trainer.optimizer.eval()
+    report({"trained": trained, "evaluated": flatten(trainer.model.state_dict())})
+"""
+
+
+@pytest.mark.parametrize("setup", [FSDP2, {}], ids=["fsdp2", "ddp"])
+def test_schedule_free_training_saves_the_evaluated_weights_and_resumes(
+    setup: dict[str, Any], launch: Launch, tmp_path: Path
+) -> None:
+    def train_schedule_free(**settings: Any) -> dict[str, Any]:
+        environment = {"SETTINGS": json.dumps({**settings, **setup})}
+        reports: dict[int, dict[str, Any]] = launch(SCHEDULE_FREE, ranks=2, environment=environment).reports
+        assert reports[0] == reports[1]
+        return reports[0]
+
+    uninterrupted = train_schedule_free(iterations=11, work_dir=str(tmp_path / "uninterrupted"))
+    settings = {"iterations": 11, "work_dir": str(tmp_path / "run"), "resume": "auto"}
+    train_schedule_free(stop_at=6, **settings)
+    resumed = train_schedule_free(**settings)
+
+    assert resumed == uninterrupted
+    saved = read_checkpoint(tmp_path / "run/checkpoints/last.pth")["state_dict"]
+    assert torch.cat([tensor.flatten() for tensor in saved.values()]).tolist() == resumed["evaluated"]
+
+
 INITIAL_WEIGHTS = """
     import sys
     import toys, torch
