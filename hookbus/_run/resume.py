@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ def resume_run(run: Run, resume: str | Path) -> None:
     # Before the restore: hooks may convert a checkpoint of an older version.
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
     state.restore_checkpoint(run, checkpoint)
+    _locate_best_files(run, path.parent)
     write_status(run)
     run.logger.info(
         "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
@@ -124,6 +126,20 @@ def get_checkpoint_directories(run: Run) -> list[Path]:
     return list(dict.fromkeys(directories))
 
 
+def _locate_best_files(run: Run, directory: Path) -> None:
+    """Set the paths of the best files, which are stored relative to directories that may have been renamed or copied.
+
+    Args:
+        run: Run that has been restored.
+        directory: Directory of the checkpoint, which may be that of another run.
+    """
+    directories = [run.work_dir.path] if run.work_dir is not None else []
+    with suppress(CheckpointError):  # a validation or test without a work directory writes no checkpoints
+        directories += get_checkpoint_directories(run)
+    directories.append(directory)
+    run.best.update({metric: best.locate(directories) for metric, best in run.best.items()})
+
+
 def _check_run_id(run: Run) -> str:
     """Return the ID of the recorded run, after a check that its checkpoints are found."""
     assert run.work_dir is not None
@@ -137,7 +153,7 @@ def _describe_recorded_run(work_dir: Path, status: Mapping[str, Any]) -> str:
     if not status:
         return f"{work_dir} contains a run whose {STATUS} is missing or invalid"
     counts = f"{status.get('epochs_done')} epochs and {status.get('iters_done')} iterations"
-    saved = f"saved {status[CHECKPOINT]}" if CHECKPOINT in status else "may have saved checkpoints"
+    saved = f"saved {work_dir / status[CHECKPOINT]}" if CHECKPOINT in status else "may have saved checkpoints"
     return f"{work_dir / STATUS} records a run with {counts} that {saved}"
 
 

@@ -448,10 +448,11 @@ class Run(ProgressMixin, RequestMixin):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the run itself for a checkpoint."""
+        work_dir = None if self.work_dir is None else self.work_dir.path
         return {
             "clock": self.clock.state_dict(),
             "metrics": self.metrics.state_dict(),
-            "best": {name: best.state_dict() for name, best in self.best.items()},
+            "best": {name: best.state_dict(work_dir) for name, best in self.best.items()},
             "accumulated": self.accumulated,
             "id": self.id,
             "validated_at": self.validations.validated_at,

@@ -45,7 +45,7 @@ STATUS = "status.json"
 CHECKPOINT = "checkpoint"
 """Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one.
 
-Earlier versions did not write the key.
+The path is relative to the work directory if the file is inside it. Earlier versions did not write the key.
 """
 
 CONFIG = "config.yaml"
@@ -144,7 +144,9 @@ class WorkDir:
         """
         with self._status_lock:
             is_first = self._checkpoint is None
-            self._checkpoint = str(path.absolute())
+            inside = path.absolute().is_relative_to(self.path.absolute())
+            # Relative to the work directory, which may be renamed or moved.
+            self._checkpoint = path.absolute().relative_to(self.path.absolute()).as_posix() if inside else str(path)
             if is_first and self._status is not None:
                 with suppress(OSError):  # the checkpoint is complete; the next status records it
                     self._write_status(self._status)

@@ -193,7 +193,7 @@ class TestRecordedRun:
         training.bus.on("before_run")(fail)
         with pytest.raises(RuntimeError, match="broken hook"):
             training.fit()
-        assert read_status(tmp_path)["checkpoint"] == str(tmp_path / "checkpoints" / "iter_1.pth")
+        assert read_status(tmp_path)["checkpoint"] == "checkpoints/iter_1.pth"
         (tmp_path / "checkpoints").rename(tmp_path / "moved")
         with pytest.raises(ConfigError, match="no checkpoint of that run was found in"):
             toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()

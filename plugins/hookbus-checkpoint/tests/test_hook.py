@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,10 @@ def list_files(directory: Path) -> set[str]:
 
 def load_epoch(path: Path) -> int:
     return int(read_checkpoint(path)["meta"]["epoch"])
+
+
+def read_files(directory: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
 def test_hook_passes_the_conformance_check() -> None:
@@ -456,6 +461,34 @@ class TestBestFile:
         assert run.best["val/accuracy"].path == tmp_path / "b" / "checkpoints/best_accuracy.pth"
         assert load_epoch(tmp_path / "b" / "checkpoints/best_accuracy.pth") == 1
         assert load_epoch(tmp_path / "a" / "checkpoints/best_accuracy.pth") == 2
+
+    @pytest.mark.parametrize("out_dir", [None, "inside"])
+    @pytest.mark.parametrize("change", [shutil.move, shutil.copytree])
+    def test_renamed_or_copied_run_keeps_its_best_file(
+        self, tmp_path: Path, change: Any, out_dir: str | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def resume(name: str, scores: list[float], **options: Any) -> Run:
+            settings = {} if out_dir is None else {"out_dir": str(tmp_path / name / out_dir)}
+            return train(tmp_path / name, CheckpointHook(settings), scores=scores, **options)
+
+        resume("a", [0.9, 0.5])
+        change(tmp_path / "a", tmp_path / "b")
+        before = read_files(tmp_path / "a")
+        caplog.clear()
+        run = resume("b", [0.9, 0.5, 0.6], resume="auto")
+
+        best = run.best["val/accuracy"]
+        assert (best.value, best.path) == (0.9, tmp_path / "b" / (out_dir or "checkpoints") / "best_accuracy.pth")
+        assert best.path.exists()
+        assert load_epoch(best.path) == 1
+        assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+        assert read_files(tmp_path / "a") == before
+
+    def test_best_file_beside_the_checkpoint_of_another_run_is_used(self, tmp_path: Path) -> None:
+        train(tmp_path / "a", CheckpointHook(), scores=[0.9, 0.5])
+        path = tmp_path / "a" / "checkpoints/epoch_2.pth"
+        run = train(tmp_path / "b", CheckpointHook(), scores=[0.9, 0.5, 0.6], resume=path)
+        assert run.best["val/accuracy"].path == tmp_path / "a" / "checkpoints/best_accuracy.pth"
 
     def test_deleted_best_file_is_logged_and_the_score_is_kept(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
