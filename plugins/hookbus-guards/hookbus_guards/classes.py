@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
@@ -48,7 +49,7 @@ def datasets_with_classes(dataset: Any) -> list[Any]:
 
 
 def find_heads(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, tuple[nn.Module, int]]:
-    """Return the modules that have an integer attribute `num_classes`.
+    """Return the modules that have an integer attribute `num_classes`, which may be one of NumPy or a tensor.
 
     Args:
         model: The model.
@@ -59,10 +60,20 @@ def find_heads(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, tuple
     """
     excluded = tuple(exclude)
     return {
-        name: (module, module.num_classes)
+        name: (module, number)
         for name, module in model.named_modules()
-        # Not isinstance: a bool is an int, and a flag of this name is no class count.
-        if type(getattr(module, "num_classes", None)) is int
-        and type(module).__name__ not in excluded
+        if type(module).__name__ not in excluded
         and not (excluded and name.endswith(excluded))
+        and (number := _to_integer(getattr(module, "num_classes", None))) is not None
     }
+
+
+def _to_integer(value: Any) -> int | None:
+    """Return an integer of any type as an int; None for any other value."""
+    # A flag of this name is no class count; the data type of a boolean tensor contains "bool".
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # torch raises ValueError and RuntimeError for other tensors
+        return None

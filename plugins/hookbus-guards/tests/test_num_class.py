@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import logging
 import re
+from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -27,10 +29,10 @@ class PersonDataset(Dataset[Any]):
 
 
 class Net(nn.Module):
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, num_classes: int, declared: Any = ...) -> None:
         super().__init__()
         self.bbox_head = nn.Linear(2, num_classes)
-        self.bbox_head.num_classes = num_classes  # type: ignore[assignment]
+        self.bbox_head.num_classes = num_classes if declared is ... else declared
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.bbox_head(inputs)  # type: ignore[no-any-return]
@@ -60,6 +62,30 @@ def test_different_class_counts_are_an_error() -> None:
     message = r"the train data \(PersonDataset\) has 1 classes, but bbox_head \(Linear\) has num_classes 6\."
     with pytest.raises(ConfigError, match=message):
         check(Net(6), train_loader=DataLoader(PersonDataset(("person",))))
+
+
+class Count(IntEnum):
+    SIX = 6
+
+
+@pytest.mark.parametrize(
+    "number",
+    [np.int64(6), np.uint8(6), np.array(6), torch.tensor(6), torch.tensor([6], dtype=torch.uint8), Count.SIX],
+    ids=repr,
+)
+def test_class_count_of_any_integer_type_is_compared(number: Any) -> None:
+    with pytest.raises(ConfigError, match=r"bbox_head \(Linear\) has num_classes 6\."):
+        check(Net(6, number), train_loader=DataLoader(PersonDataset(("person",))))
+    check(Net(6, number), train_loader=DataLoader(PersonDataset(list("abcdef"))))
+
+
+@pytest.mark.parametrize(
+    "number",
+    [True, np.bool_(True), torch.tensor(True), 6.0, torch.tensor(6.0), torch.zeros(2, dtype=torch.long), "6", None],
+    ids=repr,
+)
+def test_attribute_that_is_no_class_count_is_ignored(number: Any) -> None:
+    check(Net(6, number), train_loader=DataLoader(PersonDataset(("person",))))
 
 
 def test_classes_of_the_innermost_dataset_are_compared() -> None:
@@ -95,13 +121,10 @@ def test_all_mismatches_are_reported_at_once_before_training() -> None:
 
 
 def test_num_classes_of_the_unwrapped_model_are_compared() -> None:
-    class Wrapper(nn.Module):
-        def __init__(self, module: nn.Module) -> None:
-            super().__init__()
-            self.module = module
-            self.num_classes = 80
+    wrapper = nn.DataParallel(Net(1))
+    wrapper.num_classes = 80  # type: ignore[assignment]
 
-    check(Wrapper(Net(1)), train_loader=DataLoader(PersonDataset(("person",))))
+    check(wrapper, train_loader=DataLoader(PersonDataset(("person",))))
 
 
 def test_excluded_modules_are_ignored() -> None:

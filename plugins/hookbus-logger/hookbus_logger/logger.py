@@ -68,12 +68,15 @@ class LoggerHook(MetricRecorder):
         """Print the position in the run, learning rates, mean metrics and times on one line."""
         distinct = dict.fromkeys(map(_format_rate, rates, rates.values()))
         lr = [("lr ", "dim"), (", ".join(distinct), "")] if distinct else []
-        values = format_values({**metrics, **self._timing}, prefix="train/", nonfinite=metrics.nonfinite)
+        # Times are printed once: those of an earlier interval would appear to belong to this one.
+        timing, self._timing = self._timing, {}
+        values = format_values({**metrics, **timing}, prefix="train/", nonfinite=metrics.nonfinite)
         self._print_groups(run, "train", [(self._format_position(run), "")], lr, values)
 
     def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
         """Store the times logged per iteration for the next training line."""
-        if run.clock.epoch_open and not run.validating:
+        # The times of the last iterations are logged at the end of their epoch, as are those of the epoch.
+        if (run.clock.epoch_open or "time/iter" in values) and not run.validating:
             self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
 
     # -- results -------------------------------------------------------------------------------

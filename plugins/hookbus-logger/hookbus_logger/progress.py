@@ -12,8 +12,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from hookbus import Hook, Priority, Run, every, hookimpl, once
-from hookbus._events.schedules import Schedule
+from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus.metrics.results import Metrics
 from hookbus_logger.config import ProgressConfig
 from hookbus_logger.console import get_console, print_line
@@ -24,11 +23,6 @@ __all__ = ["ProgressHook"]
 
 INDENT = " " * 7
 """Indentation of plain lines, aligned with the position in the lines of `LoggerHook`."""
-
-
-def _build_schedule(config: Any) -> Schedule:
-    # The first iteration is included so that a loss is displayed early in a slow run.
-    return once(1, unit="batch") | every(config.interval, unit="batch")
 
 
 class ProgressHook(Hook):
@@ -62,10 +56,15 @@ class ProgressHook(Hook):
         """Restart the throughput measurement, so that iterations restored from a checkpoint are not counted."""
         self._throughput = ThroughputMeter()
 
-    @hookimpl(when=_build_schedule)
+    @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
-        """Request the loss to display."""
+        """Request the loss to display: the mean over the interval."""
         run.request_record(run.metrics.window(self.name), self._store_loss)
+
+    def after_train_epoch(self, run: Run) -> None:
+        """Request a first loss after an epoch that is shorter than the interval."""
+        if self._loss is None and run.metrics.window(self.name):
+            run.request_record(run.metrics.window(self.name), self._store_loss)
 
     def before_val(self) -> None:
         """Pause the throughput measurement during validation."""

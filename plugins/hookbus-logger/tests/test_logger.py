@@ -107,6 +107,26 @@ def test_training_line_ends_with_the_times_logged_per_iteration(read_lines: Call
     assert "epoch 9" not in lines[1]
 
 
+def test_times_are_printed_with_the_interval_in_which_they_were_logged_only(
+    read_lines: Callable[[], list[str]],
+) -> None:
+    class Timer(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            if run.iters_done == 2:
+                run.bus.emit("log_scalars", values={"time/iter": 0.25, "time/eta": 61.0})
+
+        def after_train_epoch(self, run: Run) -> None:
+            run.bus.emit("log_scalars", values={"time/iter": 0.5, "time/eta": 0.0})
+
+    fake_training([LoggerHook(interval=2), Timer()], epochs=1, batches=5)
+
+    lines = select_train_lines(read_lines())
+    assert lines[0].endswith("  iter 250 ms  eta 0:01:01")
+    assert "iter 2" not in lines[1]
+    assert "eta" not in lines[1]
+    assert lines[2].endswith("  iter 500 ms  eta 0:00:00")
+
+
 # -- results -----------------------------------------------------------------------------------------------
 
 

@@ -173,8 +173,17 @@ def test_eta_is_unknown_if_the_length_is_unknown(trainer: Callable[..., Trainer]
     assert hook.eta == "unknown"
 
 
-def test_displayed_loss_is_that_of_the_last_record(trainer: Callable[..., Trainer]) -> None:
-    progress = ProgressHook(interval=2)
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [
+        (2, [None, None, 1.5, 1.5, 6.0, 6.0, 8.5, 8.5, 3.0, 3.0]),
+        (100, [None, None, None, None, None, 6.2, 6.2, 6.2, 6.2, 6.2]),
+    ],
+)
+def test_displayed_loss_is_the_mean_over_the_last_interval(
+    trainer: Callable[..., Trainer], interval: int, expected: list[float | None]
+) -> None:
+    progress = ProgressHook(interval=interval)
 
     class ReadProgress(Hook):
         def before_run(self) -> None:
@@ -184,9 +193,9 @@ def test_displayed_loss_is_that_of_the_last_record(trainer: Callable[..., Traine
             self.losses.append(progress.get_progress(run).loss)
 
     hook = ReadProgress()
-    trainer(progress, hook, losses=[1.0, 2.0, 4.0, 8.0, 16.0]).fit()
+    trainer(progress, hook, losses=[1.0, 2.0, 4.0, 8.0, 16.0], epochs=2).fit()
 
-    assert hook.losses == [None, 1.0, 2.0, 2.0, 6.0]
+    assert hook.losses == expected
 
 
 def test_hook_reads_no_tensor_between_two_records(

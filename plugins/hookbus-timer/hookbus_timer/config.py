@@ -15,7 +15,9 @@ class IterTimerConfig(HookConfig):
     frequency_error = "the timer has to receive every iteration. Set `interval` instead."
 
     interval: int = Field(
-        default=50, gt=0, description="Log every N iterations; means are taken over the last N iterations."
+        default=50,
+        gt=0,
+        description="Log every N iterations; means are taken over the iterations since the last log, at most N.",
     )
     log_eta: bool = Field(default=True, description="Also log the remaining time.")
 

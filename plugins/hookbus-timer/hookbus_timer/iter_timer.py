@@ -62,17 +62,19 @@ class IterTimerHook(Hook):
         self._windowed_timer.end_fetch(self.timer())
 
     def after_train_iter(self, run: Run) -> None:
-        """Measure the iteration, and log the means every `interval` iterations.
+        """Measure the iteration, and log the means since the last log every `interval` iterations.
 
-        The means are also logged at the end of an epoch in which they were not logged. If no optimizer step was made in
-        the iteration, they are logged in the iteration of the next step.
+        The means are also logged at the end of an epoch in which they were not logged, and at the end of the run. If no
+        optimizer step was made in the iteration, they are logged in the iteration of the next step.
         """
         clock, has_pending = run.clock, run.pending
         samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
         self._windowed_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
         ends_epoch = clock.batch + 1 == (self._epoch_length or clock.epoch_length)
-        if clock.iters_done % self._interval == 0 or (ends_epoch and self._logged_step <= clock.epoch_first_step):
+        ends_run = clock.limit_reached or (ends_epoch and clock.epoch + 1 == clock.max_epochs)
+        is_unlogged_epoch = ends_epoch and self._logged_step <= clock.epoch_first_step
+        if clock.iters_done % self._interval == 0 or ends_run or is_unlogged_epoch:
             self._is_due = True
         if self._is_due and clock.stepped:
             self._log_values(run)
@@ -80,14 +82,16 @@ class IterTimerHook(Hook):
                 self._windowed_timer.start_fetch(self.timer())
 
     def after_train_epoch(self, run: Run) -> None:
-        """Store the length of a complete epoch."""
+        """Store the length of a complete epoch, and log the last iterations of a run whose end was unknown."""
         if run.epoch_complete:
             self._epoch_length = run.iters_done - run.clock.epoch_first_iter
+        # Here and not in `after_train`: the loggers write their last record after this event.
+        if run.clock.is_at_limit or run.stops:
+            self._log_rest(run)
 
     def after_train(self, run: Run) -> None:
         """Log the iterations since the last log, unless a resumed run continues with them."""
-        if self._windowed_timer and run.steps_done != self._logged_step and not run.resumable:
-            self._log_values(run)
+        self._log_rest(run)
 
     def before_val(self) -> None:
         """Exclude the time until the end of the validation, test or checkpoint."""
@@ -112,7 +116,7 @@ class IterTimerHook(Hook):
     # -- logging -------------------------------------------------------------------------------
 
     def get_values(self, run: Run) -> dict[str, float]:
-        """Return the current values by full name, without unknown ones."""
+        """Return the values of the last `interval` iterations by full name, without unknown ones."""
         rates = self._windowed_timer.rates
         values, eta = rates.to_dict(), rates.estimate_seconds(self._get_remaining(run))
         return {**values, "time/eta": eta} if self.config.log_eta and eta is not None else values
@@ -128,7 +132,15 @@ class IterTimerHook(Hook):
 
     def _log_values(self, run: Run) -> None:
         self._is_due, self._logged_step = False, run.steps_done
-        run.bus.emit("log_scalars", values=self.get_values(run))
+        # The remaining time is estimated from the window, which may be longer than the last interval.
+        values = self.get_values(run) | self._windowed_timer.interval_rates.to_dict()
+        self._windowed_timer.end_interval()
+        run.bus.emit("log_scalars", values=values)
+
+    def _log_rest(self, run: Run) -> None:
+        """Log the iterations since the last log, unless a resumed run continues with them."""
+        if self._windowed_timer and run.steps_done != self._logged_step and not run.resumable:
+            self._log_values(run)
 
     def _get_remaining(self, run: Run) -> int | None:
         """Return the number of remaining iterations; 0 if a stop was requested, None if unknown."""

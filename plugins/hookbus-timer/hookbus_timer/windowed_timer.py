@@ -6,6 +6,7 @@ Usable without hookbus. Times are in seconds of any monotonic clock.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from hookbus_timer.rates import Rates, TimedIteration, compute_rates
 
@@ -25,19 +26,31 @@ class WindowedTimer:
         self._fetch_started_at: float | None = None
         self._data_seconds: float | None = None
         self._paused_at = 0.0
+        self._interval = 0  # number of iterations since `end_interval`
 
     def __bool__(self) -> bool:
-        """Return whether the window contains an iteration."""
-        return bool(self._iterations)
+        """Return whether the interval contains an iteration."""
+        return self._interval > 0
 
     @property
     def rates(self) -> Rates:
         """Means over the window."""
         return compute_rates(self._iterations)
 
+    @property
+    def interval_rates(self) -> Rates:
+        """Means over the interval, that is, the iterations in the window since the last call of `end_interval`."""
+        first = max(len(self._iterations) - self._interval, 0)
+        return compute_rates(list(islice(self._iterations, first, None)))
+
+    def end_interval(self) -> None:
+        """Start a new interval; the window is unchanged."""
+        self._interval = 0
+
     def clear(self) -> None:
         """Remove all iterations from the window."""
         self._iterations.clear()
+        self._interval = 0
 
     def start(self, now: float) -> None:
         """Start timing: the first iteration starts with fetching its data."""
@@ -57,6 +70,7 @@ class WindowedTimer:
             fetches_next: Whether the data of the next iteration is fetched from now on, without other work in between.
         """
         self._iterations.append((now - self._last_end, self._data_seconds, samples))
+        self._interval += 1
         self._last_end, self._data_seconds = now, None
         self._fetch_started_at = now if fetches_next else None
 

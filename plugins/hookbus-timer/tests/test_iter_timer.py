@@ -94,7 +94,40 @@ class TestRecords:
         with bus.run(iterations=6) as run:
             train(bus, run, SizedLoader(clock, [1, 1, 1, 1, 1, 5]), clock, seconds=0)
 
-        assert [(step, values["time/iter"]) for step, values in get_records(bus)] == [(4, 1.0), (6, 2.0)]
+        assert [(step, values["time/iter"]) for step, values in get_records(bus)] == [(4, 1.0), (6, 3.0)]
+
+    @pytest.mark.parametrize("loader", [SizedLoader, Loader], ids=["known length", "unknown length"])
+    def test_incomplete_last_interval_is_logged_before_the_end_of_the_epoch(self, clock, loader):
+        class EpochEnd(Hook):
+            priority = 0
+
+            def after_epoch(self, run):
+                run.bus.emit("log_scalars", values={"time/iter": -1.0})
+
+        bus = RecordingBus([make_timer(clock, interval=4), EpochEnd()])
+        with bus.run(epochs=1) as run:
+            train(bus, run, loader(clock, [1, 1, 1, 1, 2, 4]), clock, seconds=0)
+
+        values = [values for _, values in get_records(bus)]
+        assert [value["time/iter"] for value in values] == [1.0, 3.0, -1.0]
+        assert values[1].get("time/eta") == 0.0
+
+    def test_means_after_a_delayed_log_exclude_the_iterations_of_that_log(self, clock):
+        def train_accumulated(bus, run):
+            for i, seconds in enumerate([1, 1, 4, 1, 1, 1, 1]):
+                bus.emit("before_train_iter", batch=BATCH)
+                clock.advance(seconds)
+                if i in (2, 3, 5):
+                    run.optimizer.step()
+                bus.emit("after_train_iter", batch=BATCH)
+
+        model = nn.Linear(1, 1)
+        bus = RecordingBus([make_timer(clock, interval=2)])
+        with bus.run(optimizer=torch.optim.SGD(model.parameters(), lr=0.1), iterations=7) as run:
+            train_accumulated(bus, run)
+
+        # Due at 2 and logged at 3; due at 4; due at 6.
+        assert [(step, values["time/iter"]) for step, values in get_records(bus)][:3] == [(1, 2.5), (2, 1.0), (3, 1.0)]
 
     def test_run_shorter_than_the_interval_is_logged_once(self, clock):
         bus = RecordingBus([make_timer(clock)])
@@ -574,8 +607,8 @@ class TestRuns:
             (3, None, 9.0),  # due at iteration 5, logged with the step of iteration 6
             (4, 20.0, None),
             (5, None, 3.0),
+            (6, None, 0.0),  # end of the run
             (6, 20.0, None),
-            (6, None, 0.0),
         ]
 
     def test_run_after_a_failed_validation_starts_from_scratch(self, clock):
