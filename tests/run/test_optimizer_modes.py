@@ -257,6 +257,42 @@ class TestCustomLoop:
             optimizer.step()
 
 
+class TestNamedOptimizers:
+    @staticmethod
+    def train(work_dir: Path | None, *hooks: object, resume: str = "never") -> dict[str, nn.Module]:
+        torch.manual_seed(0)
+        models = {name: nn.Linear(4, 2) for name in ("a", "b", "c")}
+        optimizers = {
+            "a": SGDScheduleFree(models["a"].parameters(), lr=0.5),
+            "b": torch.optim.SGD(models["b"].parameters(), lr=0.5),
+            "c": AdamWScheduleFree(models["c"].parameters(), lr=0.05),
+        }
+        bus = HookBus(hooks=hooks)
+        with bus.run(
+            model=models, optimizer=optimizers, epochs=3, work_dir=work_dir, resume=resume, seed=0
+        ) as run:  # fmt: skip
+            for _ in run.epochs():
+                bus.emit("before_train_epoch")
+                for i, (inputs, targets) in run.batches(pairs(5)):
+                    bus.emit("before_train_iter", batch_idx=i)
+                    for name, model in models.items():
+                        optimizers[name].zero_grad()
+                        nn.functional.cross_entropy(model(inputs), targets).backward()
+                        optimizers[name].step()
+                    bus.emit("after_train_iter", batch_idx=i)
+                bus.emit("after_train_epoch")
+        return models
+
+    def test_every_optimizer_with_modes_is_switched_and_resumes_identically(self, tmp_path: Path) -> None:
+        expected, saver = self.train(None), Saver("never")
+        self.train(tmp_path, saver, StopAt(7))
+        saved = read_checkpoint(saver.files[0])
+        assert [name for name, state in saved["optimizer"].items() if "training_weights" in state] == ["a", "c"]
+        resumed = self.train(tmp_path, Saver("never"), resume="auto")
+        for name in ("a", "b", "c"):
+            assert torch.equal(get_weights(resumed[name]), get_weights(expected[name]))
+
+
 class TestAroundTheTraining:
     def test_test_after_the_training_evaluates_and_restores_training_mode(self) -> None:
         record = RecordWeights()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hookbus import Hook, Priority, every, hookimpl
 from hookbus._run.run import Run
+from hookbus.distributed.unwrap import clean_names
 from hookbus.errors import ConfigError, HookError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
@@ -133,8 +134,11 @@ class EMAHook(Hook):
         """Return the averages, the step of the last update, and the step of the run at the start of the average."""
         if self._pending_state is not None:
             return self._pending_state
-        state = {"steps": 0, "averaged": {}} if self._average is None else self._average.state_dict()
-        return {**state, "begun_at": self._start_step}
+        if self._average is None:
+            return {"steps": 0, "averaged": {}, "begun_at": self._start_step}
+        state = self._average.state_dict()
+        averaged = clean_names(get_unwrapped_model(self.run), state["averaged"])
+        return {**state, "averaged": averaged, "begun_at": self._start_step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, as soon as the model is available.

@@ -11,6 +11,7 @@ from torch import nn
 
 from hookbus.checkpoint.named_weights import flatten_weights
 from hookbus.checkpoint.state import read_checkpoint
+from hookbus.distributed.unwrap import match_names
 from hookbus.errors import CheckpointError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
@@ -35,7 +36,7 @@ def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -
     """
     average = build_average(model, config)
     if config.resume_from is not None:
-        load_average(average, Path(config.resume_from), logger)
+        load_average(average, model, Path(config.resume_from), logger)
     return average
 
 
@@ -58,19 +59,20 @@ def restore_average(
     """
     average = build_average(model, config)
     try:
-        average.load_state_dict(state)
+        average.load_state_dict({**state, "averaged": _rename(model, state["averaged"])})
     except ValueError as error:
         raise CheckpointError(f"hook {hook!r}: {error}") from None
     return average
 
 
-def load_average(average: ExponentialMovingAverage, path: Path, logger: logging.Logger) -> None:
+def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path, logger: logging.Logger) -> None:
     """Load the averages of a checkpoint and their number of steps, which continues the warm-up.
 
     Tensors that are missing on either side, or differ in shape, are skipped and logged.
 
     Args:
         average: The average.
+        model: The model.
         path: The checkpoint.
         logger: Logger of the warning about skipped tensors.
 
@@ -84,7 +86,7 @@ def load_average(average: ExponentialMovingAverage, path: Path, logger: logging.
             f"{', '.join(map(str, checkpoint))}. Set a checkpoint that was written with the ema hook, or remove "
             "`resume_from` to start from the weights of the model."
         )
-    saved = flatten_weights(checkpoint["ema_state_dict"])
+    saved = _rename(model, flatten_weights(checkpoint["ema_state_dict"]))
     matching = {name: value for name, value in saved.items() if name in own and own[name].shape == value.shape}
     if not matching:
         raise CheckpointError(f"resume_from: no average in {path} matches the model. Set a checkpoint of this model.")
@@ -92,6 +94,12 @@ def load_average(average: ExponentialMovingAverage, path: Path, logger: logging.
     skipped, missing = sorted(saved.keys() - matching.keys()), sorted(own.keys() - matching.keys())
     if skipped or missing:
         logger.warning("resume_from: skipped: %s; initialized from the weights of the model: %s.", skipped, missing)
+
+
+def _rename(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return averages by the names of a model, whose modules may be wrapped in another way than those of the file."""
+    names = match_names(model, saved)
+    return {names.get(name, name): value for name, value in saved.items()}
 
 
 def _get_steps(checkpoint: Mapping[str, Any]) -> int:

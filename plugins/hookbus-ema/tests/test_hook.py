@@ -563,6 +563,31 @@ class TestResume:
             count_up(halving(), Editor(), model=model, epochs=2, resume=file)
         assert model.weight.item() == 4
 
+    @pytest.mark.parametrize("compiled", [True, False])
+    @pytest.mark.parametrize("key", ["resume", "resume_from"])
+    def test_averages_are_loaded_into_a_model_whose_layers_are_wrapped_differently(
+        self, key: str, compiled: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def train(hook: EMAHook, *hooks: Hook, is_compiled: bool, **options: Any) -> Run:
+            torch.manual_seed(0)
+            layer = nn.Linear(4, 2)
+            model = nn.Sequential(torch.compile(layer, backend="eager") if is_compiled else layer)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loss, data = functional.cross_entropy, pairs()
+            settings = {"default_hooks": False, "device": "cpu", "work_dir": tmp_path, "epochs": 1, **options}
+            return Trainer(model, optimizer, loss, data, hooks=[hook, *hooks], **settings).fit()
+
+        file, first = tmp_path / "checkpoints/iter_5.pth", halving()
+        train(first, Saver(5), is_compiled=compiled)
+        assert list(read_checkpoint(file)["hooks"]["ema"]["state"]["averaged"]) == ["0.weight", "0.bias"]
+        second = halving(resume_from=str(file)) if key == "resume_from" else halving()
+        options = {"resume": file} if key == "resume" else {"iterations": 0, "epochs": None}
+        train(second, is_compiled=not compiled, **options | {"work_dir": None})
+
+        expected, actual = (list((hook.averaged() or {}).values()) for hook in (first, second))
+        assert all(map(torch.equal, actual, expected))
+        assert not [message for message in caplog.messages if message.startswith("resume_from")]
+
     def test_second_run_continues_the_average_and_a_fresh_one_resets_it(self) -> None:
         hook, model = halving(), one_weight()
         assert track(hook, model, [1, 2]) == [0.5, 1.25]

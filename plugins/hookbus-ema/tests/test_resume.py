@@ -39,7 +39,9 @@ def record(steps: int) -> dict[str, Any]:
 
 def test_averages_and_warm_up_continue(write: Callable[..., Path]) -> None:
     average = ExponentialMovingAverage(nn.Linear(2, 5))
-    load_average(average, write(ema_state_dict=averages(), hooks=record(123), meta={"step": 200}), LOGGER)
+    load_average(
+        average, nn.Linear(2, 5), write(ema_state_dict=averages(), hooks=record(123), meta={"step": 200}), LOGGER
+    )
 
     assert average.averaged()["weight"].unique().tolist() == [7.0]
     assert average.averaged()["bias"].unique().tolist() == [8.0]
@@ -51,7 +53,7 @@ def test_steps_are_those_of_the_run_without_a_state_of_the_hook(
     write: Callable[..., Path], content: dict[str, Any], steps: int
 ) -> None:
     average = ExponentialMovingAverage(nn.Linear(2, 5))
-    load_average(average, write(ema_state_dict=averages(), **content), LOGGER)
+    load_average(average, nn.Linear(2, 5), write(ema_state_dict=averages(), **content), LOGGER)
 
     assert average.steps == steps
 
@@ -62,7 +64,7 @@ def test_matching_averages_are_loaded_and_the_rest_is_logged(
     model = nn.Linear(2, 5)
     saved = {"weight": torch.full((5, 2), 7.0), "bias": torch.zeros(3), "scale": torch.zeros(1)}
     average = ExponentialMovingAverage(model)
-    load_average(average, write(ema_state_dict=saved), LOGGER)
+    load_average(average, nn.Linear(2, 5), write(ema_state_dict=saved), LOGGER)
 
     assert average.averaged()["weight"].unique().tolist() == [7.0]
     assert torch.equal(average.averaged()["bias"], model.bias)
@@ -72,7 +74,7 @@ def test_matching_averages_are_loaded_and_the_rest_is_logged(
 
 
 def test_complete_match_logs_nothing(write: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
-    load_average(ExponentialMovingAverage(nn.Linear(2, 5)), write(ema_state_dict=averages()), LOGGER)
+    load_average(ExponentialMovingAverage(nn.Linear(2, 5)), nn.Linear(2, 5), write(ema_state_dict=averages()), LOGGER)
 
     assert caplog.messages == []
 
@@ -82,14 +84,16 @@ def test_checkpoint_without_averages_is_rejected(write: Callable[..., Path]) -> 
     with pytest.raises(
         CheckpointError, match=r"contains no averaged weights \(ema_state_dict\), only meta, state_dict\."
     ):
-        load_average(ExponentialMovingAverage(nn.Linear(2, 5)), path, LOGGER)
+        load_average(ExponentialMovingAverage(nn.Linear(2, 5)), nn.Linear(2, 5), path, LOGGER)
 
 
 def test_checkpoint_of_another_model_is_rejected(write: Callable[..., Path]) -> None:
     with pytest.raises(CheckpointError, match=r"no average in .* matches the model\."):
-        load_average(ExponentialMovingAverage(nn.Linear(2, 5)), write(ema_state_dict=averages(3)), LOGGER)
+        load_average(
+            ExponentialMovingAverage(nn.Linear(2, 5)), nn.Linear(2, 5), write(ema_state_dict=averages(3)), LOGGER
+        )
 
 
 def test_missing_checkpoint_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="file does not exist"):
-        load_average(ExponentialMovingAverage(nn.Linear(2, 5)), tmp_path / "none.pth", LOGGER)
+        load_average(ExponentialMovingAverage(nn.Linear(2, 5)), nn.Linear(2, 5), tmp_path / "none.pth", LOGGER)
