@@ -60,7 +60,10 @@ def finalize(run: Run) -> None:
     report = bus.table.failures.counts.report
     # Hooks first: they may still use data and loaders of the run.
     _add_exceptions(
-        run, _collect_exceptions(run.validations.leave, after_run, cleanup, run.optimizer_events.detach, report)
+        run,
+        _collect_exceptions(
+            run.validations.leave, after_run, cleanup, run.optimizer_events.detach, run.completeness.stop, report
+        ),
     )
     # The handler of SIGCHLD last: closing the loaders ends their workers.
     _add_exceptions(

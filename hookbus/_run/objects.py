@@ -17,6 +17,7 @@ __all__ = [
     "combine_models",
     "find_object_problems",
     "find_state_problems",
+    "find_untrained",
     "freeze_names",
     "get_by_name",
     "iter_parameters",
@@ -156,6 +157,15 @@ def _find_foreign_schedulers(scheduler: Any, optimizer: Any) -> Iterator[str]:
                 f"{_label('scheduler', name)}: {type(part).__name__} schedules an optimizer that the run does not "
                 'have. Pass that optimizer as well, by name: optimizer={"G": ..., "D": ...}.'
             )
+
+
+def find_untrained(module: nn.Module | None, optimizers: Iterable[Any]) -> list[str]:
+    """Return the names of the parameters that require a gradient and are in no optimizer; none without optimizers."""
+    trained = [{id(parameter) for parameter in iter_parameters(optimizer)} for optimizer in optimizers]
+    if module is None or not trained:
+        return []
+    known = set().union(*trained)
+    return [name for name, part in module.named_parameters() if part.requires_grad and id(part) not in known]
 
 
 def iter_parameters(optimizer: Any) -> Iterable[Any]:

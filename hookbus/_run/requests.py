@@ -158,6 +158,8 @@ def process_requests(run: Run, point: str) -> None:
     # Reset first: a request that a signal handler adds from here on sets it again.
     queue, run.pending = run.queue, False
     run.bus.pm.run_pending_cleanups()
+    if point == "after_train_iter":
+        _check_iteration(run)
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
     if run.request_sync.sync_at_boundary(point):
         _drop_if_aborted(run)
@@ -167,7 +169,17 @@ def process_requests(run: Run, point: str) -> None:
         # In an epoch in which the run has ended, a best checkpoint is saved before the remaining code of its body.
         if point in LOOP_BOUNDARIES or run.is_captured:
             _save_and_stop(run, queue)
-    run.pending = run.pending or bool(queue or run.records)
+    run.pending = run.pending or bool(queue or run.records) or run.completeness.is_due
+
+
+def _check_iteration(run: Run) -> None:
+    """Check that a checkpoint would be complete, if an optimizer has stepped for the first time."""
+    # A listener may add what is missing when the checkpoint is saved.
+    if run.completeness.take_due() and not run.bus.table.listeners("before_save_checkpoint", run):
+        from hookbus.checkpoint.hook_states import collect_hook_states
+        from hookbus.checkpoint.loop_state import collect_loop_state
+
+        run.completeness.check(lambda: [collect_hook_states(run), collect_loop_state(run.state)])
 
 
 def _is_deferred(run: Run, point: str) -> bool:
@@ -313,6 +325,7 @@ def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> Non
             run.best.clear()
             run.best.update(best)
             return
+        run.completeness.check_checkpoint(checkpoint)
         is_best = _call_for_hook(run, name, "a save", lambda: saver.write(run, checkpoint))
         if is_best is not None:
             if run.work_dir is not None and run.ranks.is_main:

@@ -12,6 +12,7 @@ from hookbus._run.finalize import write_status
 from hookbus._run.services import DIRECTORIES
 from hookbus._run.work_dir import CHECKPOINT, STATUS, contains_training_run, read_status
 from hookbus.checkpoint.atomic_files import read_sidecar
+from hookbus.checkpoint.saver import is_saver
 from hookbus.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def get_checkpoint_directories(run: Run) -> list[Path]:
     Multiple hooks may write checkpoints, each to its own directory. That of the saver is the first. If no hook has its
     own directory, the default one is searched.
     """
-    hooks = [hook for hook in run.bus.hooks.values() if hasattr(hook, "plan") and hasattr(hook, "write")]
+    hooks = [hook for hook in run.bus.hooks.values() if is_saver(hook)]
     directories = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
     if not directories or run.get("checkpoint_saver") is not None:
         first = get_checkpoint_directory(run)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hookbus._events.call_stack import current_point
 from hookbus._run.best import BestResult
 from hookbus._run.clock import Clock, ProgressMixin
+from hookbus._run.completeness import Completeness
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names, get_by_name
@@ -93,6 +94,7 @@ class Run(ProgressMixin, RequestMixin):
         "best",
         "bus",
         "clock",
+        "completeness",
         "config",
         "counts_steps",
         "device",
@@ -188,6 +190,7 @@ class Run(ProgressMixin, RequestMixin):
         )
         self.nesting = Nesting(self)
         self.services = Services(self)
+        self.completeness = Completeness(self)
         self._init_state()
 
     def _inherit_state(self, previous: Run | None, seed: int | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
-from hookbus._run.objects import check_loss, find_object_problems, find_state_problems
+from hookbus._run.objects import check_loss, find_object_problems, find_state_problems, find_untrained
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.request_sync import sync_run_identity
 from hookbus._run.requests import SETTLE, process_requests
@@ -21,6 +21,7 @@ from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, acquire, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
+from hookbus.checkpoint.saver import is_saver
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_collectives import get_collectives
 from hookbus.errors import ConfigError, RequestError
@@ -180,7 +181,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
             if resume != "never":
                 resume_run(run, resume)
             if run.mode == "train":
-                run.weights.modes.begin_training()
+                _begin_training(run)
             yield run
             run.outcome = resolve_outcome(run)
     except BaseException as error:
@@ -208,6 +209,20 @@ def _start(run: Run) -> None:
     _log_config(run)
     # After `before_run`, in which hooks may still register other hooks.
     run.request_sync.begin()
+
+
+def _begin_training(run: Run) -> None:
+    """Prepare the optimizers for training, and record those that checkpoints must contain."""
+    run.weights.modes.begin_training()
+    if untrained := find_untrained(run.loss, run.optimizers.values()):
+        run.logger.warning(
+            "loss: %s of its parameters are in no optimizer and are not trained: %s. Add loss.parameters() to an "
+            "optimizer, or freeze them with requires_grad_(False).",
+            len(untrained),
+            ", ".join(untrained),
+        )
+    if run.get("checkpoint_saver") is not None or any(map(is_saver, run.bus.hooks.values())):
+        run.completeness.start()
 
 
 def ensure_no_active_run(bus: HookBus) -> None:

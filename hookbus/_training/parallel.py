@@ -8,6 +8,7 @@ forward contains no collective, so that ranks may evaluate different numbers of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import nn
@@ -63,12 +64,34 @@ def build_steps(
     """
     if ranks.world_size == 1 or strategy == "none":
         return Steps(model, **settings)
+    if _has_trainable_parameters(settings["loss_fn"]):
+        _check_loss(strategy, settings["step_fn"])
     if strategy == "fsdp2":
         return FSDPSteps(model, **settings)
     if isinstance(model, DistributedDataParallel):
         return DDPSteps(model.module, model, **settings)
     devices = None if settings["device"].type == "cpu" else [settings["device"]]
     return DDPSteps(model, DistributedDataParallel(model, device_ids=devices, **(ddp or {})), **settings)
+
+
+def _has_trainable_parameters(loss_fn: object) -> bool:
+    return isinstance(loss_fn, nn.Module) and any(parameter.requires_grad for parameter in loss_fn.parameters())
+
+
+def _check_loss(strategy: str, step_fn: object) -> None:
+    """Raise if the gradients of a loss function with parameters would not be averaged over ranks.
+
+    Raises:
+        ConfigError: If the loss is not called by the steps, or the model is sharded.
+    """
+    if strategy == "fsdp2" or step_fn is not None:
+        cause = 'distributed="fsdp2"' if strategy == "fsdp2" else "step_fn"
+        raise ConfigError(
+            [
+                f"loss_fn: the gradients of its parameters are not averaged over ranks with {cause}. Make the loss "
+                "function a part of the model, which then returns the loss."
+            ]
+        )
 
 
 def maybe_apply_fsdp(
@@ -120,13 +143,18 @@ class DDPSteps(Steps):
     def __init__(self, model: nn.Module, wrapper: DistributedDataParallel, **settings: Any) -> None:
         super().__init__(wrapper, **settings)
         self._unwrapped_model, self._wrapper = model, wrapper
+        self._unwrapped_loss, self._loss_wrapper = self.loss_fn, self.loss_fn
+        if _has_trainable_parameters(self.loss_fn):
+            # Its parameters have gradients of their own, which are averaged like those of the model.
+            devices = None if self.device.type == "cpu" else [self.device]
+            self._loss_wrapper = self.loss_fn = DistributedDataParallel(self.loss_fn, device_ids=devices)
 
     def forward_backward(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
         """Compute forward and backward; gradients are averaged in the last micro-batch before the optimizer step."""
         if run.accumulated + 1 >= self.accumulate:
             return super().forward_backward(run, batch, weight)
         # Gradients accumulate locally and are all-reduced once, instead of once per micro-batch.
-        with self._wrapper.no_sync():
+        with self._wrapper.no_sync(), getattr(self._loss_wrapper, "no_sync", nullcontext)():
             return super().forward_backward(run, batch, weight)
 
     def prepare_eval(self, _ranks: Collectives) -> None:
@@ -138,11 +166,11 @@ class DDPSteps(Steps):
     def eval_step(self, run: Run, batch: Any) -> dict[str, Any]:
         """Evaluate one batch with the unwrapped model."""
         # A forward of the wrapper may broadcast buffers, and would deadlock if another rank has fewer batches.
-        self.model = self._unwrapped_model
+        self.model, self.loss_fn = self._unwrapped_model, self._unwrapped_loss
         try:
             return super().eval_step(run, batch)
         finally:
-            self.model = self._wrapper
+            self.model, self.loss_fn = self._wrapper, self._loss_wrapper
 
 
 class FSDPSteps(Steps):

@@ -6,7 +6,7 @@ Hooks can replace or wrap them through the actions `train_step`, `val_step` and 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.distributed.process_collectives import Collectives
 
-__all__ = ["Precision", "Steps"]
+__all__ = ["Precision", "Steps", "iter_parameters"]
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -250,7 +250,7 @@ class Steps:
         if self.clip_grad_norm is not None:
             if self.scaler is not None:
                 self.scaler.unscale_(self.optimizer)  # the limit applies to the true gradients
-            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
+            norm = nn.utils.clip_grad_norm_([*iter_parameters(self.model, self.loss_fn)], self.clip_grad_norm)
             run.log(grad_norm=to_full_tensors(norm))  # a DTensor if the parameters are sharded
         if self.scaler is None:
             self.optimizer.step()
@@ -260,6 +260,13 @@ class Steps:
         # Set by the step hooks of the optimizer: False if the scaler has skipped the step.
         if run.clock.stepped:
             self._on_optimizer_step()
+
+
+def iter_parameters(model: nn.Module, loss_fn: object) -> Iterator[nn.Parameter]:
+    """Yield the parameters of a model, and those of a loss function that is a module."""
+    yield from model.parameters()
+    if isinstance(loss_fn, nn.Module):
+        yield from loss_fn.parameters()
 
 
 def _matches_signature(model: nn.Module, batch: Sequence[Any]) -> bool:

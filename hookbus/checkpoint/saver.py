@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hookbus._run.requests import Request
     from hookbus._run.run import Run
 
-__all__ = ["CheckpointSaver", "StopSaver"]
+__all__ = ["CheckpointSaver", "StopSaver", "is_saver"]
 
 
 class CheckpointSaver(Protocol):
@@ -58,3 +58,8 @@ class StopSaver(CheckpointSaver, Protocol):
         Args:
             run: The run.
         """
+
+
+def is_saver(hook: object) -> bool:
+    """Return whether a hook writes checkpoints."""
+    return hasattr(hook, "plan") and hasattr(hook, "write")

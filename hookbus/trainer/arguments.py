@@ -104,13 +104,13 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_optimizer(
-    optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, model: nn.Module
+    optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, parameters: Iterable[nn.Parameter]
 ) -> Optimizer | None:
-    """Return the optimizer; call a factory with the parameters of the model.
+    """Return the optimizer; call a factory with the parameters.
 
     Args:
         optimizer: Optimizer, function of the parameters, or None.
-        model: Model.
+        parameters: Parameters to train.
 
     Returns:
         The optimizer, or None.
@@ -123,7 +123,7 @@ def resolve_optimizer(
         return optimizer  # type: ignore[return-value]
     if not callable(optimizer):
         raise ConfigError([f"optimizer: should be an optimizer or a function of the parameters, got {optimizer!r}."])
-    return optimizer(model.parameters())
+    return optimizer(parameters)
 
 
 def validate_limit(name: str, limit: int | None) -> int | None:

@@ -256,7 +256,7 @@ def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
 
 def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
     mode = _isolated_train_mode if kind == "train" else eval_mode
-    with mode(trainer.model):
+    with mode(trainer.model, trainer.loss):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)
     if kind == "train":
         extract_loss(outputs, trainer.steps.loss_fn)
@@ -267,10 +267,11 @@ def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
 
 
 @contextmanager
-def _isolated_train_mode(model: nn.Module) -> Iterator[None]:
-    """Context manager that restores buffers and RNG states on exit. The model stays in training mode."""
+def _isolated_train_mode(model: nn.Module, loss: nn.Module | None) -> Iterator[None]:
+    """Context manager that restores buffers and RNG states on exit. The modules stay in training mode."""
     # The forward pass in training mode updates buffers such as the running statistics of BatchNorm.
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    modules = [model] if loss is None else [model, loss]
+    buffers = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
     with isolate_rng():
         try:
             yield

@@ -19,6 +19,7 @@ from hookbus._config.load import parse_config
 from hookbus._config.models import RunConfig
 from hookbus._config.yaml import Path
 from hookbus._training.lr_scheduler import LRSchedulerStepper
+from hookbus._training.steps import iter_parameters
 from hookbus._utils.imports import describe_error
 from hookbus.data.resumable_loader import Splits
 from hookbus.data.rng import seed_everything
@@ -159,9 +160,9 @@ class _TrainerBuilder:
         return functools.partial(value, **settings) if value is not None and settings else value
 
     def _build_optimizer(self) -> Any:
-        """Build the optimizer of all parameters."""
+        """Build the optimizer of all parameters, those of the loss function included."""
         # Without a model, a dummy parameter shows whether the settings of the optimizer are valid.
-        parameters = list(self.model.parameters()) if self.model is not None else [nn.Parameter(torch.zeros(1))]
+        parameters = [nn.Parameter(torch.zeros(1))] if self.model is None else [*iter_parameters(self.model, self.loss)]
         return self._build("optimizer", self._config.optimizer.settings, OPTIMIZER, parameters)
 
     def _build_scheduler(self) -> Any:

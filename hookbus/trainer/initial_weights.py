@@ -14,6 +14,7 @@ from hookbus._run.work_dir import read_status
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.hook_states import restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
+from hookbus.checkpoint.saver import is_saver
 from hookbus.checkpoint.state import (
     check_resumable,
     extract_weights,
@@ -112,7 +113,7 @@ def find_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
     if trainer.work_dir is not None:
         idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
     for hook in trainer.bus.hooks.values():
-        if hasattr(hook, "plan") and hasattr(hook, "write"):
+        if is_saver(hook):
             idle.provide("checkpoint_saver", hook)
     return get_checkpoint_directory(idle)
 

@@ -92,6 +92,7 @@ class TrainerRuns:
             optimizer=trainer.optimizer,
             scheduler=trainer.scheduler.scheduler,
             scaler=trainer.steps.scaler,
+            loss=trainer.loss,
             trainer=trainer,
             config=trainer.config,
             device=trainer.device,

@@ -15,7 +15,7 @@ from hookbus._run.session import validate_resume
 from hookbus._training.eval_metrics import build_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
-from hookbus._training.steps import Precision
+from hookbus._training.steps import Precision, iter_parameters
 from hookbus._utils.arguments import check_count
 from hookbus.bus import HookBus
 from hookbus.distributed.process_collectives import get_collectives
@@ -82,9 +82,11 @@ class TrainerSetup:
 
         Args:
             model: Model to train.
-            optimizer: Optimizer, or a function that takes the parameters and returns an optimizer. Default: None, for
-                `validate` and `test` only.
+            optimizer: Optimizer, or a function that takes the parameters of the model and of the loss function, and
+                returns an optimizer. Default: None, for `validate` and `test` only.
             loss_fn: Loss function `loss_fn(output, target)`. Default: None, if the model or `step_fn` returns the loss.
+                A module is moved to the device and saved in checkpoints, and its parameters are trained if they are
+                in the optimizer.
             train_loader: Training batches; an iterable that can be iterated in every epoch.
             val_loader: Validation batches, or a mapping of names to loaders.
             test_loader: Test batches, or a mapping of names to loaders.
@@ -137,8 +139,9 @@ class TrainerSetup:
         self.ranks = get_collectives(self.device)
         # An optimizer factory is called after the model was sharded, because FSDP2 replaces the parameters.
         self.model = unwrap_ddp(model.to(self.device))
+        self.loss = loss_fn.to(self.device) if isinstance(loss_fn, nn.Module) else None
         maybe_apply_fsdp(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
-        self.optimizer = resolve_optimizer(optimizer, model)
+        self.optimizer = resolve_optimizer(optimizer, iter_parameters(model, loss_fn))
         self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)

@@ -50,7 +50,7 @@ class TestModel:
 class TestOptimizer:
     def test_optimizer_may_be_a_function_of_the_parameters(self) -> None:
         model = nn.Linear(4, 2)
-        optimizer = resolve_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.5), model)
+        optimizer = resolve_optimizer(lambda parameters: torch.optim.SGD(parameters, lr=0.5), model.parameters())
 
         assert optimizer is not None
         (group,) = optimizer.param_groups
@@ -60,8 +60,8 @@ class TestOptimizer:
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
-        assert resolve_optimizer(optimizer, model) is optimizer
-        assert resolve_optimizer(None, model) is None
+        assert resolve_optimizer(optimizer, []) is optimizer
+        assert resolve_optimizer(None, []) is None
 
 
 class TestLimit:
