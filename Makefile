@@ -10,7 +10,7 @@ DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping tensorboard zoo
 SPACE := $(subst ,, )
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all lint types imports package docs bench generate clean
+.PHONY: demo test test-all lint types imports package docs bench campaigns generate clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -48,6 +48,9 @@ bench: .venv/all
 	$(RUN) benchmarks.bench_checkpoint --megabytes 40 --rounds 3
 	KINETO_LOG_LEVEL=6 $(RUN) benchmarks.bench_observers --rounds 5
 	$(RUN) benchmarks.bench_ranks --blocks 5
+
+campaigns: .venv/all
+	$(RUN) tests.campaigns $(if $(ONLY),--only $(ONLY)) $(if $(N),--trials $(N)) $(if $(SEED),--seed $(SEED))
 
 generate: .venv/all
 	$(BIN)/python tests/generate.py

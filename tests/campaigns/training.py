@@ -1,0 +1,249 @@
+"""Trainings that a campaign interrupts: the Trainer and four kinds of custom loops.
+
+    python -m tests.campaigns.training CASE DIRECTORY
+
+trains or resumes in a directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import ExponentialLR
+from torch.utils.data import DataLoader
+
+from hookbus import Hook, HookBus, Run, Trainer
+from hookbus.data.rng import seed_everything
+from hookbus.testing import fingerprint
+from hookbus_checkpoint import CheckpointHook, PreemptionHook
+from hookbus_ema import EMAHook
+from hookbus_logger import JsonlHook, read_jsonl
+from tests.interruptions import hash_checkpoint
+from tests.toys import Augmented, net, pairs
+
+EPOCHS = 6
+BATCHES = 5
+EXIT_CODES = {"preempted": 75, "interrupted": 130}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings of a training.
+
+    Attributes:
+        loop: Name of a loop, a key of `LOOPS`.
+        saving: Value of `async_save`.
+        workers: Number of loader workers.
+        ranks: Number of processes.
+    """
+
+    loop: str = "Trainer"
+    saving: bool | str = False
+    workers: int = 0
+    ranks: int = 1
+
+    def __str__(self) -> str:
+        saving = {False: "sync", True: "async", "overlap": "overlap"}[self.saving]
+        return f"{self.loop}, {saving} save, {self.workers} workers, {self.ranks} ranks"
+
+
+class LossHook(Hook):
+    """Hook that appends the loss of each iteration to a file, which contains the losses of all attempts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def after_train_iter(self, run: Run, loss: torch.Tensor) -> None:
+        with open(self.path, "a") as file:
+            file.write(f"{os.getpid()} {run.iters_done} {float(loss.detach()).hex()}\n")
+
+
+@dataclass
+class Parts:
+    """Objects of a training."""
+
+    bus: HookBus
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: Any
+    loader: DataLoader[Any]
+    options: dict[str, Any]
+
+    def step(self, index: int, batch: Any) -> None:
+        """Train one iteration, with an optimizer step in every second one."""
+        self.bus.emit("before_train_iter", batch_idx=index, batch=batch)
+        done = self.bus.current.iters_done
+        if done % 2 == 0:
+            self.optimizer.zero_grad()
+        inputs, targets = batch
+        loss = nn.functional.cross_entropy(self.model(inputs), targets)
+        (loss / 2).backward()
+        if done % 2 == 1:
+            self.optimizer.step()
+        self.bus.emit("after_train_iter", batch_idx=index, batch=batch, outputs={"loss": loss})
+
+
+def run_epochs(parts: Parts) -> None:
+    """Train with `run.epochs()` and `run.batches()`, with a step of the scheduler after the batches."""
+    with parts.bus.run(**parts.options, epochs=EPOCHS) as run:
+        for epoch in run.epochs():
+            parts.bus.emit("before_train_epoch")
+            for index, batch in run.batches(parts.loader):
+                if (epoch + index) % 4 == 2:
+                    continue
+                parts.step(index, batch)
+            parts.scheduler.step()
+            parts.bus.emit("after_train_epoch")
+
+
+def run_ranges(parts: Parts) -> None:
+    """Train with plain ranges."""
+    batches = pairs(BATCHES)
+    with parts.bus.run(**parts.options, epochs=EPOCHS) as run:
+        for epoch in range(run.epochs_done, EPOCHS):
+            parts.bus.emit("before_train_epoch")
+            for index in range(run.iters_done - epoch * BATCHES, BATCHES):
+                parts.step(index, batches[index])
+                if run.should_stop:
+                    break
+            parts.scheduler.step()
+            parts.bus.emit("after_train_epoch")
+            if run.should_stop:
+                break
+
+
+def run_iterations(parts: Parts) -> None:
+    """Train without epochs."""
+    batches = pairs(7)
+    with parts.bus.run(**parts.options, iterations=EPOCHS * BATCHES) as run:
+        while not run.should_stop:
+            parts.step(run.iters_done, batches[run.iters_done % 7])
+
+
+def run_zip(parts: Parts) -> None:
+    """Train on pairs of batches from two loaders."""
+    other = DataLoader(Augmented(30), batch_size=4, shuffle=True)
+    with parts.bus.run(**parts.options, epochs=EPOCHS) as run:
+        for _ in run.epochs():
+            parts.bus.emit("before_train_epoch")
+            for (index, first), (_, second) in zip(run.batches(parts.loader), run.batches(other), strict=False):
+                parts.step(index, [torch.cat(tensors) for tensors in zip(first, second, strict=True)])
+            parts.scheduler.step()
+            parts.bus.emit("after_train_epoch")
+
+
+LOOPS: dict[str, Callable[[Parts], None]] = {
+    "epochs": run_epochs,
+    "ranges": run_ranges,
+    "iterations": run_iterations,
+    "zip": run_zip,
+}
+"""Custom loops by name."""
+
+
+def build_hooks(case: Case, directory: Path) -> list[Hook]:
+    """Return the hooks of a case."""
+    return [
+        CheckpointHook(interval=2, by_epoch=False, best_metric="val/loss", async_save=case.saving, max_keep_ckpts=3),
+        PreemptionHook(),
+        JsonlHook(interval=4),
+        EMAHook(momentum=0.9, warm_up=0),
+        LossHook(directory / f"losses-{os.environ.get('RANK', 0)}.txt"),
+    ]
+
+
+def train(case: Case, directory: Path) -> None:
+    """Train or resume in a directory, write the results, and exit as a script does."""
+    seed_everything(0)
+    model = nn.Sequential(*net(), nn.BatchNorm1d(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = ExponentialLR(optimizer, 0.9)
+    loader = DataLoader(
+        Augmented(BATCHES * 4 * case.ranks), batch_size=4, shuffle=True, num_workers=case.workers,
+        persistent_workers=case.workers > 0,
+    )  # fmt: skip
+    options: dict[str, Any] = {
+        "optimizer": optimizer, "scheduler": scheduler, "work_dir": directory / "run", "seed": 5, "resume": "auto",
+        "device": "cpu",
+    }  # fmt: skip
+    hooks = build_hooks(case, directory)
+    if case.loop == "Trainer":
+        run = train_with_trainer(model, loader, hooks, options)
+    else:
+        run = train_with_custom_loop(case, model, loader, hooks, options)
+    if run.outcome in EXIT_CODES:
+        sys.exit(EXIT_CODES[run.outcome])
+    if os.environ.get("RANK", "0") == "0":
+        results = get_results(directory / "run", run, optimizer)
+        (directory / "results.json").write_text(json.dumps(results))
+
+
+def train_with_trainer(model: nn.Module, loader: Any, hooks: list[Hook], options: dict[str, Any]) -> Run:
+    """Train with the Trainer."""
+    trainer = Trainer(
+        model, loss_fn=nn.functional.cross_entropy, train_loader=loader, val_loader=pairs(2), epochs=EPOCHS,
+        accumulate=2, hooks=hooks, default_hooks=False, **options,
+    )  # fmt: skip
+    return trainer.fit()
+
+
+def train_with_custom_loop(
+    case: Case, model: nn.Module, loader: Any, hooks: list[Hook], options: dict[str, Any]
+) -> Run:
+    """Train with a custom loop that validates after each epoch."""
+    bus = HookBus(hooks)
+
+    def validate() -> dict[str, Any]:
+        return {"loss": sum(nn.functional.cross_entropy(model(x), y) for x, y in pairs(2)) / 2}
+
+    bus.on("after_train_epoch")(lambda run: run.request_validation())
+    if case.ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        model = DistributedDataParallel(model)
+    options |= {"model": model, "validate": validate}
+    LOOPS[case.loop](Parts(bus, model, options["optimizer"], options["scheduler"], loader, options))
+    return bus.current
+
+
+def get_results(directory: Path, run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the results of a completed training in a comparable form."""
+    assert run.model is not None
+    rows = read_jsonl(directory / "logs" / "metrics.jsonl")
+    return {
+        "model": fingerprint(run.model.state_dict()),
+        "optimizer": fingerprint(optimizer.state_dict()),
+        "last.pth": dict(hash_checkpoint(directory / "checkpoints" / "last.pth")),
+        "log": [{key: value for key, value in row.items() if key != "time"} for row in rows],
+    }
+
+
+def read_losses(directory: Path) -> Iterator[tuple[str, dict[int, str]]]:
+    """Yield the process and the losses by iteration of each attempt, rank by rank."""
+    for path in sorted(directory.glob("losses-*.txt")):
+        attempts: dict[str, dict[int, str]] = {}
+        for line in path.read_text().splitlines():
+            process, iteration, loss = line.split()
+            attempts.setdefault(process, {})[int(iteration)] = loss
+        yield from ((f"{path.stem} {process}", losses) for process, losses in attempts.items())
+
+
+def main(case: Case, directory: Path) -> None:
+    """Train as a script does, with the exit code of the command line after Ctrl-C."""
+    try:
+        train(case, directory)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_CODES["interrupted"])
+
+
+if __name__ == "__main__":
+    main(Case(**json.loads(sys.argv[1])), Path(sys.argv[2]))
