@@ -247,8 +247,7 @@ def _check_methods(provider: object) -> None:
 
 def _check_names(averaged: Mapping[str, Any], own: Mapping[str, Any], provider: str) -> None:
     """Raise if averaged weights do not have the names and shapes of the model."""
-    shapes = {name: getattr(value, "shape", None) for name, value in own.items()}
-    wrong = [name for name, value in averaged.items() if name not in own or value.shape != shapes[name]]
+    wrong = [n for n, value in averaged.items() if n not in own or value.shape != getattr(own[n], "shape", None)]
     if wrong:
         raise HookError(
             f"run.weights.averaged: the averages of {provider} must have the names and shapes of the state dict of the "

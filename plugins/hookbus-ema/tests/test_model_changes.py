@@ -170,6 +170,54 @@ def test_growing_model_is_averaged_validated_and_saved_completely(tmp_path: Any)
     }
 
 
+class AddAdapter(Hook):
+    """Add a trained layer at the start of the second epoch."""
+
+    is_added = False
+
+    def before_train_epoch(self, run: Run) -> None:
+        if run.epoch == 1 and not self.is_added:
+            self._add(run)
+
+    def restore_structure(self, run: Run, state: dict[str, Any]) -> None:
+        if state["is_added"]:
+            self._add(run)
+
+    def _add(self, run: Run) -> None:
+        assert isinstance(run.model, nn.Sequential)
+        assert run.optimizer is not None
+        adapter = fill(nn.Linear(2, 2), 0.5)
+        run.model.append(adapter)
+        run.optimizer.add_param_group({"params": list(adapter.parameters())})
+        self.is_added = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"is_added": self.is_added}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.is_added = state["is_added"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_average_of_a_layer_that_a_hook_added_resumes_exactly(order: int, tmp_path: Any) -> None:
+    def train(epochs: int, directory: str, **options: Any) -> tuple[nn.Module, EMAHook]:
+        model, average = nn.Sequential(fill(nn.Linear(4, 2), 0.1)), EMAHook(momentum=0.5, warm_up=0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        hooks = [*[AddAdapter(), average][::order], CheckpointHook(interval=1, save_best=False)]
+        data = [(torch.ones(2, 4) * i, torch.tensor([0, 1])) for i in range(3)]
+        settings = {"epochs": epochs, "work_dir": tmp_path / directory, "default_hooks": False, "seed": 0, **options}
+        Trainer(model, optimizer, functional.cross_entropy, data, data, hooks=hooks, **settings).fit()
+        return model, average
+
+    model, average = train(4, "uninterrupted")
+    train(2, "resumed")
+    resumed_model, resumed_average = train(4, "resumed", resume="auto")
+    assert all(map(torch.equal, resumed_model.parameters(), model.parameters()))
+    expected, actual = average.averaged() or {}, resumed_average.averaged() or {}
+    assert len(expected) == 4
+    assert all(torch.equal(actual[name], value) for name, value in expected.items())
+
+
 class TestLazyModules:
     def build_model(self) -> nn.Sequential:
         return nn.Sequential(nn.LazyLinear(2), nn.LazyBatchNorm1d())

@@ -181,3 +181,10 @@ def test_layer_that_stays_lazy_is_excluded_from_the_average() -> None:
     average.update()
     model.unused(torch.ones(1, 3))
     assert not average.averages_model(model)
+
+
+def test_run_with_a_layer_that_stays_lazy_averages_the_others() -> None:
+    model = Frozen(torch.ones(1))
+    model.unused = nn.LazyLinear(2)
+    hook = fit(model)
+    assert sorted(hook.averaged() or {}) == ["base", "linear.bias", "linear.weight"]
