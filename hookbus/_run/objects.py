@@ -7,28 +7,22 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hookbus._utils.arguments import check_has_method, check_is_instance, is_function_pair
+from hookbus._utils.named import get_by_name
 from hookbus.distributed.unwrap import unwrap_ddp, unwrap_optimizer
 
 if TYPE_CHECKING:
     from torch import nn
 
 __all__ = [
+    "build_module_dict",
     "check_loss",
     "combine_models",
     "find_object_problems",
     "find_state_problems",
     "find_untrained",
     "freeze_names",
-    "get_by_name",
     "iter_parameters",
 ]
-
-
-def get_by_name(value: Any) -> Mapping[str, Any]:
-    """Return objects by name; a single object has the name ""."""
-    if isinstance(value, Mapping):
-        return value
-    return {} if value is None else {"": value}
 
 
 def freeze_names(value: Any) -> Any:
@@ -38,11 +32,14 @@ def freeze_names(value: Any) -> Any:
 
 def combine_models(model: Any) -> nn.Module | None:
     """Return a model without DistributedDataParallel; named models as an `nn.ModuleDict`."""
-    if not isinstance(model, Mapping):
-        return unwrap_ddp(model)  # type: ignore[no-any-return]
+    return build_module_dict(model) if isinstance(model, Mapping) else unwrap_ddp(model)
+
+
+def build_module_dict(models: Mapping[str, Any]) -> nn.ModuleDict:
+    """Return named models without DistributedDataParallel."""
     from torch import nn  # importing this module must not import torch
 
-    return nn.ModuleDict({name: unwrap_ddp(module) for name, module in model.items()})
+    return nn.ModuleDict({name: unwrap_ddp(module) for name, module in models.items()})
 
 
 def find_object_problems(model: Any, optimizer: Any, scheduler: Any) -> Iterator[str]:

@@ -32,7 +32,7 @@ class OptimizerEvents:
     Attributes:
         counts: Number of steps by optimizer.
         reports_begin: Whether the beginning of each step is reported.
-        on_step: Function that is called with the name of the optimizer after each step and its listeners, or None.
+        on_step: Function that is called with the optimizer after each step and its listeners, or None.
     """
 
     def __init__(self, run: Run, counts: Mapping[str, int]) -> None:
@@ -40,7 +40,7 @@ class OptimizerEvents:
         self._hooks = [StepHooks(self, name, optimizer) for name, optimizer in run.optimizers.items()]
         self.counts = {name: counts.get(name, 0) for name in run.optimizers}
         self.reports_begin = False
-        self.on_step: Callable[[str], object] | None = None
+        self.on_step: Callable[[Any], object] | None = None
         self._rates: dict[str, list[Any]] = {}
         self._tracks_rates = False
         self._is_attached = False
@@ -116,7 +116,7 @@ class OptimizerEvents:
             if calls.after_optimizer_step:
                 calls.after_optimizer_step(optimizer=hooks.optimizer)
         if self.on_step is not None:
-            self.on_step(hooks.name)
+            self.on_step(hooks.optimizer)
         self.reports_begin = self._tracks_rates or calls.before_optimizer_step is not None
 
     def count_emitted(self, optimizer: Any) -> None:

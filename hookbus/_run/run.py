@@ -16,7 +16,7 @@ from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.nesting import Nesting
-from hookbus._run.objects import combine_models, freeze_names, get_by_name
+from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
@@ -25,6 +25,7 @@ from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
+from hookbus._utils.named import get_by_name
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
@@ -141,6 +142,7 @@ class Run(ProgressMixin, RequestMixin):
         *,
         mode: Mode = "train",
         model: nn.Module | Mapping[str, nn.Module] | None = None,
+        model_names: Iterable[str] = (),
         optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         scheduler: Any = None,
         scaler: Any = None,
@@ -163,7 +165,7 @@ class Run(ProgressMixin, RequestMixin):
     ) -> None:
         self.bus, self.mode, self.trainer = bus, mode, trainer
         self.model = combine_models(model)
-        self.model_names = tuple(model) if isinstance(model, Mapping) else ()
+        self.model_names = tuple(model) if isinstance(model, Mapping) else tuple(model_names)
         self.optimizer: Any = freeze_names(optimizer)
         self.scheduler, self.scaler = freeze_names(scheduler), scaler
         self.loss, self.state = loss, dict(state or {})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hookbus._training.scheduler_length import check_length, dry_run
+from hookbus._utils.named import get_by_name, schedules
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ class LRSchedulerStepper:
     """Step a learning-rate scheduler at its interval.
 
     Args:
-        scheduler: A scheduler of torch.optim.lr_scheduler, or an object with a compatible `step`; or None.
+        scheduler: A scheduler of torch.optim.lr_scheduler, or an object with a compatible `step`; a mapping of names
+            to schedulers; or None.
         interval: "epoch" or "step" (optimizer steps). Ignored with `monitor`.
         monitor: Metric passed to `step` after each validation. Default: "val/loss" for a ReduceLROnPlateau, None for
             any other scheduler.
@@ -33,12 +36,15 @@ class LRSchedulerStepper:
         if interval not in ("epoch", "step"):
             raise ConfigError([f"scheduler_interval: expected 'epoch' or 'step', got {interval!r}."])
         self.scheduler, self.interval = scheduler, interval
-        if monitor is not None and _is_stepped_with_epoch(scheduler):
-            raise ConfigError(
-                [f"scheduler_monitor: {type(scheduler).__name__} takes no metric, got {monitor!r}. Remove `monitor`."]
-            )
-        needs_metric = isinstance(scheduler, ReduceLROnPlateau)
+        parts = list(get_by_name(scheduler).values())
+        if monitor is not None and parts and all(map(_is_stepped_with_epoch, parts)):
+            names = ", ".join(type(part).__name__ for part in parts)
+            raise ConfigError([f"scheduler_monitor: {names} takes no metric, got {monitor!r}. Remove `monitor`."])
+        needs_metric = any(isinstance(part, ReduceLROnPlateau) for part in parts)
         self.monitor = monitor or ("val/loss" if needs_metric else None)
+        # Of several schedulers, only those that take a metric are stepped after a validation.
+        self._monitored = [part for part in parts if self.monitor is not None and not _is_stepped_with_epoch(part)]
+        self._scheduled = [part for part in parts if not any(part is other for other in self._monitored)]
 
     def check_length(self, steps: int) -> None:
         """Check that the scheduler accepts a number of further steps.
@@ -49,7 +55,8 @@ class LRSchedulerStepper:
         Raises:
             ConfigError: If a step would raise an exception.
         """
-        check_length(self.scheduler, steps, *self._dry_arguments())
+        for part, arguments in self._iter_dry_arguments():
+            check_length(part, steps, *arguments)
 
     def dry_run(self, steps: int) -> None:
         """Execute steps of a copy of the scheduler.
@@ -57,39 +64,45 @@ class LRSchedulerStepper:
         Raises:
             ConfigError: If a step raises an exception.
         """
-        dry_run(self.scheduler, steps, *self._dry_arguments())
+        for part, arguments in self._iter_dry_arguments():
+            dry_run(part, steps, *arguments)
 
     def warn_if_never_stepped(self, run: Run) -> None:
         """Warn if the run ends before an epoch-wise scheduler is stepped."""
         length, limit = run.clock.epoch_length, run.clock.max_iters
-        is_per_epoch = self.scheduler is not None and self.monitor is None and self.interval == "epoch"
+        is_per_epoch = self._scheduled and self.interval == "epoch"
         if is_per_epoch and length is not None and limit is not None and limit < length:
             run.logger.warning(
                 "scheduler (%s): stepped after each epoch of %s iterations, but the run ends after %s, so the learning "
                 "rate does not change. Set scheduler_interval='step' (`scheduler.interval: step` in a run file).",
-                type(self.scheduler).__name__,
+                ", ".join(type(part).__name__ for part in self._scheduled),
                 length,
                 limit,
             )
 
-    def after_optimizer_step(self) -> None:
-        """Step a scheduler with interval "step". Called after each optimizer step."""
-        if self.scheduler is not None and self.monitor is None and self.interval == "step":
-            self.scheduler.step()
+    def after_optimizer_step(self, optimizer: Any) -> None:
+        """Step the schedulers of an optimizer with interval "step". Called after each optimizer step."""
+        if self.interval == "step":
+            for part in self._scheduled:
+                if len(self._scheduled) == 1 or schedules(part, optimizer):
+                    part.step()
 
     def after_epoch(self, run: Run) -> None:
-        """Step a scheduler with interval "epoch". Called after each epoch and its validation."""
+        """Step the schedulers with interval "epoch". Called after each epoch and its validation."""
         # A truncated epoch is not counted: the schedule would otherwise depend on when a run is interrupted.
-        if self.scheduler is not None and self.monitor is None and self.interval == "epoch" and run.epoch_complete:
-            self.scheduler.step()
+        if self.interval == "epoch" and run.epoch_complete:
+            for part in self._scheduled:
+                part.step()
 
     def after_validation(self, run: Run) -> None:
-        """Step a scheduler with the monitored metric. Called after each validation."""
-        if self.scheduler is not None and self.monitor is not None:
-            self.scheduler.step(run.metrics.results[self.monitor])
+        """Step the schedulers with the monitored metric. Called after each validation."""
+        for part in self._monitored:
+            part.step(run.metrics.results[self.monitor])  # type: ignore[index]
 
-    def _dry_arguments(self) -> list[float]:
-        return [0.0] if self.monitor is not None else []
+    def _iter_dry_arguments(self) -> Iterator[tuple[Any, list[float]]]:
+        """Yield each scheduler with the arguments of its steps."""
+        yield from ((part, []) for part in self._scheduled)
+        yield from ((part, [0.0]) for part in self._monitored)
 
 
 def _is_stepped_with_epoch(scheduler: Any) -> bool:

@@ -45,7 +45,6 @@ class Steps:
         precision: "fp32", or autocast to "bf16" or "fp16" (with a gradient scaler).
         clip_grad_norm: Maximum norm of all gradients together, or None for no clipping.
         device: The device of the model.
-        on_optimizer_step: Function called after each optimizer step, except those that the gradient scaler skips.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -62,7 +61,6 @@ class Steps:
         precision: Precision,
         clip_grad_norm: float | None,
         device: torch.device,
-        on_optimizer_step: Callable[[], None],
     ) -> None:
         if precision not in ("fp32", *AUTOCAST_DTYPES):
             raise ConfigError([f"precision: expected 'fp32', 'bf16' or 'fp16', got {precision!r}."])
@@ -78,7 +76,6 @@ class Steps:
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._dtype = AUTOCAST_DTYPES.get(precision)
         self.accumulate = accumulate
-        self._on_optimizer_step = on_optimizer_step
 
     @property
     def accumulate(self) -> int:
@@ -257,9 +254,6 @@ class Steps:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        # Set by the step hooks of the optimizer: False if the scaler has skipped the step.
-        if run.clock.stepped:
-            self._on_optimizer_step()
 
 
 def iter_parameters(model: nn.Module, loss_fn: object) -> Iterator[nn.Parameter]:

@@ -11,12 +11,12 @@ from torch.optim import Optimizer
 
 from hookbus._config.hooks import get_default_hooks, merge_defaults
 from hookbus._events.checks import as_hook_list
+from hookbus._run.objects import find_object_problems, freeze_names
 from hookbus._utils.arguments import (
     check_bool,
     check_callable,
     check_choice,
     check_count,
-    check_has_method,
     check_is_instance,
     check_loader,
     check_mapping,
@@ -38,7 +38,7 @@ def check_model(model: object) -> None:
     Raises:
         ConfigError: If `model` is another object, such as a run file.
     """
-    if isinstance(model, nn.Module):
+    if isinstance(model, (nn.Module, Mapping)):
         return
     type_name = type(model).__name__
     raise ConfigError(
@@ -62,7 +62,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
         [
             *(check_bool(name, arguments[name]) for name in FLAGS),
             *(check_loader(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
-            *(check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "batch_size", "scheduler")),
+            *(check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "batch_size")),
             *(check_path(name, arguments[name]) for name in ("work_dir", "load_from")),
             check_callable("loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),
             check_callable("step_fn", arguments["step_fn"], "a function of model and batch"),
@@ -70,9 +70,16 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
             check_seed("seed", arguments["seed"]),
             check_mapping("config", arguments["config"]),
-            check_has_method("scheduler", arguments["scheduler"], "step"),
+            *find_object_problems(
+                _get_mapping(arguments["model"]), _get_mapping(arguments["optimizer"]), arguments["scheduler"]
+            ),
         ]
     )
+
+
+def _get_mapping(value: Any) -> Any:
+    """Return a mapping of names, or a list that should be one; None for an argument that is validated elsewhere."""
+    return value if isinstance(value, (Mapping, list, tuple)) else None
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -104,23 +111,26 @@ def resolve_device(device: str | torch.device) -> torch.device:
 
 
 def resolve_optimizer(
-    optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None, parameters: Iterable[nn.Parameter]
-) -> Optimizer | None:
+    optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | Mapping[str, Optimizer] | None,
+    parameters: Iterable[nn.Parameter],
+) -> Any:
     """Return the optimizer; call a factory with the parameters.
 
     Args:
-        optimizer: Optimizer, function of the parameters, or None.
+        optimizer: Optimizer, function of the parameters, mapping of names to optimizers, or None.
         parameters: Parameters to train.
 
     Returns:
-        The optimizer, or None.
+        The optimizer, a read-only mapping of names to optimizers, or None.
 
     Raises:
         ConfigError: If the argument is neither an optimizer nor callable.
     """
+    if isinstance(optimizer, Mapping):
+        return freeze_names(optimizer)
     # A class is a factory, even if it defines `param_groups` as a class attribute.
     if optimizer is None or (hasattr(optimizer, "param_groups") and not isinstance(optimizer, type)):
-        return optimizer  # type: ignore[return-value]
+        return optimizer
     if not callable(optimizer):
         raise ConfigError([f"optimizer: should be an optimizer or a function of the parameters, got {optimizer!r}."])
     return optimizer(parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.outputs import extract_loss
 from hookbus._training.scheduler_length import copy_scheduler, load_scheduler
 from hookbus._utils.imports import describe_error
+from hookbus._utils.named import get_by_name
 from hookbus._utils.packages import package_label
 from hookbus.data.batches import move_to_device
 from hookbus.data.loaders import loader_length
@@ -31,6 +32,7 @@ from hookbus.errors import ConfigError, HookbusError, LoopError, WorkDirError
 from hookbus.hook import Hook
 from hookbus.trainer.expected_metrics import ExpectedMetrics
 from hookbus.trainer.initial_weights import file_checks, load_resume_metadata
+from hookbus.trainer.named_objects import check_steps, get_implemented
 
 if TYPE_CHECKING:
     from hookbus.trainer.setup import TrainerSetup
@@ -56,26 +58,25 @@ def check_ready(trainer: TrainerSetup) -> None:
             f"The scheduler requires {trainer.scheduler.monitor} of a validation, but there is no val_loader. Pass "
             "val_loader= to the Trainer."
         )
-    check_optimizer(trainer)
+    check_steps(trainer)
+    for optimizer in get_by_name(trainer.optimizer).values():
+        check_optimizer(trainer, optimizer)
     check_limits(trainer)
 
 
-def check_optimizer(trainer: TrainerSetup) -> None:
-    """Raise if the loop cannot step the optimizer, unless a hook implements `train_step`.
+def check_optimizer(trainer: TrainerSetup, optimizer: Any) -> None:
+    """Raise if the loop cannot step an optimizer, unless a hook implements `train_step`.
 
     Raises:
         ConfigError: If the optimizer requires a closure.
     """
-    assert trainer.optimizer is not None
-    parameters = list(inspect.signature(type(trainer.optimizer).step).parameters.values())[1:]
-    uses_loop_step = "train_step" not in {
-        target for member in trainer.bus.pm.members.values() for target in member.implementations
-    }
+    parameters = list(inspect.signature(type(optimizer).step).parameters.values())[1:]
+    uses_loop_step = "train_step" not in get_implemented(trainer)
     if uses_loop_step and any(
         parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         for parameter in parameters
     ):
-        name = type(trainer.optimizer).__name__
+        name = type(optimizer).__name__
         raise ConfigError(
             [
                 f"optimizer: {name} requires a closure, which this loop does not pass. Use another optimizer, or "
@@ -169,12 +170,14 @@ def _check_scheduler(trainer: TrainerSetup) -> str:
     if metadata is None or "scheduler" not in metadata:
         check_scheduler_length(trainer, scheduler, 0, 0)
         return ""
-    restored = copy_scheduler(scheduler.scheduler)
+    named = isinstance(scheduler.scheduler, Mapping)
+    copies = {name: copy_scheduler(part) for name, part in get_by_name(scheduler.scheduler).items()}
     try:
-        load_scheduler(restored, metadata["scheduler"])
+        for name, part in copies.items():
+            load_scheduler(part, metadata["scheduler"][name] if named else metadata["scheduler"])
     except Exception:  # cannot be copied, or the state does not match, which is an error when the run resumes
         return ""
-    stepper = LRSchedulerStepper(restored, scheduler.interval, scheduler.monitor)
+    stepper = LRSchedulerStepper(copies if named else copies.get(""), scheduler.interval, scheduler.monitor)
     check_scheduler_length(trainer, stepper, metadata["meta"]["epoch"], metadata["meta"]["iter"])
     return ""
 
@@ -240,7 +243,7 @@ def _check_loader(
         raise
     except Exception as error:
         raise LoopError(f"A batch of the {title} cannot be processed by the model: {describe_error(error)}.") from error
-    if kind == "val":
+    if kind == "val" and outputs is not None:
         expected.observe_batch(name, outputs, trainer.eval_metrics)
     reset_metrics(trainer.eval_metrics, trainer.device)
     length = loader_length(loader)
@@ -255,6 +258,8 @@ def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
 
 
 def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
+    if trainer.model_names and trainer.steps.step_fn is None:
+        return None  # the steps of hooks cannot be executed without a run
     mode = _isolated_train_mode if kind == "train" else eval_mode
     with mode(trainer.model, trainer.loss):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)

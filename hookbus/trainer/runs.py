@@ -89,6 +89,7 @@ class TrainerRuns:
             trainer.bus,
             mode=mode,
             model=trainer.model,
+            model_names=trainer.model_names,
             optimizer=trainer.optimizer,
             scheduler=trainer.scheduler.scheduler,
             scaler=trainer.steps.scaler,
@@ -119,6 +120,7 @@ class TrainerRuns:
         )
         run.training_data.shard, run.request_sync.every = trainer.train_shard, trainer.agree_every
         run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
+        run.optimizer_events.on_step = trainer.scheduler.after_optimizer_step
         run.validations.on_results = trainer.scheduler.after_validation
         for name, service in self._services.items():
             run.provide(name, service)

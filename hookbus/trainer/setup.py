@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookbus._events.table import Order
+from hookbus._run.objects import build_module_dict
 from hookbus._run.session import validate_resume
 from hookbus._training.eval_metrics import build_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
@@ -29,6 +30,7 @@ from hookbus.trainer.arguments import (
     validate_limit,
 )
 from hookbus.trainer.checking import check_ready, check_trainer
+from hookbus.trainer.named_objects import check_several, get_only
 from hookbus.trainer.runs import TrainerRuns
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ class TrainerSetup:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | Mapping[str, Optimizer] | None = None,
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
         train_loader: Iterable[Any] | None = None,
         val_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
@@ -81,16 +83,18 @@ class TrainerSetup:
         """Create a trainer.
 
         Args:
-            model: Model to train.
+            model: Model to train. A mapping of names to models becomes an `nn.ModuleDict`, which `step_fn` or the
+                steps of hooks call.
             optimizer: Optimizer, or a function that takes the parameters of the model and of the loss function, and
-                returns an optimizer. Default: None, for `validate` and `test` only.
+                returns an optimizer; or a mapping of names to optimizers. Several optimizers require a hook with a
+                `train_step`, which steps them. Default: None, for `validate` and `test` only.
             loss_fn: Loss function `loss_fn(output, target)`. Default: None, if the model or `step_fn` returns the loss.
                 A module is moved to the device and saved in checkpoints, and its parameters are trained if they are
                 in the optimizer.
             train_loader: Training batches; an iterable that can be iterated in every epoch.
             val_loader: Validation batches, or a mapping of names to loaders.
             test_loader: Test batches, or a mapping of names to loaders.
-            scheduler: Learning-rate scheduler.
+            scheduler: Learning-rate scheduler, or a mapping of names to schedulers.
             scheduler_interval: Unit after which the scheduler is stepped, "epoch" or "step". A scheduler that requires
                 a metric is stepped after each validation. Default: "epoch".
             scheduler_monitor: Metric that the scheduler requires. Default: the validation loss.
@@ -134,14 +138,17 @@ class TrainerSetup:
         check_model(model)
         check_arguments(locals())  # all arguments by name; `locals()` must be evaluated before the first assignment
         check_distributed(distributed)
+        check_several(locals())
         check_count(agree_every, "agree_every")
         self.device = resolve_device(device)
         self.ranks = get_collectives(self.device)
         # An optimizer factory is called after the model was sharded, because FSDP2 replaces the parameters.
-        self.model = unwrap_ddp(model.to(self.device))
+        self.model_names = tuple(model) if isinstance(model, Mapping) else ()
+        combined = model if isinstance(model, nn.Module) else build_module_dict(model)
+        self.model = unwrap_ddp(combined.to(self.device))
         self.loss = loss_fn.to(self.device) if isinstance(loss_fn, nn.Module) else None
         maybe_apply_fsdp(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
-        self.optimizer = resolve_optimizer(optimizer, iter_parameters(model, loss_fn))
+        self.optimizer = resolve_optimizer(optimizer, iter_parameters(combined, loss_fn))
         self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
@@ -153,16 +160,15 @@ class TrainerSetup:
         self.steps = build_steps(
             distributed,
             self.ranks,
-            model,
+            combined,
             ddp,
-            optimizer=self.optimizer,
+            optimizer=get_only(self.optimizer),
             loss_fn=loss_fn,
             step_fn=step_fn,
             accumulate=accumulate,
             precision=precision,
             clip_grad_norm=clip_grad_norm,
             device=self.device,
-            on_optimizer_step=self.scheduler.after_optimizer_step,
         )
         self.bus = HookBus(order=order)
         # The default actions; a hook with a `train_step` replaces the step of the loop.

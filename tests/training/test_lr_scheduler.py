@@ -31,7 +31,7 @@ def make_run(complete: bool = True, **results: float) -> Any:
 def test_epoch_scheduler_is_stepped_after_epochs_only(optimizer: torch.optim.Optimizer) -> None:
     steps = LRSchedulerStepper(ExponentialLR(optimizer, 0.5), "epoch", None)
     optimizer.step()
-    steps.after_optimizer_step()
+    steps.after_optimizer_step(None)
     steps.after_validation(make_run(val_loss=1.0))
     assert get_lr(optimizer) == 1.0
 
@@ -53,8 +53,8 @@ def test_step_scheduler_is_stepped_after_optimizer_steps_only(optimizer: torch.o
     steps.after_validation(make_run(val_loss=1.0))
     assert get_lr(optimizer) == 1.0
 
-    steps.after_optimizer_step()
-    steps.after_optimizer_step()
+    steps.after_optimizer_step(None)
+    steps.after_optimizer_step(None)
     assert get_lr(optimizer) == 0.25
 
 
@@ -63,7 +63,7 @@ def test_plateau_scheduler_is_stepped_with_the_validation_loss(optimizer: torch.
     assert steps.monitor == "val/loss"
     rates = []
     for loss in (1.0, 2.0, 2.0, 0.5):
-        steps.after_optimizer_step()
+        steps.after_optimizer_step(None)
         steps.after_validation(make_run(val_loss=loss))
         steps.after_epoch(make_run())
         rates.append(get_lr(optimizer))
@@ -97,7 +97,7 @@ def test_missing_metric_is_an_error_that_lists_available_metrics(optimizer: torc
 
 def test_learning_rate_is_unchanged_without_a_scheduler(optimizer: torch.optim.Optimizer) -> None:
     steps = LRSchedulerStepper(None, "epoch", None)
-    steps.after_optimizer_step()
+    steps.after_optimizer_step(None)
     steps.after_epoch(make_run())
     steps.after_validation(make_run())
 

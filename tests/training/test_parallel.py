@@ -37,7 +37,7 @@ def test_rank_reads_its_shard_unless_the_strategy_is_none() -> None:
 def test_model_is_not_wrapped_if_the_strategy_is_none() -> None:
     model = net()
     settings = {"optimizer": None, "loss_fn": functional.cross_entropy, "step_fn": None, "accumulate": 1}
-    more = {"precision": "fp32", "clip_grad_norm": None, "device": None, "on_optimizer_step": None}
+    more = {"precision": "fp32", "clip_grad_norm": None, "device": None}
 
     assert build_steps("none", SecondOfTwo(), model, None, **settings, **more).model is model
 

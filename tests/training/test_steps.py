@@ -53,7 +53,6 @@ def make_steps(model: nn.Module, **options: Any) -> Steps:
         "precision": "fp32",
         "clip_grad_norm": None,
         "device": torch.device("cpu"),
-        "on_optimizer_step": lambda: None,
     }
     return Steps(model, **{**defaults, **options})
 
