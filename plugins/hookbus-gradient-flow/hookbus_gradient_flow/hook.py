@@ -49,12 +49,13 @@ class GradientFlowHook(Hook):
         self._problem_reporter = ProblemReporter()
 
     def check(self, run: Run) -> None:
-        """Check that each target matches a parameter.
+        """Check that each target matches a parameter, and that no other hook writes to the same directory.
 
         Raises:
             HookError: If the run has no model.
-            ConfigError: If a target matches no parameter.
+            ConfigError: If a target matches no parameter, or another hook has the same directory.
         """
+        _check_directory(run, self)
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         parameters = _get_parameters(run.model)
@@ -78,7 +79,7 @@ class GradientFlowHook(Hook):
                 "%s: no gradients are measured, because the parameters are sharded across ranks.", self.name
             )
         self._parameters = {} if is_sharded else select_parameters(_get_parameters(model), self.config.targets)
-        default_name = re.sub(r"[^\w-]", "_", self.name)  # a name such as "../x" must not leave the directory
+        default_name = _get_directory_name(self)
         self._directory = image_directory(run, self.name, "save_dir", self.config.save_dir, default_name)
         self._stats, self._measured_iter, self._problem_reporter = None, -1, ProblemReporter()
 
@@ -140,6 +141,25 @@ class GradientFlowHook(Hook):
         if self._directory is not None:
             path = self._directory / f"step-{run.steps_done:08}.png"
             atomic_write(path, lambda file: image.save(file, format="png"))
+
+
+def _get_directory_name(hook: GradientFlowHook) -> str:
+    """Return the name of the directory of the charts if `save_dir` is not set."""
+    return re.sub(r"[^\w-]", "_", hook.name)  # a name such as "../x" must not leave the directory
+
+
+def _check_directory(run: Run, own: GradientFlowHook) -> None:
+    """Raise if another hook writes its charts, which are named by the step, to the same directory."""
+    hooks = [hook for hook in run.bus.hooks.values() if isinstance(hook, GradientFlowHook)]
+    directory = Path(own.config.save_dir or _get_directory_name(own))
+    names = [hook.name for hook in hooks if Path(hook.config.save_dir or _get_directory_name(hook)) == directory]
+    if len(names) > 1:
+        raise ConfigError(
+            [
+                f"save_dir: hooks {' and '.join(map(repr, sorted(names)))} write to the same directory, got "
+                f"{directory}. Set another `save_dir` for one of them."
+            ]
+        )
 
 
 def _get_parameters(model: nn.Module) -> dict[str, Tensor]:

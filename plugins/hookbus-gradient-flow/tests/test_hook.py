@@ -329,3 +329,32 @@ def test_sharded_gradients_are_not_measured(tmp_path, caplog):
     assert get_logged(bus) == {}
     assert list(tmp_path.rglob("*.png")) == []
     assert "gradient_flow: no gradients are measured, because the parameters are sharded across ranks." in caplog.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ({"name": "a", "save_dir": "charts"}, {"name": "b", "save_dir": "charts/"}),
+        ({"name": "a/b"}, {"name": "a b"}),
+        ({"name": "a", "save_dir": "b"}, {"name": "b"}),
+    ],
+    ids=["same save_dir", "same default", "save_dir and default"],
+)
+def test_two_hooks_with_one_directory_are_an_error(settings, tmp_path):
+    with pytest.raises(ConfigError, match=r"save_dir: hooks '.*' and '.*' write to the same directory, got"):
+        fake_training([GradientFlowHook(values) for values in settings], work_dir=tmp_path)
+
+
+def test_two_hooks_write_their_charts_to_their_own_directories(tmp_path):
+    hooks = [
+        GradientFlowHook(name="first", frequency=1, targets=["0"]),
+        GradientFlowHook(name="second", frequency=2, targets=["2"]),
+    ]
+    fake_training(hooks, epochs=1, batches=2, work_dir=tmp_path)
+
+    charts = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("step-*.png"))]
+    assert [chart.split("/")[-2:] for chart in charts] == [
+        ["first", "step-00000001.png"],
+        ["first", "step-00000002.png"],
+        ["second", "step-00000002.png"],
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run
-from hookbus.errors import HookError, HookWarning
+from hookbus.errors import ConfigError, HookError, HookWarning
 from hookbus.metrics.results import Metrics
 from hookbus.writers.redaction import redact_config
 from hookbus_logger.config import JsonlConfig
@@ -51,6 +51,20 @@ class JsonlHook(MetricRecorder):
         self._dropped_rows, self._has_warned = 0, False
 
     # -- the file ------------------------------------------------------------------------------
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook writes the same file.
+
+        Raises:
+            ConfigError: If another hook has the same path.
+        """
+        own = _resolve_path(run, self.config)
+        for other in run.bus.hooks.values():
+            if isinstance(other, JsonlHook) and other is not self and own == _resolve_path(run, other.config):
+                names = " and ".join(sorted(repr(hook.name) for hook in (self, other)))
+                raise ConfigError(
+                    [f"path: hooks {names} write the same file, got {own}. Set another `path` for one of them."]
+                )
 
     def before_run(self, run: Run, mode: str) -> None:
         """Open the file.
@@ -145,22 +159,11 @@ class JsonlHook(MetricRecorder):
         if self._file_run is not run:
             self._file_run = run
             self.cleanup()
-            path = self._get_path(run)
+            path = _get_path(run, self.config)
             self._may_truncate = run.register_output(path)
             self._file = JsonLines(path)
             self._rows = self._rows_before = self._file.rows
         return self._file
-
-    def _get_path(self, run: Run) -> Path:
-        if self.config.path is not None:
-            return self.config.path
-        directory = run.get("logs_dir")
-        if directory is None:
-            raise HookError(
-                "The run has no work directory for metrics.jsonl, so no rows are written. Set `work_dir` of the run or "
-                "`path` of this hook."
-            )
-        return Path(directory) / "metrics.jsonl"
 
     def _write_numbers(
         self, run: Run, kind: str, values: Mapping[str, Any], step: int, counts: Mapping[str, int] | None = None
@@ -204,6 +207,29 @@ class JsonlHook(MetricRecorder):
         while len(self._pending_rows) > MAX_PENDING_ROWS:
             self._pending_rows.popleft()
             self._dropped_rows += 1
+
+
+def _get_path(run: Run, config: JsonlConfig) -> Path:
+    """Return the path of the file.
+
+    Raises:
+        HookError: If the run has no work directory and the configuration no path.
+    """
+    if config.path is not None:
+        return config.path
+    directory = run.get("logs_dir")
+    if directory is None:
+        raise HookError(
+            "The run has no work directory for metrics.jsonl, so no rows are written. Set `work_dir` of the run or "
+            "`path` of this hook."
+        )
+    return Path(directory) / "metrics.jsonl"
+
+
+def _resolve_path(run: Run, config: JsonlConfig) -> Path:
+    """Return the absolute path of the file for a comparison, also without a work directory."""
+    has_path = config.path is not None or run.work_dir is not None
+    return (_get_path(run, config) if has_path else Path("metrics.jsonl")).resolve()
 
 
 def _get_position(row: Row) -> Row:

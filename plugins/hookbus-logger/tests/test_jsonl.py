@@ -17,8 +17,8 @@ import torch
 
 from hookbus import Hook, HookBus, Priority, Trainer, every, hookimpl
 from hookbus._run.run import Run
-from hookbus.errors import HookWarning
-from hookbus.testing import check_hook, fake_training
+from hookbus.errors import ConfigError, HookWarning
+from hookbus.testing import check_hook, check_two_instances, fake_training
 from hookbus_logger import JsonlHook, read_jsonl
 
 Row = dict[str, Any]
@@ -453,3 +453,28 @@ def test_rows_of_one_optimizer_step_are_sorted_at_any_priority(trainer: Callable
         *(("train", 1), ("scalars", 1)),
         *(("train", 2), ("scalars", 2)),
     ]
+
+
+class TestTwoHooks:
+    @pytest.mark.parametrize("path", [None, "logs/../logs/metrics.jsonl"])
+    def test_one_file_of_two_hooks_is_an_error(self, path: str | None, tmp_path: Path) -> None:
+        first = JsonlHook(name="b")
+        second = JsonlHook(name="a", path=None if path is None else tmp_path / path)
+        with pytest.raises(ConfigError, match=r"path: hooks 'a' and 'b' write the same file, got .*metrics\.jsonl"):
+            fake_training([first, second], work_dir=tmp_path)
+
+    @pytest.mark.parametrize("is_reversed", [False, True])
+    def test_two_hooks_write_their_own_files(self, is_reversed: bool, tmp_path: Path) -> None:
+        hooks = [
+            JsonlHook(name="a", interval=1),
+            JsonlHook(name="b", interval=2, by_epoch=False, path=tmp_path / "other.jsonl"),
+        ]
+        fake_training(hooks[::-1] if is_reversed else hooks, epochs=2, batches=3, work_dir=tmp_path)
+
+        assert read_steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+        rows = [row for row in read_jsonl(tmp_path / "other.jsonl") if row["kind"] == "train"]
+        assert [row["step"] for row in rows] == [2, 4, 6]
+
+    def test_two_hooks_pass_the_check(self, tmp_path: Path) -> None:
+        settings = {"interval": 1, "path": tmp_path / "a.jsonl"}, {"interval": 2, "path": tmp_path / "b.jsonl"}
+        check_two_instances(JsonlHook, *settings, directory=tmp_path / "runs")
