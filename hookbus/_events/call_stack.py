@@ -30,6 +30,9 @@ __all__ = [
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 """Start of the file names of hookbus itself."""
 
+GENERATED = "<hookbus "
+"""Start of the file names of generated functions."""
+
 LISTENER_LINES = "__hookbus_lines__"
 """Global variable of a generated function that maps line numbers to the listeners called there."""
 
@@ -63,8 +66,9 @@ def current_point(run: object) -> str | None:
 
 def find_caller() -> str:
     """Return the file and the line outside of hookbus that called a function of hookbus."""
-    frames = ((frame.f_code, frame.f_lineno) for frame in _iter_frames())
-    return format_place(*next(place for place in frames if place[0].co_filename.startswith(("<", PACKAGE)) is False))
+    places = (format_place(frame.f_code, frame.f_lineno) for frame in _iter_frames())
+    # The code of the caller may have no file either: `python -c`, a notebook, an interactive session.
+    return next((place for place in places if not place.startswith((GENERATED, PACKAGE))), "an unknown place")
 
 
 def format_place(code: CodeType, line: int) -> str:

@@ -6,12 +6,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hookbus._events.call_stack import current_listener, failing_listener, in_nested_event
+import pytest
+
+from hookbus import HookBus
+from hookbus._events.call_stack import current_listener, failing_listener, find_caller, in_nested_event
 from hookbus._events.codegen import compile_point
 from hookbus._events.ordering import Listener
 from hookbus._events.points import Point
 from hookbus._run.clock import Clock
 from hookbus._run.point_counters import PointCounters
+from hookbus.errors import HookbusError
 from hookbus.lifecycle import POINTS
 
 
@@ -104,3 +108,17 @@ def test_events_are_nested_within_one_run_only() -> None:
         ("of another run", False),
         ("inside another run", False),
     ]
+
+
+@pytest.mark.parametrize("filename", ["<string>", "<ipython-input-1>", "train.py"])
+def test_caller_is_the_code_outside_of_hookbus(filename: str) -> None:
+    called: dict[str, Any] = {"find_caller": find_caller}
+    exec(compile("\nplace = find_caller()", filename, "exec"), called)
+
+    assert called["place"] == f"{filename}:2"
+
+
+def test_second_event_in_code_without_a_file_is_reported() -> None:
+    source = "with bus.run(epochs=1):\n    bus.emit('before_train_epoch')\n    bus.emit('before_train_epoch')\n"
+    with pytest.raises(HookbusError, match="<string>:3"):
+        exec(compile(source, "<string>", "exec"), {"bus": HookBus()})
