@@ -57,7 +57,7 @@ def load_file(path: Path, **options: Any) -> dict[str, Any]:
         CheckpointCorruptedError: If `torch.save` did not write the file, or it contains other objects than data.
     """
     try:
-        content = torch.load(path, weights_only=True, **options)
+        content = _load(path, options)
     except OSError as error:
         raise CheckpointError(f"{path}: file cannot be read: {error.strerror or error}.") from None
     except Exception as error:
@@ -150,6 +150,16 @@ def _get_reason(message: str) -> str:
         f"it contains {match[1]}, and loading that would execute code. Save only the weights in the program that wrote "
         "the file: torch.save(model.state_dict(), path)."
     )
+
+
+def _load(path: Path, options: dict[str, Any]) -> Any:
+    """Load a file on the requested device; on the CPU instead of the meta device if it contains quantized tensors."""
+    try:
+        return torch.load(path, weights_only=True, **options)
+    except NotImplementedError:
+        if options.get("map_location") != "meta":
+            raise
+        return torch.load(path, weights_only=True, **options | {"map_location": "cpu"})
 
 
 def _list_files(directory: Path) -> str:

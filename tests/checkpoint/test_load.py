@@ -27,6 +27,14 @@ def test_metadata_contains_meta_tensors_and_values(tmp_path: Path, zipped: bool)
     assert torch.equal(load_file(path)["w"], torch.ones(2, 3))
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch: deprecated, but models contain such tensors
+def test_file_with_quantized_tensors_has_metadata(tmp_path: Path) -> None:
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.5, 0, torch.qint8)
+    path = save(tmp_path / "a.pth", {"w": quantized, "n": 4})
+    metadata = load_on_meta(path)
+    assert (metadata["w"].shape, metadata["n"]) == ((3,), 4)
+
+
 class TestInvalidFile:
     def test_error_for_a_pickled_module_recommends_the_state_dict(self, tmp_path: Path) -> None:
         path = save(tmp_path / "model.pth", nn.Linear(2, 2))
