@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
@@ -15,6 +16,7 @@ import requests
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
+from mlflow.store.db.db_types import DATABASE_ENGINES
 
 from hookbus import Writer
 from hookbus.errors import RejectedRecordsError
@@ -49,6 +51,9 @@ INVALID_RECORD_ERRORS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
 """Error codes of MLflow for a request with an invalid record."""
 
 
+_database_lock = threading.Lock()
+
+
 @dataclass(frozen=True)
 class Target:
     """MLflow run that a writer logs to.
@@ -79,6 +84,11 @@ class Target:
         return self.directory / "owner"
 
     @property
+    def is_database(self) -> bool:
+        """Whether the run is stored in a database without a server."""
+        return not self.uri or self.uri.partition(":")[0].partition("+")[0] in DATABASE_ENGINES
+
+    @property
     def artifact_uri(self) -> str | None:
         """URI of the artifacts of a new experiment; None for the default of the server."""
         return None if self.uri else (self.directory / "artifacts").as_uri()
@@ -99,7 +109,8 @@ class MLflowWriter(Writer):
     """
 
     def __init__(self, target: Target) -> None:
-        with _translate_errors():
+        # Alembic, which creates and checks the tables, is not thread-safe, and each hook has its own thread.
+        with _database_lock if target.is_database else nullcontext(), _translate_errors():
             self._client = target.create_client()
             self._run_id = _read_run_id(target) or _find_or_create_run(self._client, target)
             self._client.update_run(self._run_id, status="RUNNING")

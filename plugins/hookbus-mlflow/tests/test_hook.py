@@ -120,3 +120,12 @@ def test_temporary_database_failure_warns_once_and_loses_no_record(database, tmp
     assert [(metric.step, metric.value) for metric in metrics] == [(step, float(step)) for step in range(1, 11)]
     assert run.info.status == "FINISHED"
     assert fingerprint(training.model.state_dict()) == fingerprint(fake_training(batches=5).model.state_dict())
+
+
+def test_two_instances_log_to_two_runs(tmp_path):
+    hooks = [MLflowHook(interval=1, name=name) for name in ("first", "second")]
+    _, messages = collect_warnings(lambda: fake_training(hooks, losses=float, work_dir=tmp_path))
+    assert messages == []
+    for name in ("first", "second"):
+        client, run = get_only_run(tmp_path / "logs" / name / "mlflow.db")
+        assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 6

@@ -62,11 +62,9 @@ class ProfilerConfig(HookConfig):
         plan = self.plan
         # With by_epoch the number of iterations is unknown here.
         if not self.by_epoch and plan.length > self.profile_iters:
-            times = f" x repeat {plan.repeat}" if plan.repeat > 1 else ""
             raise ValueError(
-                f"schedule: skip_first {plan.skip_first} + (wait {plan.wait} + warmup {plan.warmup} + active "
-                f"{plan.active}){times} = {plan.length} iterations, but profile_iters is {self.profile_iters}. Set "
-                f"`profile_iters: {plan.length}` or shorten the schedule."
+                f"schedule: {plan}, but profile_iters is {self.profile_iters}. Set `profile_iters: {plan.length}` or "
+                "shorten the schedule."
             )
         return self
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from hookbus import Hook, Run
+from hookbus.distributed.process_group import is_main
+from hookbus.errors import ConfigError
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.flops import get_peak_flops
 from hookbus_profiler.output import ProfilerOutput
@@ -36,6 +38,16 @@ class ProfilerHook(Hook):
         self._window: ProfilingWindow | None = None
         self._output: ProfilerOutput | None = None
         self._epochs = 0
+
+    def check(self, run: Run) -> None:
+        """Check that the run has no other profiler, because only one can be active per process.
+
+        Raises:
+            ConfigError: If another hook is a profiler.
+        """
+        for name, hook in run.bus.hooks.items():
+            if hook is not self and isinstance(hook, ProfilerHook):
+                raise ConfigError([f"hook {name!r} is a profiler as well, and only one can be active. Remove one."])
 
     def before_train(self, run: Run) -> None:
         """Start profiling.
@@ -71,6 +83,8 @@ class ProfilerHook(Hook):
             return
         try:
             window.close()
+            if is_main() and (message := window.describe_missing_iterations()):
+                run.logger.warning("%s: %s", self.name, message)
         finally:
             # Writing a trace may fail on a full disk; the report does not depend on it.
             self.report = self._build_report(window, run)

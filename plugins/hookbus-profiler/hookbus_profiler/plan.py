@@ -38,6 +38,11 @@ class Plan:
         """Number of iterations up to the end of the last cycle, or of the first one if there is no limit."""
         return self.skip_first + self.cycle_length * max(self.repeat, 1)
 
+    def __str__(self) -> str:
+        times = f" x repeat {self.repeat}" if self.repeat > 1 else ""
+        cycle = f"(wait {self.wait} + warmup {self.warmup} + active {self.active})"
+        return f"skip_first {self.skip_first} + {cycle}{times} = {self.length} iterations"
+
     def get_cycle(self, index: int) -> int:
         """Return the number of an iteration's cycle, counted from 1; 0 outside of the cycles."""
         number = (index - self.skip_first) // self.cycle_length + 1

@@ -37,6 +37,7 @@ class ProfilingWindow(Hook):
 
     Attributes:
         iterations: Number of completed iterations.
+        traced_iterations: Number of traced iterations, without warm-up.
         breakdown: Time breakdown of the iterations.
         flops: Floating-point operations of one iteration; None if not counted.
     """
@@ -55,7 +56,7 @@ class ProfilingWindow(Hook):
         deliver: Callable[[Cycle, int], None],
     ) -> None:
         super().__init__(name=name)
-        self.iterations = 0
+        self.iterations = self.traced_iterations = 0
         self.flops: int | None = None
         self.breakdown = TimeBreakdown(get_clock(device))
         self._plan, self._length, self._options, self._deliver = plan, length, options, deliver
@@ -92,6 +93,18 @@ class ProfilingWindow(Hook):
         finally:
             self._end_cycle()
 
+    def describe_missing_iterations(self) -> str:
+        """Return a message if fewer iterations were traced than planned, otherwise ""."""
+        plan = self._plan
+        planned = plan.active * max(plan.repeat, 1)
+        if self.traced_iterations >= planned:
+            return ""
+        return (
+            f"profiling ended after {_format_count(self.iterations)}, before its schedule was completed: "
+            f"{self.traced_iterations} of {planned} planned iterations were traced. The schedule is {plan}. Train "
+            "longer, or set a shorter `schedule`."
+        )
+
     # -- events --------------------------------------------------------------------------------
 
     def before_train_epoch(self) -> None:
@@ -126,7 +139,7 @@ class ProfilingWindow(Hook):
         self.breakdown.end_iteration(self._spent)
         self.iterations += 1
         if self.iterations == self._length:
-            self.close()
+            self._close_after_iteration()
         elif self._is_atypical or self._cycle is not None or self._plan.is_start(self.iterations):
             self._switch_cycle()
 
@@ -167,6 +180,14 @@ class ProfilingWindow(Hook):
             self.breakdown.set_target(self._current_times)
             self.breakdown.mark(RESUMED, self._spent.total)
 
+    def _close_after_iteration(self) -> None:
+        """Stop measuring; the last iteration completes its cycle."""
+        try:
+            self._stop_counting()
+            self._step_cycle()
+        finally:
+            self.close()
+
     def _stop_counting(self) -> None:
         counter, self._flop_counter = self._flop_counter, None
         if counter is not None:
@@ -188,8 +209,13 @@ class ProfilingWindow(Hook):
         if cycle is None:
             return
         cycle.stop()
+        self.traced_iterations += cycle.recorded_iterations
         if cycle.recorded_iterations:
             self._deliver(cycle, self._plan.get_cycle(self.iterations - 1))
+
+
+def _format_count(iterations: int) -> str:
+    return "1 iteration" if iterations == 1 else f"{iterations} iterations"
 
 
 def _ensure_no_active_profiler() -> None:

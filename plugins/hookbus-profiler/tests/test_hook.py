@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus
-from hookbus.errors import HookWarning
+from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_profiler import ProfilerHook
@@ -115,6 +115,61 @@ class TestTraces:
         caplog.set_level("INFO", "hookbus")
         fake_training([ProfilerHook(schedule={**CYCLE, "repeat": 1})], epochs=1, batches=5)
         assert "aten::addmm" in caplog.text
+
+
+def test_second_profiler_of_a_run_is_rejected_at_the_start():
+    with pytest.raises(ConfigError, match="hook 'a' is a profiler as well, and only one can be active. Remove one."):
+        fake_training([ProfilerHook(name="b"), ProfilerHook(name="a")])
+
+
+def test_trace_of_the_last_profiled_iteration_is_written(tmp_path):
+    fake_training([ProfilerHook(profile_iters=1)], epochs=1, batches=3, work_dir=tmp_path)
+    assert list_traces(tmp_path) == ["rank0-cycle1-iteration1.pt.trace.json.gz"]
+
+
+class TestIncompleteSchedule:
+    """A run that is shorter than the schedule is one warning with numbers."""
+
+    @pytest.mark.parametrize(
+        ("batches", "schedule", "message"),
+        [
+            (1, CYCLE, "ended after 1 iteration, before its schedule was completed: 0 of 4 planned"),
+            (3, CYCLE, "ended after 3 iterations, before its schedule was completed: 1 of 4 planned"),
+            (4, CYCLE, "ended after 4 iterations, before its schedule was completed: 2 of 4 planned"),
+            (7, CYCLE, "ended after 7 iterations, before its schedule was completed: 3 of 4 planned"),
+            (9, {**CYCLE, "skip_first": 5}, "ended after 9 iterations, before its schedule was completed: 2 of 4"),
+            (3, {**CYCLE, "repeat": 0}, "ended after 3 iterations, before its schedule was completed: 1 of 2 planned"),
+        ],
+    )
+    def test_short_run_is_one_warning_with_numbers(self, tmp_path, caplog, batches, schedule, message):
+        fake_training([ProfilerHook(schedule=schedule)], epochs=1, batches=batches, work_dir=tmp_path)
+        assert [message in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
+
+    def test_warning_contains_the_schedule(self, caplog):
+        fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=2)
+        assert (
+            "profiler: profiling ended after 2 iterations, before its schedule was completed: 0 of 4 planned "
+            "iterations were traced. The schedule is skip_first 0 + (wait 1 + warmup 1 + active 2) x repeat 2 = 8 "
+            "iterations. Train longer, or set a shorter `schedule`."
+        ) in caplog.text
+
+    @pytest.mark.parametrize(
+        ("settings", "batches"),
+        [({"schedule": CYCLE}, 8), ({"schedule": {**CYCLE, "repeat": 0}}, 7), ({"profile_iters": 4}, 4)],
+    )
+    def test_completed_schedule_is_no_warning(self, caplog, settings, batches):
+        fake_training([ProfilerHook(**settings)], epochs=1, batches=batches)
+        assert caplog.text == ""
+
+    def test_epochs_that_are_shorter_than_the_schedule_are_a_warning(self, caplog):
+        hook = ProfilerHook(by_epoch=True, profile_iters=1, schedule=CYCLE)
+        fake_training([hook], epochs=3, batches=4)
+        assert "ended after 4 iterations, before its schedule was completed: 2 of 4" in caplog.text
+
+    def test_training_without_an_iteration_is_a_warning(self, caplog):
+        with HookBus([ProfilerHook()]).run(model=torch.nn.Linear(1, 1), epochs=1) as run:
+            run.bus.emit("before_train")
+        assert "profiling ended after 0 iterations, before its schedule was completed: 0 of 10" in caplog.text
 
 
 class TestWindow:

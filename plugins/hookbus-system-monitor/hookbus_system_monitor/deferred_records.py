@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hookbus import Hook, Run
+from hookbus.errors import ConfigError
 
-__all__ = ["MonitorHook"]
+__all__ = ["MonitorHook", "check_settings_of_others"]
 
 
 class MonitorHook(Hook):
@@ -52,3 +53,19 @@ class MonitorHook(Hook):
         if values:
             self._last_record_step = run.steps_done
             run.bus.emit("log_scalars", values=values)
+
+
+def check_settings_of_others(hook: Hook, run: Run, settings: Sequence[str]) -> None:
+    """Check that no other hook of the same class has the same of the given settings enabled.
+
+    Raises:
+        ConfigError: If another hook has, because both would log different values under the same names.
+    """
+    for name, other in run.bus.hooks.items():
+        if other is hook or not isinstance(other, type(hook)):
+            continue
+        for setting in settings:
+            if getattr(hook.config, setting) and getattr(other.config, setting):
+                raise ConfigError(
+                    [f"{setting}: hook {name!r} also logs these values. Set `{setting}: false` for one of them."]
+                )

@@ -12,7 +12,7 @@ from hookbus.errors import format_error
 from hookbus_system_monitor.allocator import Allocation, get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
-from hookbus_system_monitor.deferred_records import MonitorHook
+from hookbus_system_monitor.deferred_records import MonitorHook, check_settings_of_others
 from hookbus_system_monitor.memory import (
     Memory,
     get_process_memory,
@@ -51,6 +51,14 @@ class MemoryProfilerHook(MonitorHook):
         self._cgroup = Cgroup()
         self._watches: dict[str, ThresholdWatch] = {}
         self._reader = Reader(self._log_warning)
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook logs the same values.
+
+        Raises:
+            ConfigError: If another hook logs the memory of the host or of the device as well.
+        """
+        check_settings_of_others(self, run, ("log_cpu", "log_gpu"))
 
     # -- events --------------------------------------------------------------------------------
 

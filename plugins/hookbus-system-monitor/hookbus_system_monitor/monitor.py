@@ -11,7 +11,7 @@ from typing import Any
 from hookbus import Priority, Run
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
-from hookbus_system_monitor.deferred_records import MonitorHook
+from hookbus_system_monitor.deferred_records import MonitorHook, check_settings_of_others
 from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider, get_cuda_uuids
 from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
 from hookbus_system_monitor.nvml import NvmlProvider
@@ -22,6 +22,17 @@ from hookbus_system_monitor.samples import Samples
 from hookbus_system_monitor.visible_devices import get_process_devices
 
 __all__ = ["SystemMonitorHook"]
+
+EXCLUSIVE_SETTINGS = (
+    "track_cpu",
+    "track_memory",
+    "track_gpu",
+    "track_gpu_memory",
+    "track_disk",
+    "track_network",
+    "show_plots",
+)
+"""Settings whose values or plots have names that do not contain the name of the hook."""
 
 
 class SystemMonitorHook(MonitorHook):
@@ -45,6 +56,14 @@ class SystemMonitorHook(MonitorHook):
         self._probes: list[Probe] = []
         self._providers: Sequence[Provider] = ()
         self._start_time = 0.0
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook logs the same values.
+
+        Raises:
+            ConfigError: If another hook tracks the same component or saves plots as well.
+        """
+        check_settings_of_others(self, run, EXCLUSIVE_SETTINGS)
 
     # -- the thread ----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hookbus import HookBus
+from hookbus.errors import ConfigError
 from hookbus_system_monitor import MemoryProfilerHook
 
 from .toys import Writer, accumulate, train
@@ -259,3 +260,18 @@ class TestGpu:
         assert set(pickle.loads(blocks.read_bytes())) >= {"segments"}
         facts = json.loads((tmp_path / "logs" / "out_of_memory_rank0.json").read_text())
         assert facts["device"]["current"] == torch.cuda.memory_allocated()
+
+
+class TestTwoInstances:
+    def test_instances_with_the_same_values_are_rejected_at_the_start(self):
+        bus = HookBus([MemoryProfilerHook(name="a", log_gpu=False), MemoryProfilerHook(name="b")])
+        with pytest.raises(ConfigError, match="log_cpu: hook 'b' also logs these values"), bus.run(epochs=1):
+            pass
+
+    def test_instances_with_different_values_work_side_by_side(self):
+        writer = Writer()
+        hooks = [MemoryProfilerHook(name="a", interval=2, log_gpu=False), MemoryProfilerHook(name="b", log_cpu=False)]
+        bus = HookBus([*hooks, writer])
+        with bus.run(epochs=1) as run:
+            train(bus, run)
+        assert [set(values) >= HOST_NAMES for _, values in writer.written] == [True] * 3

@@ -14,6 +14,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookbus import Hook, HookBus
+from hookbus.errors import ConfigError
 from hookbus_system_monitor import AcceleratorProvider, NullProvider, NvmlProvider, SystemMonitorHook
 
 from .toys import Writer, accumulate, train
@@ -335,3 +336,23 @@ def test_run_reads_its_own_devices_and_recovers_from_a_driver_failure(fake_drive
     assert calls == ["open", "close"] * (len(calls) // 2)
     assert result.stderr.count("utilization of GPU 0 (GPU-1) is unavailable") == 1
     assert result.stderr.count(": GPU 0 is unavailable") == 1
+
+
+class TestTwoInstances:
+    DISABLED = dict.fromkeys(("track_cpu", "track_memory", "track_gpu", "track_gpu_memory", "track_network"), False)
+
+    def test_instances_with_the_same_values_are_rejected_at_the_start(self):
+        bus = HookBus([SystemMonitorHook({**self.DISABLED, "name": name}) for name in ("a", "b")])
+        message = "track_disk: hook 'b' also logs these values. Set `track_disk: false` for one of them."
+        with pytest.raises(ConfigError, match=message), bus.run(epochs=1):
+            pass
+
+    def test_instances_with_different_values_work_side_by_side(self):
+        writer = Writer()
+        disk = SystemMonitorHook({**self.DISABLED, "name": "a"})
+        memory = SystemMonitorHook({**self.DISABLED, "track_disk": False, "track_memory": True, "name": "b"})
+        bus = HookBus([disk, memory, writer])
+        with bus.run(epochs=1) as run:
+            train(bus, run, lambda number: time.sleep(0.05))
+        names = {name for _, values in writer.written for name in values}
+        assert {"system/disk_percent", "system/process_memory_gb"} <= names

@@ -11,7 +11,7 @@ from torch import nn
 from hookbus import Run, Writer, WriterHook, every, hookimpl
 from hookbus._training.evaluation import eval_mode
 from hookbus.distributed.sharding import sharding_of
-from hookbus.errors import format_error
+from hookbus.errors import ConfigError, format_error
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.graph import trace_graph
 from hookbus_tensorboard.inputs import find_images, get_model_arguments, subsample
@@ -37,6 +37,22 @@ class TensorBoardHook(WriterHook):
         super().__init__(config, **settings)
         self._run_config: Mapping[str, Any] = {}
         self._trace_pending = self.config.log_graph
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook writes to the same directory.
+
+        Raises:
+            ConfigError: If another hook has the same `log_dir`.
+        """
+        for name, hook in run.bus.hooks.items():
+            if hook is not self and isinstance(hook, TensorBoardHook) and self._shares_directory(hook):
+                raise ConfigError(
+                    [f"log_dir: hook {name!r} also writes to {self.config.log_dir}. Set another `log_dir`."]
+                )
+
+    def _shares_directory(self, other: TensorBoardHook) -> bool:
+        own, foreign = self.config.log_dir, other.config.log_dir
+        return own is not None and foreign is not None and own.absolute() == foreign.absolute()
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         """Return a factory of writers for the directory of this run.
@@ -76,7 +92,7 @@ class TensorBoardHook(WriterHook):
 
     # -- optional records ------------------------------------------------------------------------
 
-    def before_train_iter(self, run: Run, batch: Any, model: nn.Module) -> None:  # type: ignore[override]
+    def before_train_iter(self, run: Run, batch: Any, model: nn.Module) -> None:
         """Trace the model with the first batch, and log the input images of a due iteration."""
         if self._trace_pending:
             self._trace_pending = False  # one attempt per hook: a failed trace would fail again with every batch

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hookbus import HookBus
-from hookbus.errors import HookWarning
+from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import check_hook, fake_training
 from hookbus_tensorboard import TensorBoardHook
 
@@ -132,3 +132,10 @@ def test_sharded_parameters_are_skipped_with_one_warning(tmp_path):
 
     assert len(caught) == 1
     assert load_events(tmp_path / "logs" / "tensorboard").Tags()["histograms"] == []
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_two_hooks_with_one_log_dir_are_rejected_at_the_start(tmp_path, names):
+    hooks = [TensorBoardHook(name=name, log_dir=tmp_path / "events") for name in names]
+    with pytest.raises(ConfigError, match="log_dir: hook .* also writes to .*events. Set another `log_dir`"):
+        fake_training(hooks, work_dir=tmp_path)

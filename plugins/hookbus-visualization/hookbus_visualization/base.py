@@ -17,7 +17,7 @@ from hookbus import Hook, Run, every, hookimpl, once
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.data.batches import move_to_device
 from hookbus.distributed.unwrap import unwrap_model
-from hookbus.errors import HookError, format_error, suggest_names
+from hookbus.errors import ConfigError, HookError, format_error, suggest_names
 from hookbus.writers.images import image_directory
 from hookbus.writers.tags import sanitize_name
 from hookbus_visualization.anomalies import collect_anomalies
@@ -50,6 +50,23 @@ class ImageHook(Hook):
         super().__init__(config, **settings)
         self._output_dir: Path | None = None
         self._logged_warnings: set[str] = set()
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook of this class saves its images in the same directory.
+
+        Raises:
+            ConfigError: If another hook has the same `out_dir`.
+        """
+        for name, hook in run.bus.hooks.items():
+            if hook is not self and type(hook) is type(self) and self._shares_directory(hook.config):
+                raise ConfigError(
+                    [f"out_dir: hook {name!r} also saves images in {self.config.out_dir}. Set another `out_dir`."]
+                )
+
+    def _shares_directory(self, other: ImageConfig) -> bool:
+        own, foreign = self.config.out_dir, other.out_dir
+        both = self.config.save and other.save and own is not None and foreign is not None
+        return both and Path(str(own)) == Path(str(foreign))
 
     def before_run(self, run: Run) -> None:
         """Resolve the output directory.

@@ -36,8 +36,9 @@ class FeatureMapHook(ImageHook):
         """Check that the model has the configured layers.
 
         Raises:
-            ConfigError: If a layer does not exist.
+            ConfigError: If a layer does not exist, or another hook has the same `out_dir`.
         """
+        super().check(run)
         if run.model is not None:
             select_layers(unwrap_model(run.model), self.config.layers)
         self._last_step = -1

@@ -38,8 +38,9 @@ class VisualizationHook(SampleHook):
         """Check that the model has the configured layers, and that captum is installed if `content` contains `cam`.
 
         Raises:
-            ConfigError: If a layer does not exist, or captum is not installed.
+            ConfigError: If a layer does not exist, captum is not installed, or another hook has the same `out_dir`.
         """
+        super().check(run)
         if run.model is not None and "feature_maps" in self.config.content:
             select_layers(unwrap_model(run.model), self.config.layers)
         if run.model is not None and "cam" in self.config.content:

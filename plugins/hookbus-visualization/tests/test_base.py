@@ -9,7 +9,7 @@ from torch import nn
 from hookbus import Hook
 from hookbus.errors import ConfigError
 from hookbus.testing import RecordingBus, fake_training
-from hookbus_visualization import SampleHook
+from hookbus_visualization import DetVisualizationHook, FeatureMapHook, SampleHook, VisualizationHook
 from hookbus_visualization.panel import Panel
 
 from .toys import ImageRecorder, train
@@ -215,3 +215,10 @@ def test_hook_works_in_a_custom_loop():
     bus = RecordingBus([hook := RedHook(interval=2)])
     fake_training(bus=bus, epochs=1, batches=4)
     assert get_stages_and_steps(hook) == [("train", 2), ("train", 4)]
+
+
+@pytest.mark.parametrize("cls", [DetVisualizationHook, VisualizationHook, FeatureMapHook])
+def test_two_hooks_with_one_out_dir_are_rejected_at_the_start(tmp_path, cls):
+    hooks = [cls(out_dir="images", name=name) for name in ("first", "second")]
+    with pytest.raises(ConfigError, match="out_dir: hook 'second' also saves images in images. Set another `out_dir`."):
+        fake_training(hooks, work_dir=tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run, Writer, WriterHook
+from hookbus.errors import ConfigError
 from hookbus.hook import validate_config
 from hookbus.writers.redaction import redact
 from hookbus_wandb.config import WandbConfig
@@ -27,6 +28,16 @@ class WandbHook(WriterHook):
         super().__init__()
         # Positional-only, because `config` is the name of a setting here and not that of the mapping of settings.
         self._config = validate_config(self.Config, values, settings, type(self).__name__)
+
+    def check(self, run: Run) -> None:
+        """Check that no other hook logs to the same W&B run.
+
+        Raises:
+            ConfigError: If another hook has the same `id`.
+        """
+        for name, hook in run.bus.hooks.items():
+            if hook is not self and isinstance(hook, WandbHook) and self.config.id == hook.config.id is not None:
+                raise ConfigError([f"id: hook {name!r} also logs to the W&B run {self.config.id}. Set another `id`."])
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         """Return a factory of writers for the W&B run of this work directory.

@@ -6,6 +6,7 @@ import html
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -44,15 +45,20 @@ EXIT_CODES = {"finished": 0, "stopped": 0, "interrupted": 255}
 """Exit codes that W&B shows as finished and as killed by Ctrl-C; every other outcome has exit code 1, failed."""
 
 
+_process_lock = threading.RLock()
+"""Lock for the start and the end of W&B's process, which are not thread-safe, for multiple writers of a process."""
+
+
 @contextmanager
 def _preserve_exit_hooks() -> Iterator[None]:
-    """Restore `sys.exit` and `sys.excepthook` on exit."""
+    """Restore `sys.exit` and `sys.excepthook` on exit; only one thread at a time enters the context."""
     # W&B replaces both permanently to capture the exit code (wandb 0.31), which `write_outcome` sets instead.
-    original = sys.exit, sys.excepthook
-    try:
-        yield
-    finally:
-        sys.exit, sys.excepthook = original
+    with _process_lock:
+        original = sys.exit, sys.excepthook
+        try:
+            yield
+        finally:
+            sys.exit, sys.excepthook = original
 
 
 @dataclass(frozen=True)
@@ -239,8 +245,9 @@ class WandbWriter(Writer):
                 run.finish(exit_code=self._exit_code)
             self._wait_for_record(lambda record: record.HasField("exit"))
             # The process of W&B is stopped with its last run; an active run of the user still needs it.
-            if wandb.setup().most_recent_active_run is None:
-                wandb.teardown()
+            with _process_lock:
+                if wandb.setup().most_recent_active_run is None:
+                    wandb.teardown()
 
     def _log_row(self, kind: str, values: Mapping[str, Any], step: int) -> None:
         """Log one row, without the records that an earlier writer of this run has logged."""

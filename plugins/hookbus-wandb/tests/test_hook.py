@@ -157,3 +157,18 @@ def test_unavailable_service_warns_once_and_dropped_records_are_counted(tmp_path
 def test_invalid_mode_raises():
     with pytest.raises(ConfigError, match="mode"):
         WandbHook(mode="sometimes")
+
+
+def test_two_instances_log_to_two_runs(tmp_path):
+    hooks = [WandbHook(interval=1, instance=name) for name in ("first", "second")]
+    fake_training(hooks, losses=float, work_dir=tmp_path)
+    for name in ("first", "second"):
+        (run,) = select_field(get_records(tmp_path, name), "run")
+        assert run.run_id == (tmp_path / "logs" / name / "run_id").read_text()
+        assert len(select_field(get_records(tmp_path, name), "exit")) == 1
+
+
+def test_two_hooks_with_one_id_are_rejected_at_the_start(tmp_path):
+    hooks = [WandbHook(id="1a2b", instance=name) for name in ("first", "second")]
+    with pytest.raises(ConfigError, match="id: hook 'second' also logs to the W&B run 1a2b. Set another `id`."):
+        fake_training(hooks, work_dir=tmp_path)
