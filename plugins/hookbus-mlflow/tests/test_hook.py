@@ -66,6 +66,7 @@ def get_only_run(database, experiment="hookbus"):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_hook_passes_the_conformance_checks():
     check_hook(MLflowHook, interval=1)
 
