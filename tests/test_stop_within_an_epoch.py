@@ -322,3 +322,38 @@ def test_best_checkpoint_of_the_last_validation_is_kept_at_the_limit(tmp_path: P
             run.request_validation()
             bus.emit("after_train_epoch")
             assert get_files(tmp_path) == {"best_val_loss.pth": 2, "last.pth": 2}
+
+
+def test_best_checkpoint_of_a_validation_of_the_loop_contains_the_rest_of_its_epoch(tmp_path: Path) -> None:
+    def train_and_validate(directory: Path, *hooks: Hook) -> list[float]:
+        torch.manual_seed(0)
+        model, rates = nn.Linear(2, 1), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        bus = HookBus([CheckpointHook(interval=None, best_metric="val/loss"), *hooks])
+        settings: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "epochs": 3}
+        with bus.run(**settings, work_dir=directory, resume="auto") as run:
+            for epoch in run.epochs():
+                bus.emit("before_train_epoch")
+                for i, _ in run.batches(data()):
+                    rates.append(optimizer.param_groups[0]["lr"])
+                    optimizer.step()
+                    bus.emit("after_train_iter", batch_idx=i)
+                bus.emit("after_train_epoch")
+                for point in ("before_val", "before_val_epoch"):
+                    bus.emit(point)
+                bus.emit("after_val_epoch", metrics={"loss": 1 / (epoch + 1)})
+                bus.emit("after_val")
+                run.settle()
+                scheduler.step()
+        return rates
+
+    class Fail(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            if run.iters_done == BATCHES + 1:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train_and_validate(tmp_path, Fail())
+    assert get_files(tmp_path)["best_val_loss.pth"] == BATCHES
+    assert train_and_validate(tmp_path) == [0.5] * BATCHES + [0.25] * BATCHES

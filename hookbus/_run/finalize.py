@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hookbus._run.requests import Outcome
+from hookbus._run.requests import Outcome, save_after_failure
 from hookbus.errors import add_failure_notes, format_error
 
 if TYPE_CHECKING:
@@ -38,12 +38,19 @@ def resolve_outcome(run: Run) -> Outcome:
 
 
 def record_failure(run: Run, error: BaseException) -> None:
-    """Record the exception of a run: drop pending requests with a warning and emit `on_exception`."""
-    _record_exception(run, error)  # first: requests that hooks make from here on are dropped
+    """Record the exception of a run: drop pending requests with a warning, emit `on_exception`, and save on request."""
+    # Before the requests are dropped: the weights of an aborted run are corrupted.
+    run.boundary_state.accepts_saves = not run.aborted
+    _record_exception(run, error)  # first: requests that hooks make from here on are dropped, except for saves
     run.records = {}
     for request in run.queue.drop():
         run.warn_dropped(request)
-    _add_exceptions(run, _collect_exceptions(partial(run.bus.fire, "on_exception", exception=error)))
+    failures = _collect_exceptions(partial(run.bus.fire, "on_exception", exception=error))
+    run.boundary_state.accepts_saves = False
+    refused = _collect_exceptions(partial(save_after_failure, run))
+    for failure in refused:
+        run.logger.warning("%s", format_error(failure))
+    _add_exceptions(run, [*failures, *refused])
 
 
 def finalize(run: Run) -> None:

@@ -60,6 +60,12 @@ class Nesting:
         self._emits_before_iter = False
         self._last_place: Place | None = None  # of the last `before_train_iter` or `after_train_iter`
 
+    @property
+    def is_ending_epoch(self) -> bool:
+        """Whether an epoch is complete, and the loop may still execute code that belongs to it."""
+        clock = self._run.clock
+        return clock.epoch_complete and not clock.epoch_open and (self._in_turn or "epoch" in self._open)
+
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Context manager for the body of `run.epochs()`, in which each point of an epoch is emitted once."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.points import Point
-from hookbus._run.requests import AFTER_VAL, VALIDATION_POINTS, process_requests
+from hookbus._run.requests import AFTER_VAL, RECORDED_POINTS, VALIDATION_POINTS, process_requests
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -23,8 +23,8 @@ PROLOGUE: dict[str, list[str]] = {
     "before_train_epoch": ["_run.training_data.begin_epoch()"],
     "before_train_iter": ["_clock.begin_iter(batch)"],
     "after_train_iter": ["_clock.end_iter(batch)", "_metrics.log_outputs(outputs, loss)"],
-    "after_train_epoch": ["_run.training_data.end_epoch()"],
-    "after_epoch": ["_run.training_data.end_epoch()"],
+    "after_train_epoch": ["_run.boundary_state.record_hooks()", "_run.training_data.end_epoch()"],
+    "after_epoch": ["_run.boundary_state.record_hooks()", "_run.training_data.end_epoch()"],
     "after_train": ["_clock.stop()"],
 }
 COUNTED = {
@@ -81,9 +81,11 @@ def epilogue(point: str, run: Run) -> list[str]:
     at_limit = " or _clock.limit_reached" if point == "after_train_iter" and run.max_iters is not None else ""
     processing = [call if run.request_sync.active else f"if _run.pending{at_limit}: {call}"]
     skips = ["_run.request_sync.sync_skip()"] if point in run.request_sync.skipping else []
+    records = ["_run.boundary_state.record()"] if point in RECORDED_POINTS and run.boundary_state.is_needed else []
     return [
         *skips,
         *EPILOGUE.get(point, []),
+        *records,
         *(processing if point in VALIDATION_POINTS or (point == AFTER_VAL and run.auto_nesting) else []),
         *AFTER_REQUESTS.get(point, []),
     ]

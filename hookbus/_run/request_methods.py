@@ -12,6 +12,7 @@ from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.errors import RequestError
 
 if TYPE_CHECKING:
+    from hookbus._run.boundary_state import BoundaryState
     from hookbus._run.clock import Clock
     from hookbus._run.nesting import Nesting
     from hookbus._run.request_sync import RequestSync
@@ -46,6 +47,7 @@ class RequestMixin:
     request_sync: RequestSync
     services: Services
     validations: Validations
+    boundary_state: BoundaryState
     exception: BaseException | None
     pending: bool
     validating: bool
@@ -69,6 +71,9 @@ class RequestMixin:
 
     def request_save(self, reason: str = "", *, saver: CheckpointSaver | None = None, **details: Any) -> None:
         """Request a checkpoint at the next boundary.
+
+        In `on_exception`, the checkpoint contains the state of the last iteration boundary. It is refused if an
+        optimizer has stepped since.
 
         Args:
             reason: Reason for the log.
@@ -202,7 +207,7 @@ class RequestMixin:
         """Add a request to the queue, or drop it with a warning if the run has failed."""
         request = self._make_request(kind, reason, requested_by or self._requester(), details)
         self.request_sync.check_request(request.requested_by)
-        if self.exception is not None:
+        if self.exception is not None and not (kind is RequestKind.SAVE and self.boundary_state.accepts_saves):
             self.warn_dropped(request)
             return
         self.queue.add(request)

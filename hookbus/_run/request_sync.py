@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hookbus._run.requests import Request
     from hookbus._run.run import Run
 
-__all__ = ["RequestSync", "sync_run_identity"]
+__all__ = ["RequestSync", "may_request", "sync_run_identity"]
 
 ITERATION = "after_train_iter"
 SKIPPABLE = ("before_train_iter", "after_forward")
@@ -72,13 +72,13 @@ class RequestSync:
         run = self._run
         if run.ranks.world_size == 1:
             return
-        own = any(map(_may_request, run.bus.hooks.values())), [point for point in SKIPPABLE if self._can_skip(point)]
+        own = any(map(may_request, run.bus.hooks.values())), [point for point in SKIPPABLE if self._can_skip(point)]
         # Gathered: a hook that is active on rank 0 only makes every rank synchronize.
         gathered = run.ranks.all_gather("hooks that make requests", own)
         self.active, self._begun = any(can for can, _ in gathered), True
         self.skipping = frozenset(point for _, points in gathered for point in points)
         counters = PointCounters(run.clock, POINTS[ITERATION])
-        listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if _may_request(listener.plugin)]
+        listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if may_request(listener.plugin)]
         self._schedules = [(listener.schedule, counters) for listener in listeners if listener.schedule is not None]
         # The compiled events contain calls of the synchronization, depending on `active` and `skipping`.
         run.bus.invalidate()
@@ -205,7 +205,7 @@ def sync_run_identity(run: Run) -> None:
             raise RankError(_difference_message(run.ranks.rank, own, rank, other))
 
 
-def _may_request(plugin: object) -> bool:
+def may_request(plugin: object) -> bool:
     """Return whether a hook may make requests; plugins that are not derived from `Hook` may."""
     return bool(getattr(plugin, "makes_requests", True)) and not getattr(plugin, "observer", False)
 

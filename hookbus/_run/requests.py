@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AFTER_VAL",
     "BOUNDARIES",
+    "RECORDED_POINTS",
     "SETTLE",
     "VALIDATION_POINTS",
     "Outcome",
@@ -34,6 +35,7 @@ __all__ = [
     "RequestQueue",
     "deliver_records",
     "process_requests",
+    "save_after_failure",
 ]
 
 
@@ -54,6 +56,9 @@ BOUNDARIES = frozenset(
 
 LOOP_BOUNDARIES = BOUNDARIES | {AFTER_VAL, SETTLE}
 """All boundaries of a custom loop: also the end of a validation that the loop performs itself, and `run.settle()`."""
+
+RECORDED_POINTS = (BOUNDARIES | {"before_train"}) - {"after_train", "after_run"}
+"""Points at which the state is recorded for a save after a failure."""
 
 VALIDATION_POINTS = BOUNDARIES | {"before_train", "after_train_epoch"}
 """Points after which validations are processed; saves and stops only at boundaries."""
@@ -168,8 +173,10 @@ def process_requests(run: Run, point: str) -> None:
             run.request_sync.sync_at_boundary(point)  # hooks of one rank may have made requests during the validation
         # In an epoch in which the run has ended, a best checkpoint is saved before the remaining code of its body.
         if point in LOOP_BOUNDARIES or run.is_captured:
-            _save_and_stop(run, queue)
+            _save_and_stop(run, queue, point)
     run.pending = run.pending or bool(queue or run.records) or run.completeness.is_due
+    if point in RECORDED_POINTS or (point in (AFTER_VAL, SETTLE) and not run.nesting.is_ending_epoch):
+        run.boundary_state.record_again()
 
 
 def _check_iteration(run: Run) -> None:
@@ -205,10 +212,12 @@ def _drop_if_aborted(run: Run) -> None:
             run.warn_dropped(request)
 
 
-def _save_and_stop(run: Run, queue: RequestQueue) -> None:
+def _save_and_stop(run: Run, queue: RequestQueue, point: str) -> None:
     """Process the pending saves and stops."""
     _drop_if_aborted(run)
-    _process_saves(run, queue)
+    # A complete epoch is saved at its end, together with the code that the loop still executes in it.
+    if not (point in (AFTER_VAL, SETTLE) and run.nesting.is_ending_epoch):
+        _process_saves(run, queue)
     # After the saves: a checkpoint is taken before the run or the epoch stops.
     if queue.take(RequestKind.STOP_EPOCH):
         run.leave_epoch()
@@ -249,13 +258,11 @@ def _save_last(run: Run, queue: RequestQueue) -> None:
     """Save the last checkpoint of a run that ends within an epoch, before the loop executes any further code."""
     if run.aborted:
         return
-    savers = [hook for hook in run.bus.hooks.values() if isinstance(hook, StopSaver)]
-    for saver in savers:
+    for saver in _find_savers(run):
         saver.request_last(run)
     _process_saves(run, queue)
     # The loop may change the weights next: a copy on another thread has to be complete.
-    for saver in savers:
-        saver.wait_for_pending(run)
+    _wait_for_savers(run)
 
 
 def deliver_records(run: Run, *, everything: bool) -> None:
@@ -294,6 +301,28 @@ def _validate(run: Run, *, sanity: bool) -> None:
                 raise
 
 
+def save_after_failure(run: Run) -> None:
+    """Save the state of the last iteration boundary if a hook requested it in `on_exception`.
+
+    Raises:
+        CheckpointError: If the state of the boundary no longer exists, or the file could not be written.
+    """
+    saves = run.queue.take(RequestKind.SAVE)
+    if saves:
+        run.boundary_state.rewind()
+        _save(run, saves)
+        _wait_for_savers(run)
+
+
+def _wait_for_savers(run: Run) -> None:
+    for saver in _find_savers(run):
+        saver.wait_for_pending(run)
+
+
+def _find_savers(run: Run) -> list[StopSaver]:
+    return [hook for hook in run.bus.hooks.values() if isinstance(hook, StopSaver)]
+
+
 def _save(run: Run, saves: list[Request]) -> None:
     """Save one checkpoint per saver for all of its requests."""
     groups: dict[int, tuple[CheckpointSaver, list[Request]]] = {}
@@ -318,6 +347,7 @@ def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> Non
     # Not around `plan`, which may emit `after_save_checkpoint` for a previous save.
     with run.weights.eval_mode():
         checkpoint = build_checkpoint(run)
+        run.boundary_state.apply(checkpoint, name)
         # Validated only if there is a listener, which may have modified the checkpoint.
         if run.bus.fire("before_save_checkpoint", checkpoint=checkpoint):
             validate_plain_data(checkpoint, "checkpoint")

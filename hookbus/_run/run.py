@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_point
 from hookbus._run.best import BestResult
+from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.interrupts import SignalHandling
@@ -93,6 +94,7 @@ class Run(ProgressMixin, RequestMixin):
         "auto_nesting",
         "batch_sizes",
         "best",
+        "boundary_state",
         "bus",
         "clock",
         "completeness",
@@ -191,6 +193,7 @@ class Run(ProgressMixin, RequestMixin):
             self, previous.optimizer_events.counts if previous else {}
         )
         self.nesting = Nesting(self)
+        self.boundary_state = BoundaryState(self)
         self.services = Services(self)
         self.completeness = Completeness(self)
         self._init_state()
@@ -423,8 +426,8 @@ class Run(ProgressMixin, RequestMixin):
     def settle(self) -> None:
         """Process the pending requests now, in a custom loop between two iterations.
 
-        Emits no event of the training, advances no count and ends no epoch. With multiple ranks this is a collective
-        call.
+        Emits no event of the training, advances no count and ends no epoch: a save that is requested after a complete
+        epoch is left to the end of the epoch. With multiple ranks this is a collective call.
 
         Raises:
             LoopError: If it is called within an event, an iteration or a validation.

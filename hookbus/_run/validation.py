@@ -143,6 +143,7 @@ class Validations:
         # Removes all results of the previous validation, including those of loaders that no longer exist.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
         self._run.validating = True
+        self._run.boundary_state.record_hooks()
         self.contexts.enter(self._run.model)
 
     def leave(self) -> None:

@@ -180,13 +180,11 @@ class TestException:
     def test_request_after_an_exception_is_dropped_with_a_warning(
         self, training: Trainer, caplog: pytest.LogCaptureFixture
     ) -> None:
-        training.bus.on("on_exception", name="requester")(lambda run: run.request_save("a last one"))
+        training.bus.on("on_exception", name="requester")(lambda run: run.request_stop("too late"))
         recorder = EventRecorder(training, "before_train", raise_error(ValueError("broken")))
         with pytest.raises(ValueError, match="broken"):
             training.fit()
-        assert (
-            "The run ended before a request was processed: save, requested by requester: a last one" in caplog.messages
-        )
+        assert "The run ended before a request was processed: stop, requested by requester: too late" in caplog.messages
         assert "before_save_checkpoint" not in recorder.events
 
     def test_exception_of_the_loop_is_emitted_before_the_end(self) -> None:

@@ -77,6 +77,10 @@ class CheckpointConfig(HookConfig):
     on_save_error: Literal["raise", "warn"] = Field(
         default="raise", description="Whether a failed save ends the run or logs a warning."
     )
+    save_on_exception: bool = Field(
+        default=False,
+        description="Save the state of the last iteration if the run fails before its next optimizer step.",
+    )
     publish: bool = Field(
         default=False, description="Write the best weights to model.safetensors when the training ends."
     )

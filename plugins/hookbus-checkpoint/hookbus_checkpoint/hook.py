@@ -68,6 +68,9 @@ class CheckpointHook(Hook):
         # Evaluated on rank 0 only, so that all ranks use the same directory.
         directory = run.ranks.call_on_main("the checkpoint directory", lambda: self.directory(run))
         self._writer.attach(run, directory, self.name)
+        # Registered only if it is enabled: the state of each iteration is recorded for this listener.
+        if self.config.save_on_exception:
+            run.bus.on("on_exception", name=self._failure_name)(self._request_after_failure)
         run.provide("checkpoint_saver", self)
 
     def before_train(self, run: Run) -> None:
@@ -117,7 +120,9 @@ class CheckpointHook(Hook):
             self._writer.publish(run)
 
     def cleanup(self, run: Run) -> None:
-        """Shut down the writer thread."""
+        """Shut down the writer thread, and unregister the listener for failures."""
+        if self._failure_name in run.bus.hooks:
+            run.bus.unregister(self._failure_name)
         self._writer.detach(run)
 
     def request_last(self, run: Run) -> None:
@@ -125,6 +130,15 @@ class CheckpointHook(Hook):
         self.wait_for_pending(run)
         if self.config.save_last and self._writer.needs_save(run):
             run.request_save("end of training", saver=self)
+
+    @property
+    def _failure_name(self) -> str:
+        return f"{self.name}.failure"
+
+    def _request_after_failure(self, run: Run) -> None:
+        self.wait_for_pending(run)
+        if self._writer.needs_save(run):
+            run.request_save("failure", saver=self)
 
     # -- writing -------------------------------------------------------------------------------
 
