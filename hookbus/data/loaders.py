@@ -10,7 +10,9 @@ from hookbus.data.train_shard import TrainShard
 
 __all__ = [
     "clone_loader",
+    "clone_wrapper",
     "epoch_aware_datasets",
+    "get_base_loader",
     "get_dataset",
     "index_sampler",
     "is_deterministic",
@@ -20,6 +22,11 @@ __all__ = [
     "loader_length",
     "set_epoch",
 ]
+
+WRAPPER_ATTRIBUTES = ("base_dataloader", "_dataloader")
+"""Attributes in which the loaders of Accelerate and Fabric store the DataLoader that they wrap."""
+EPOCH_COUNTERS = ("iteration", "_num_iter_calls")
+"""Attributes in which the loaders of Accelerate and Fabric count their epochs."""
 
 
 def iter_datasets(dataset: Any) -> list[Any]:
@@ -63,11 +70,43 @@ def clone_loader(loader: DataLoader[Any], sampler: Any, **changes: Any) -> DataL
         changes: Other arguments of DataLoader to replace, such as `dataset`.
     """
     replaced = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    # Not `copy.copy`, which a subclass may customize, and not the constructor, whose arguments a subclass may change.
-    clone: DataLoader[Any] = object.__new__(type(loader))
-    # Not `setattr`: DataLoader does not allow to set these attributes after its initialization.
-    vars(clone).update(vars(loader), **{replaced: sampler, "_iterator": None}, **changes)
+    clone: DataLoader[Any] = _copy(loader, **{replaced: sampler, "_iterator": None}, **changes)
     return clone
+
+
+def clone_wrapper(loader: Any, base: DataLoader[Any]) -> Any:
+    """Return a copy of a loader that iterates over another base loader.
+
+    Args:
+        loader: A loader that wraps a DataLoader, or a DataLoader.
+        base: Base loader of the copy; returned unchanged if `loader` is not a wrapper.
+    """
+    name = _get_wrapper_attribute(loader)
+    return base if name is None else _copy(loader, **{name: base})
+
+
+def get_base_loader(loader: Any) -> DataLoader[Any] | None:
+    """Return the DataLoader to copy: the loader itself, or the one that it wraps; None if there is none."""
+    name = _get_wrapper_attribute(loader)
+    base: DataLoader[Any] = loader if name is None or is_rebuildable(loader) else vars(loader)[name]
+    # Otherwise a batch of the wrapper is not a batch of the loader that it wraps.
+    if not is_rebuildable(base) or loader_length(loader) != loader_length(base):
+        return None
+    return base
+
+
+def _copy(loader: Any, **changes: Any) -> Any:
+    # Not `copy.copy`, which a subclass may customize, and not the constructor, whose arguments a subclass may change.
+    clone = object.__new__(type(loader))
+    # Not `setattr`: DataLoader does not allow to set its arguments after its initialization.
+    vars(clone).update(vars(loader), **changes)
+    return clone
+
+
+def _get_wrapper_attribute(loader: object) -> str | None:
+    """Return the name of the attribute in which a wrapper stores its DataLoader, None for any other loader."""
+    attributes = getattr(loader, "__dict__", {})
+    return next((name for name in WRAPPER_ATTRIBUTES if isinstance(attributes.get(name), DataLoader)), None)
 
 
 def is_shardable(loader: Any) -> bool:
@@ -110,6 +149,9 @@ def is_deterministic(dataset: Any) -> bool:
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Call `set_epoch` of the loader, its datasets, its sampler and its batch sampler, if they define it."""
+    for name in EPOCH_COUNTERS if _get_wrapper_attribute(loader) is not None else ():
+        if name in vars(loader):
+            vars(loader)[name] = epoch
     called: list[Any] = []
     batches = getattr(loader, "batch_sampler", None)
     data = epoch_aware_datasets(getattr(loader, "dataset", None))

@@ -4,7 +4,8 @@ The order of the samples is a function of (seed, epoch), and the augmentation of
 index). A resumed run therefore starts at its batch without reading the earlier ones, with any number of workers, and
 reads what the uninterrupted run would have read. No generator state is saved.
 
-* A map-style `DataLoader` is copied with a dataset that seeds each sample. The position is exact.
+* A map-style `DataLoader` is copied with a dataset that seeds each sample. The position is exact. Loaders of Accelerate
+  and Fabric are copied with such a copy of the DataLoader that they wrap.
 * A loader with `state_dict` and `load_state_dict` restores its own position. It is as exact as the loader.
 * Any other iterable is read again up to the position, and a warning is logged.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hookbus.data.iterated_loaders import ReplayLoader, StatefulLoader, saves_position
-from hookbus.data.loaders import is_rebuildable
+from hookbus.data.loaders import get_base_loader
 from hookbus.data.seeded_dataset import DatasetHook
 from hookbus.data.seeded_loader import SeededLoader
 from hookbus.data.seeded_sampler import PassPosition
@@ -94,8 +95,8 @@ def make_resumable(
         LoopError: If there are dataset hooks and they cannot be called in the workers of the loader.
     """
     stateful = saves_position(loader)
-    if not stateful and is_rebuildable(loader):
-        return SeededLoader(loader, seed, dataset_hooks, shard)  # type: ignore[arg-type]
+    if not stateful and get_base_loader(loader) is not None:
+        return SeededLoader(loader, seed, dataset_hooks, shard)
     workers: int = getattr(loader, "num_workers", 0)
     if dataset_hooks and workers:
         raise LoopError(

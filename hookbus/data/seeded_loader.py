@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader, default_collate, default_convert
 
 from hookbus.data.loaders import (
     clone_loader,
+    clone_wrapper,
     epoch_aware_datasets,
+    get_base_loader,
     index_sampler,
     is_deterministic,
     is_shardable,
@@ -32,7 +34,13 @@ __all__ = ["SeededLoader"]
 class SeededLoader:
     """Copies of a map-style DataLoader, whose order and augmentation depend on seed and position only.
 
-    There is one copy, unless several passes of a loader with persistent workers are in progress at once.
+    There is one copy, unless several passes are in progress at once and each of them requires its own workers.
+
+    Args:
+        loader: A map-style DataLoader, or a wrapper around one.
+        seed: Seed of order and augmentation, combined with the position.
+        dataset_hooks: Functions called with the dataset before the samples of each iteration are read.
+        shard: The batches that this rank reads. Default: all batches.
     """
 
     exact = True
@@ -40,21 +48,25 @@ class SeededLoader:
 
     def __init__(
         self,
-        loader: DataLoader[Any],
+        loader: Any,
         seed: int,
         dataset_hooks: Sequence[DatasetHook] = (),
         shard: TrainShard | None = None,
     ) -> None:
-        self._loader, self._seed = loader, seed
+        base = get_base_loader(loader)
+        assert base is not None
+        self._loader, self._base, self._seed = loader, base, seed
         self._shard = shard if is_shardable(loader) else None
         self.length = loader_length(loader, self._shard)
         # Persistent workers keep their copy of the dataset, so `set_epoch` has to be called in the workers.
-        if loader.persistent_workers and epoch_aware_datasets(loader.dataset):
+        if base.persistent_workers and epoch_aware_datasets(base.dataset):
             dataset_hooks = [WorkerEpochHook(), *dataset_hooks]
         self._dataset_hooks = dataset_hooks
         # The default collate functions draw no random numbers, so deterministic datasets are read without wrappers.
-        self._collates = loader.collate_fn not in (default_collate, default_convert)
-        self._keyed = self._collates or not is_deterministic(loader.dataset)
+        self._collates = base.collate_fn not in (default_collate, default_convert)
+        self._keyed = self._collates or not is_deterministic(base.dataset)
+        # Persistent workers, and the loaders of Accelerate, serve one iterator at a time.
+        self._exclusive = base is not loader or (base.num_workers > 0 and base.persistent_workers)
         self._idle = [self._build_copy()]
 
     def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
@@ -62,13 +74,16 @@ class SeededLoader:
         # Before the order is sampled: the length and the order of a sampler may depend on the epoch.
         set_epoch(self._loader, position.epoch)
         copy = self._idle.pop() if self._idle else self._build_copy()
+        if copy.loader is not copy.base:
+            set_epoch(copy.loader, position.epoch)
         seed = position.derive_seed(self._seed)
         self.length = copy.sampler.set_position(position, seed)
         # DataLoader draws the base seed of its workers from this generator, and would otherwise advance the global RNG.
         copy.generator.manual_seed(seed)
-        batches = iter_loader(copy.loader)
-        # Persistent workers read for one iterator at a time; any other copy can be iterated several times at once.
-        if not (copy.loader.num_workers and copy.loader.persistent_workers):
+        # Some wrappers raise an exception if their loader has no batch.
+        is_complete = copy.loader is not copy.base and position.skip >= self.length
+        batches = iter(()) if is_complete else iter_loader(copy.loader)
+        if not self._exclusive:
             self._idle.append(copy)
             return batches
         lent = LentBatches(batches)
@@ -87,27 +102,26 @@ class SeededLoader:
         """Do nothing: the position determines the batches."""
 
     def _build_copy(self) -> LoaderCopy:
-        loader, hooks = self._loader, self._dataset_hooks
+        base, hooks, generator = self._base, self._dataset_hooks, torch.Generator()
         sampler = SeededSampler(
-            index_sampler(loader),
-            batched=loader.batch_sampler is not None,
+            index_sampler(base),
+            batched=base.batch_sampler is not None,
             keyed=self._keyed,
             numbered=bool(hooks),
             shard=self._shard,
         )
-        dataset: Any = loader.dataset
+        dataset: Any = base.dataset
         if self._keyed:
             dataset = SeededDataset(dataset, self._seed, for_collate=self._collates)
-        generator = torch.Generator()
         clone = clone_loader(
-            loader,
+            base,
             sampler,
             dataset=HookedDataset(dataset, hooks) if hooks else dataset,
-            collate_fn=SeededCollate(loader.collate_fn) if self._collates else loader.collate_fn,
+            collate_fn=SeededCollate(base.collate_fn) if self._collates else base.collate_fn,
             generator=generator,
-            worker_init_fn=WorkerInit(loader.worker_init_fn),
+            worker_init_fn=WorkerInit(base.worker_init_fn),
         )
-        return LoaderCopy(clone, sampler, generator)
+        return LoaderCopy(clone_wrapper(self._loader, clone), clone, sampler, generator)
 
 
 class LentBatches:
@@ -129,9 +143,10 @@ class LentBatches:
 
 
 class LoaderCopy(NamedTuple):
-    """Copy of a loader, with its sampler and the generator of its base seed."""
+    """Copy of a loader, with the DataLoader that it wraps, its sampler and the generator of its base seed."""
 
-    loader: DataLoader[Any]
+    loader: Any
+    base: DataLoader[Any]
     sampler: SeededSampler
     generator: torch.Generator
 

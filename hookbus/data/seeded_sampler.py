@@ -66,6 +66,12 @@ class SeededSampler:
         self._shard = shard or TrainShard()
         self._position, self._seed, self._length = PassPosition(0), 0, 0
 
+    def __getattr__(self, name: str) -> Any:
+        # Accelerate reads the batch size and the number of processes from the batch sampler.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
     def set_position(self, position: PassPosition, seed: int) -> int:
         """Set the position and the seed of iterators that are created afterwards.
 

@@ -140,7 +140,7 @@ class TestSeededLoader:
     def test_every_position_of_every_epoch_is_reached(self, kind: str) -> None:
         feed = make_resumable(LOADERS[kind](), SEED)
         assert isinstance(feed, SeededLoader)
-        epochs = {epoch: get_fingerprints(feed.batches(PassPosition(epoch, 0))) for epoch in (0, 1)}
+        epochs = {epoch: get_fingerprints(feed.batches(PassPosition(epoch))) for epoch in (0, 1)}
 
         assert len(epochs[0]) == feed.length == len(LOADERS[kind]())
         for epoch in (1, 0):
@@ -159,10 +159,10 @@ class TestSeededLoader:
     @pytest.mark.parametrize("kind", LOADERS)
     def test_batches_differ_between_epochs_and_seeds(self, kind: str) -> None:
         feed, other = make_resumable(LOADERS[kind](), SEED), make_resumable(LOADERS[kind](), SEED + 1)
-        epochs = [tuple(get_fingerprints(feed.batches(PassPosition(epoch, 0)))) for epoch in range(3)]
+        epochs = [tuple(get_fingerprints(feed.batches(PassPosition(epoch)))) for epoch in range(3)]
 
         assert len(set(epochs)) == 3
-        assert tuple(get_fingerprints(other.batches(PassPosition(0, 0)))) != epochs[0]
+        assert tuple(get_fingerprints(other.batches(PassPosition(0)))) != epochs[0]
 
     @pytest.mark.parametrize("kind", LOADERS)
     def test_reading_preserves_the_rng_states(self, kind: str) -> None:
@@ -175,7 +175,7 @@ class TestSeededLoader:
     def test_generator_of_the_user_is_not_advanced(self) -> None:
         generator = make_generator()
         loader = DataLoader(NoisyDataset(), batch_size=3, shuffle=True, generator=generator)
-        list(make_resumable(loader, SEED).batches(PassPosition(0, 0)))
+        list(make_resumable(loader, SEED).batches(PassPosition(0)))
 
         assert torch.equal(generator.get_state(), make_generator().get_state())
 
@@ -184,7 +184,7 @@ class TestSeededLoader:
         torch.manual_seed(derive_seed(SEED, 4))
         order = list(loader.batch_sampler)
 
-        assert [batch.tolist() for [batch] in make_resumable(loader, SEED).batches(PassPosition(4, 0))] == order
+        assert [batch.tolist() for [batch] in make_resumable(loader, SEED).batches(PassPosition(4))] == order
 
     def test_persistent_workers_read_every_epoch_from_its_start(self) -> None:
         class PidDataset(NoisyDataset):
@@ -207,10 +207,10 @@ class TestSeededLoader:
 
     def test_epoch_that_ended_early_does_not_affect_the_next(self) -> None:
         feed = make_resumable(LOADERS["shuffled"](num_workers=2, persistent_workers=True), SEED)
-        next(feed.batches(PassPosition(0, 0)))
+        next(feed.batches(PassPosition(0)))
 
-        assert get_fingerprints(feed.batches(PassPosition(1, 0))) == get_fingerprints(
-            make_resumable(LOADERS["shuffled"](), SEED).batches(PassPosition(1, 0))
+        assert get_fingerprints(feed.batches(PassPosition(1))) == get_fingerprints(
+            make_resumable(LOADERS["shuffled"](), SEED).batches(PassPosition(1))
         )
 
     def test_worker_init_fn_receives_the_dataset_of_the_user(self) -> None:
@@ -228,7 +228,7 @@ class TestSeededLoader:
             get_worker_info().dataset.open(100)
 
         loader = DataLoader(OpenedDataset(), batch_size=5, num_workers=1, worker_init_fn=open_dataset)
-        batches = [batch.tolist() for batch in make_resumable(loader, SEED).batches(PassPosition(0, 0))]
+        batches = [batch.tolist() for batch in make_resumable(loader, SEED).batches(PassPosition(0))]
 
         assert batches == [[100, 101, 102, 103, 104], [105, 106, 107, 108, 109]]
 
@@ -255,12 +255,12 @@ class TestSeededLoader:
 
     def test_state_is_empty(self) -> None:
         feed = make_resumable(LOADERS["shuffled"](), SEED)
-        list(feed.batches(PassPosition(2, 0)))
+        list(feed.batches(PassPosition(2)))
         fresh = make_resumable(LOADERS["shuffled"](), SEED)
         fresh.load_state_dict(feed.state_dict())
 
         assert feed.state_dict() == {}
-        assert get_fingerprints(fresh.batches(PassPosition(2, 0))) == get_fingerprints(feed.batches(PassPosition(2, 0)))
+        assert get_fingerprints(fresh.batches(PassPosition(2))) == get_fingerprints(feed.batches(PassPosition(2)))
 
 
 class RecordingSampler(Sampler[int]):
@@ -304,7 +304,7 @@ class TestSetEpoch:
         loader = DataLoader(wrap(EpochDataset()), batch_size=2, num_workers=2, persistent_workers=persistent)
         feed = make_resumable(loader, SEED)
 
-        assert [[batch.tolist() for batch in feed.batches(PassPosition(epoch, 0))] for epoch in (0, 1, 5)] == [
+        assert [[batch.tolist() for batch in feed.batches(PassPosition(epoch))] for epoch in (0, 1, 5)] == [
             [[epoch, epoch], [epoch, epoch]] for epoch in (0, 1, 5)
         ]
 
@@ -312,7 +312,7 @@ class TestSetEpoch:
     def read(loader: Any) -> None:
         feed = make_resumable(loader, SEED)
         for epoch in range(3):
-            list(feed.batches(PassPosition(epoch, 0)))
+            list(feed.batches(PassPosition(epoch)))
 
     @pytest.mark.parametrize(
         "build",
@@ -391,7 +391,7 @@ class TestSetEpoch:
         resumed = EpochLoader()
         feed = make_resumable(resumed, SEED)
         feed.load_state_dict(make_resumable(loader, SEED).state_dict())
-        list(feed.batches(PassPosition(3, 0)))
+        list(feed.batches(PassPosition(3)))
         assert resumed.epochs == (3,)
 
 
@@ -444,36 +444,34 @@ class TestStatefulLoader:
     def epochs() -> list[list[int]]:
         feed = make_resumable(PositionedLoader(), SEED)
         assert isinstance(feed, StatefulLoader)
-        return [list(feed.batches(PassPosition(epoch, 0))) for epoch in range(3)]
+        return [list(feed.batches(PassPosition(epoch))) for epoch in range(3)]
 
     @pytest.mark.parametrize("position", [1, 3, 5])
     def test_stateful_loader_resumes_within_an_epoch(self, position: int) -> None:
         expected = self.epochs()
         feed = make_resumable(PositionedLoader(), SEED)
-        list(feed.batches(PassPosition(0, 0))), list(islice(feed.batches(PassPosition(1, 0)), position))
+        list(feed.batches(PassPosition(0))), list(islice(feed.batches(PassPosition(1)), position))
         resumed = make_resumed(feed, PositionedLoader())
 
-        assert [list(resumed.batches(PassPosition(1, position))), list(resumed.batches(PassPosition(2, 0)))] == [
+        assert [list(resumed.batches(PassPosition(1, position))), list(resumed.batches(PassPosition(2)))] == [
             expected[1][position:],
             expected[2],
         ]
 
     def test_stateful_loader_resumes_with_the_next_epoch_after_a_complete_one(self) -> None:
         feed = make_resumable(PositionedLoader(), SEED)
-        list(feed.batches(PassPosition(0, 0)))
+        list(feed.batches(PassPosition(0)))
         resumed = make_resumed(feed, PositionedLoader())
 
-        assert [list(resumed.batches(PassPosition(1, 0))), list(resumed.batches(PassPosition(2, 0)))] == self.epochs()[
-            1:
-        ]
+        assert [list(resumed.batches(PassPosition(1))), list(resumed.batches(PassPosition(2)))] == self.epochs()[1:]
 
     @pytest.mark.parametrize("position", [1, 4, 5])
     def test_stateful_loader_starts_the_next_epoch_after_one_that_ended_early(self, position: int) -> None:
         feed = make_resumable(PositionedLoader(), SEED)
-        list(islice(feed.batches(PassPosition(0, 0)), position))
+        list(islice(feed.batches(PassPosition(0)), position))
         resumed = make_resumed(feed, PositionedLoader())
 
-        assert list(resumed.batches(PassPosition(1, 0))) == list(feed.batches(PassPosition(1, 0)))
+        assert list(resumed.batches(PassPosition(1))) == list(feed.batches(PassPosition(1)))
 
     def test_complete_epoch_yields_no_batches_even_if_the_loader_restarts(self) -> None:
         class RestartingLoader(PositionedLoader):
@@ -482,7 +480,7 @@ class TestStatefulLoader:
                 return super().__iter__()
 
         feed = make_resumable(RestartingLoader(), SEED)
-        list(islice(feed.batches(PassPosition(0, 0)), 5))
+        list(islice(feed.batches(PassPosition(0)), 5))
 
         assert list(make_resumed(feed, RestartingLoader()).batches(PassPosition(0, 5))) == []
 
@@ -493,22 +491,22 @@ class TestStatefulLoader:
                 return super().__iter__()
 
         feed = make_resumable(DrawingLoader(), SEED)
-        list(islice(feed.batches(PassPosition(0, 0)), 2))
+        list(islice(feed.batches(PassPosition(0)), 2))
         within, after = make_resumed(feed, DrawingLoader()), make_resumed(feed, DrawingLoader())
         before = fingerprint(get_rng_state())
         within.batches(PassPosition(0, 2))
         assert fingerprint(get_rng_state()) == before
 
         torch.manual_seed(1)
-        after.batches(PassPosition(1, 0))
+        after.batches(PassPosition(1))
         resumed = fingerprint(get_rng_state())
         torch.manual_seed(1)
-        feed.batches(PassPosition(1, 0))
+        feed.batches(PassPosition(1))
         assert fingerprint(get_rng_state()) == resumed
 
     def test_loaded_position_that_is_not_used_yet_is_saved_again(self) -> None:
         feed = make_resumable(PositionedLoader(), SEED)
-        list(islice(feed.batches(PassPosition(0, 0)), 2))
+        list(islice(feed.batches(PassPosition(0)), 2))
         again = make_resumed(make_resumed(feed, PositionedLoader()), PositionedLoader())
 
         assert list(again.batches(PassPosition(0, 2))) == self.epochs()[0][2:]
@@ -517,6 +515,61 @@ class TestStatefulLoader:
         feed = make_resumable(PositionedLoader(), SEED)
 
         assert list(feed.batches(PassPosition(0, 2))) == self.epochs()[0][2:]
+
+
+class LookAheadLoader:
+    """Wrapper that reads one batch ahead and cannot save its position, as DataLoaderShard of Accelerate."""
+
+    def __init__(self, base: Any) -> None:
+        self.base_dataloader = base
+
+    def __len__(self) -> int:
+        return len(self.base_dataloader)
+
+    def __iter__(self) -> Iterator[tuple[str, bool]]:
+        batches = iter(self.base_dataloader)
+        current = next(batches)
+        for following in batches:
+            yield fingerprint(current), False
+            current = following
+        yield fingerprint(current), True
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.saved_state  # type: ignore[attr-defined, no-any-return]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AttributeError("load_state_dict")
+
+
+class TestWrapper:
+    @staticmethod
+    def build(**options: Any) -> LookAheadLoader:
+        return LookAheadLoader(DataLoader(NoisyDataset(), batch_size=3, shuffle=True, **options))
+
+    @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}])
+    def test_wrapper_is_positioned_without_reading_batches_again(self, options: dict[str, Any]) -> None:
+        feed = make_resumable(self.build(**options), SEED)
+        plain = make_resumable(DataLoader(NoisyDataset(), batch_size=3, shuffle=True), SEED)
+        whole = list(feed.batches(PassPosition(1)))
+
+        assert isinstance(feed, SeededLoader)
+        assert whole == list(zip(get_fingerprints(plain.batches(PassPosition(1))), [False] * 3 + [True], strict=True))
+        for skip in range(5):
+            assert list(make_resumable(self.build(**options), SEED).batches(PassPosition(1, skip))) == whole[skip:]
+
+    def test_two_passes_over_a_wrapper_do_not_disturb_each_other(self) -> None:
+        feed = make_resumable(self.build(), SEED)
+        first, second = (list(feed.batches(PassPosition(0, ordinal=ordinal))) for ordinal in (0, 1))
+        pairs = zip(feed.batches(PassPosition(0)), feed.batches(PassPosition(0, ordinal=1)), strict=True)
+
+        assert list(pairs) == list(zip(first, second, strict=True))
+
+    def test_loader_whose_state_cannot_be_read_is_replayed(self) -> None:
+        class BrokenLoader(PositionedLoader):
+            def state_dict(self) -> dict[str, Any]:
+                raise NotImplementedError
+
+        assert isinstance(make_resumable(BrokenLoader(), SEED), ReplayLoader)
 
 
 class Stream(IterableDataset[float]):
@@ -553,9 +606,9 @@ class TestReplayLoader:
         torch.manual_seed(1)
         feed = make_resumable(REPLAYED[kind](), SEED)
         assert isinstance(feed, ReplayLoader)
-        self.first(feed.batches(PassPosition(0, 0))), torch.rand(1)
+        self.first(feed.batches(PassPosition(0))), torch.rand(1)
         start = feed.get_start_state()
-        batches = feed.batches(PassPosition(1, 0))
+        batches = feed.batches(PassPosition(1))
         next(batches), next(batches)
         fresh = make_resumable(REPLAYED[kind](), SEED)
         state = get_rng_state()
@@ -581,7 +634,7 @@ class TestReplayLoader:
 
         assert feed.state_dict() == {}
         feed.load_state_dict({})
-        assert list(feed.batches(PassPosition(0, 0))) == [1]
+        assert list(feed.batches(PassPosition(0))) == [1]
 
     @pytest.mark.parametrize("build", [make_generator, lambda: np.random.default_rng(1), lambda: random.Random(2)])
     def test_generator_of_a_loader_is_restored(self, build: Callable[[], Any]) -> None:
@@ -646,9 +699,9 @@ class TestTrainShard:
 
     def test_shards_contain_the_samples_of_a_single_process(self) -> None:
         samples = get_fingerprints(
-            make_resumable(DataLoader(NoisyDataset(), batch_size=1, shuffle=True), SEED).batches(PassPosition(1, 0))
+            make_resumable(DataLoader(NoisyDataset(), batch_size=1, shuffle=True), SEED).batches(PassPosition(1))
         )
-        batches = [batch for rank in (0, 1) for batch in self.make_shard(rank).batches(PassPosition(1, 0))]
+        batches = [batch for rank in (0, 1) for batch in self.make_shard(rank).batches(PassPosition(1))]
 
         assert [len(batch) for batch in batches] == [3, 2, 3, 2]
         assert sorted(get_fingerprints(sample[None] for batch in batches for sample in batch)) == sorted(samples)
@@ -656,7 +709,7 @@ class TestTrainShard:
     def test_shard_is_read_from_any_position(self) -> None:
         assert (
             get_fingerprints(self.make_shard(1).batches(PassPosition(1, 1)))
-            == get_fingerprints(self.make_shard(1).batches(PassPosition(1, 0)))[1:]
+            == get_fingerprints(self.make_shard(1).batches(PassPosition(1)))[1:]
         )
 
     def test_shard_has_a_length_before_it_is_read(self) -> None:
@@ -669,7 +722,7 @@ class TestTrainShard:
         assert not is_shardable(loader)
         assert loader_length(loader, TrainShard(1, 2)) == 2
         assert [
-            batch.tolist() for batch in make_resumable(loader, SEED, shard=TrainShard(1, 2)).batches(PassPosition(0, 0))
+            batch.tolist() for batch in make_resumable(loader, SEED, shard=TrainShard(1, 2)).batches(PassPosition(0))
         ] == [
             [1, 3],
             [5, 7],
@@ -763,7 +816,7 @@ class TestDatasetHooks:
     def test_hook_is_called_for_every_batch_in_the_reading_process(self, kind: str, workers: dict[str, Any]) -> None:
         feed = make_resumable(SCALED[kind](**workers), SEED, [set_scale])
 
-        assert get_scales(feed.batches(PassPosition(0, 0))) == [0, 1, 2, 3]
+        assert get_scales(feed.batches(PassPosition(0))) == [0, 1, 2, 3]
         assert get_scales(feed.batches(PassPosition(2, 0, 8))) == [208, 209, 210, 211]
         assert get_scales(feed.batches(PassPosition(2, 2, 10))) == [210, 211]
 
@@ -809,7 +862,7 @@ class TestDatasetHooks:
     def test_worker_init_fn_receives_the_dataset_inside_the_wrappers(self) -> None:
         loader = DataLoader(ScaledDataset(), batch_size=5, num_workers=1, worker_init_fn=check_worker_dataset)
 
-        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(PassPosition(0, 0))) == [0, 1]
+        assert get_scales(make_resumable(loader, SEED, [set_scale]).batches(PassPosition(0))) == [0, 1]
 
     def test_hook_with_workers_of_a_stream_is_an_error(self) -> None:
         loader = DataLoader(ScaledStream(), num_workers=2)

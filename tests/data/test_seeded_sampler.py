@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
+from hookbus.data import seeded_sampler
 from hookbus.data.rng import get_rng_state
 from hookbus.data.seeded_sampler import PassPosition, SeededSampler
+from hookbus.data.train_shard import TrainShard
 from hookbus.testing import fingerprint
 
 
@@ -107,6 +109,98 @@ class TestSeededSampler:
                     yield int(torch.randint(10, ()))
 
         assert len(self.steps(InfiniteSampler(), batched=False)) == 3
+
+
+class DrawingSampler(torch.utils.data.Sampler[int]):
+    """Sampler that draws from all RNGs before each index."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.generator = torch.Generator()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(self.count):
+            number = random.random() + float(np.random.rand()) + float(torch.rand(()))
+            yield int(1000 * (number + float(torch.rand((), generator=self.generator))))
+
+
+class TestParts:
+    """An epoch is read in parts, between which the training uses the RNGs."""
+
+    @pytest.fixture(autouse=True)
+    def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(seeded_sampler, "INDICES_PER_READ", 4)
+
+    @staticmethod
+    def make_sampler(source: Any, *, skip: int = 0, ordinal: int = 0, **options: Any) -> SeededSampler:
+        sampler = SeededSampler(source, **{"batched": False, "keyed": False, **options})
+        position = PassPosition(0, skip, ordinal=ordinal)
+        sampler.set_position(position, position.derive_seed(5))
+        return sampler
+
+    def test_training_between_two_parts_does_not_change_the_order(self) -> None:
+        expected = list(self.make_sampler(DrawingSampler(30)))
+        source, steps = DrawingSampler(30), []
+        for step in self.make_sampler(source):
+            steps.append(step)
+            torch.rand(2), random.random(), np.random.rand(), torch.rand(3, generator=source.generator)
+
+        assert steps == expected
+
+    def test_reading_a_part_preserves_all_rng_states(self) -> None:
+        source = DrawingSampler(30)
+        before = fingerprint([get_rng_state(), source.generator.get_state()])
+        for _ in self.make_sampler(source):
+            assert fingerprint([get_rng_state(), source.generator.get_state()]) == before
+
+    def test_two_iterators_do_not_disturb_each_other(self) -> None:
+        source = DrawingSampler(30)
+        sampler, other = self.make_sampler(source), self.make_sampler(source, ordinal=1)
+        pairs = list(zip(sampler, other, strict=True))
+
+        assert [first for first, _ in pairs] == list(sampler)
+        assert [second for _, second in pairs] == list(other)
+        assert list(sampler) != list(other)
+
+    @pytest.mark.parametrize("skip", [0, 1, 4, 17, 29, 30])
+    def test_order_after_skipped_steps_is_that_of_the_whole_epoch(self, skip: int) -> None:
+        assert (
+            list(self.make_sampler(DrawingSampler(30), skip=skip)) == list(self.make_sampler(DrawingSampler(30)))[skip:]
+        )
+
+    @pytest.mark.parametrize("total", range(1, 14))
+    @pytest.mark.parametrize("skip", [0, 1, 2, 5])
+    def test_shards_after_skipped_steps_are_those_of_the_whole_epoch(self, skip: int, total: int) -> None:
+        for source in (BatchSampler(RandomSampler(range(total)), 2, drop_last=False), DrawingSampler(total)):
+            options = {"batched": isinstance(source, BatchSampler), "shard": TrainShard(1, 3)}
+            whole = list(self.make_sampler(source, **options))
+            sampler = self.make_sampler(source, skip=skip, **options)
+
+            assert list(sampler) == whole[skip:]
+            assert len(sampler) == len(whole[skip:])
+
+    def test_sampler_is_read_as_far_as_required(self) -> None:
+        class RecordingSampler(DrawingSampler):
+            read = 0
+
+            def __iter__(self) -> Iterator[int]:
+                for index in super().__iter__():
+                    self.read += 1
+                    yield index
+
+        source = RecordingSampler(1000)
+        next(iter(self.make_sampler(source)))
+
+        assert source.read == 4
+
+    def test_later_pass_of_an_epoch_has_other_keys(self) -> None:
+        first, later = (self.make_sampler([7], keyed=True, ordinal=ordinal) for ordinal in (0, 1))
+
+        assert list(first) == [(0, 7)]
+        assert list(later) != list(first)
 
 
 class GeneratorSampler(torch.utils.data.Sampler[list[int]]):
