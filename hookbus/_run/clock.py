@@ -291,15 +291,27 @@ class Clock:
         # The number of steps, samples or seconds per iteration is not known in advance.
         if unit != "iter":
             return None
-        ends = [end for end in (self.max_iters, self._last_iter_of_epochs()) if end is not None]
-        return min(ends, default=None)
+        return self._last_iter(self.epoch_length)
 
-    def _last_iter_of_epochs(self) -> int | None:
-        if self.max_epochs is None or self.epoch_length is None:
-            return None
-        # Relative to the current epoch: truncated epochs of a resumed run may have had fewer batches.
-        first = self.epoch_first_iter if self.epoch_open else self.iters_done
-        return first + (self.max_epochs - self.epochs_done) * self.epoch_length
+    @property
+    def expected_epoch_length(self) -> int | None:
+        """Number of iterations per epoch for estimates: that of the last complete epoch, or `epoch_length`."""
+        return self.observed_epoch_length or self.epoch_length
+
+    @property
+    def expected_last_iter(self) -> int | None:
+        """Last iteration of the run for estimates, None if it is unknown; at least the current iteration."""
+        last = self._last_iter(self.expected_epoch_length)
+        return None if last is None else max(last, self.iters_done)
+
+    def _last_iter(self, epoch_length: int | None) -> int | None:
+        """Return the last iteration of the run for a number of iterations per epoch, None if it is unknown."""
+        ends = [] if self.max_iters is None else [self.max_iters]
+        if self.max_epochs is not None and epoch_length is not None:
+            # Relative to the current epoch: truncated epochs of a resumed run may have had fewer batches.
+            first = self.epoch_first_iter if self.epoch_open else self.iters_done
+            ends.append(first + (self.max_epochs - self.epochs_done) * epoch_length)
+        return min(ends, default=None)
 
     # -- checkpoints -----------------------------------------------------------------------------
 

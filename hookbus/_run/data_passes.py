@@ -40,6 +40,7 @@ class DataPass:
         resumable: Reads the loader; None until the first batch.
         position: Number of batches handed out, including those before the run resumed.
         length: Number of batches; None if it is unknown.
+        epoch: Index of the epoch in which the pass was started.
         iteration: Iteration of the first batch of the pass.
         start: State of the loader at the start of the pass.
         loader_state: State of the loader to save or to restore, instead of the current one.
@@ -58,7 +59,7 @@ class DataPass:
     def __init__(self, loader: Any, iterations: int) -> None:
         self.loader = loader
         self.resumable: ResumableLoader | None = None
-        self.ordinal = self.position = 0
+        self.ordinal = self.position = self.epoch = 0
         self.iteration, self.count = iterations, 1
         self.length: int | None = None
         self.start: Mapping[str, Any] = {}
@@ -76,8 +77,9 @@ class DataPass:
         """Restore a saved pass."""
         self.restored, self.ordinal, self.ended = True, saved["ordinal"], saved["ended"]
         self.position = self.first_position = self.position_before = saved["position"]
-        self.length, self.iteration, self.group = saved["length"], saved["iteration"], saved["group"]
-        self.start, self.loader_state, self.splits = saved["start"], saved["loader"], saved.get("splits", False)
+        self.length, self.epoch, self.iteration = saved["length"], saved["epoch"], saved["iteration"]
+        self.group = saved["group"]
+        self.start, self.loader_state, self.former = saved["start"], saved["loader"], saved.get("former", False)
 
     def count_batch(self, iterations: int) -> None:
         """Count a batch that is handed out after a number of completed iterations."""
@@ -171,14 +173,12 @@ class Moment:
             ended, position = data_pass.first_position > 0, data_pass.first_position
         loader_state = data_pass.get_loader_state()
         if "loader" in loader_state and not ended and position != data_pass.position:
-            raise LoopError(
-                f"run.batches: the state of the loader is its position after batch {data_pass.position}, so the run "
-                f"cannot resume after batch {position}. Use a loader of a map-style dataset without `state_dict`."
-            )
+            raise _make_position_error(data_pass, position)
         return {
             "ordinal": data_pass.ordinal,
             "position": position,
             "length": data_pass.length,
+            "epoch": data_pass.epoch,
             "iteration": data_pass.iteration,
             "group": data_pass.group,
             "ended": ended,
@@ -186,6 +186,13 @@ class Moment:
             "start": dict(data_pass.start),
             "loader": loader_state,
         }
+
+
+def _make_position_error(data_pass: DataPass, position: int) -> LoopError:
+    return LoopError(
+        f"run.batches: the loader saves its position only after batch {data_pass.position}, so the run cannot resume "
+        f"after batch {position}. Use a loader of a map-style dataset without `state_dict`."
+    )
 
 
 class PassList:
@@ -279,6 +286,9 @@ class PassList:
         """
         candidates = [data_pass if moment.exists(data_pass) else data_pass.replaced for data_pass in self.passes]
         existing = [data_pass for data_pass in candidates if data_pass is not None]
+        for data_pass in self.passes:
+            if not moment.exists(data_pass) and data_pass.started and "loader" in data_pass.get_loader_state():
+                raise _make_position_error(data_pass, 0)
         idle = [*(existing if complete else []), *self._previous[len(existing) + len(self._saved) :]]
         states = {} if complete else {"passes": self._get_pass_states(moment, existing), "next": self._get_next(moment)}
         return {**states, "loaders": [data_pass.get_loader_state() for data_pass in idle]}

@@ -28,7 +28,7 @@ class EpochLengths:
         self._confirmed = False  # whether an epoch had as many iterations as its loaders have batches
         self._current: list[int | None] = []
         self._previous: list[int | None] = []
-        self._groups: dict[ForStatement, int] = {}
+        self._groups: dict[ForStatement, list[DataPass]] = {}
         self._unread: int | None = None  # length of a loader that no `for` statement reads
 
     @property
@@ -57,19 +57,21 @@ class EpochLengths:
 
     def add(self, data_pass: DataPass) -> None:
         """Add a pass when it starts or continues."""
-        statement, length = data_pass.for_statement, data_pass.length
-        if statement is None:
-            self._unread = length
-        elif data_pass.parents:
-            return
-        elif statement in self._groups:
-            self._shorten(self._groups[statement], length, wrapped=data_pass.wrapped)
-        elif data_pass.group is not None and data_pass.group < len(self._current):
-            self._groups[statement] = data_pass.group
-        else:
-            self._groups[statement] = len(self._current)
-            self._current.append(length)
-        data_pass.group = self._groups.get(statement) if statement is not None else None
+        if data_pass.for_statement is None:
+            self._unread = data_pass.length
+        elif not data_pass.parents:
+            self._add_to_group(data_pass, self._groups.setdefault(data_pass.for_statement, []))
+
+    def _add_to_group(self, data_pass: DataPass, group: list[DataPass]) -> None:
+        """Add a pass to the passes that a `for` statement reads side by side."""
+        open_pass = next((other for other in group if not other.ended), None)
+        if open_pass is not None and open_pass.group is not None:
+            data_pass.group = open_pass.group
+            self._shorten(data_pass.group, data_pass.length, wrapped=data_pass.wrapped)
+        elif data_pass.group is None or data_pass.group >= len(self._current):
+            data_pass.group = len(self._current)
+            self._current.append(data_pass.length)
+        group[:] = [*(other for other in group if not other.ended), data_pass]
 
     def _shorten(self, group: int, length: int | None, *, wrapped: bool) -> None:
         known = self._current[group]

@@ -22,7 +22,7 @@ def convert_former_state(state: Mapping[str, Any], clock: Clock) -> dict[str, An
     if not clock.epoch_open:
         return {"loaders": [loader] if loader else []}
     data_pass = DataPass(None, clock.epoch_first_iter)
-    data_pass.position = clock.iters_done - clock.epoch_first_iter
+    data_pass.epoch, data_pass.position = clock.epochs_done, clock.iters_done - clock.epoch_first_iter
     data_pass.start = {key: value for key, value in state.items() if key == "epoch_began"}
     data_pass.loader_state = loader
     return {"passes": [_to_state(data_pass)], "next": 1}

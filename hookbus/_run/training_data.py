@@ -225,7 +225,8 @@ class TrainingData:
             resumable.load_state_dict(data_pass.loader_state)
         data_pass.loader_state = None
         if not data_pass.position:
-            data_pass.start, data_pass.iteration = resumable.get_start_state(), clock.iters_done
+            data_pass.start = resumable.get_start_state()
+            data_pass.epoch, data_pass.iteration = clock.epoch, clock.iters_done
         rest = split_former_pass(data_pass, resumable.length)
         if rest is not None:
             self._epoch_passes.insert_saved(rest)
@@ -234,7 +235,7 @@ class TrainingData:
             run.logger.warning(
                 "The training loader has no state to restore. Skipping %s batches by reading them again.", skip
             )
-        position = PassPosition(clock.epoch, skip, data_pass.iteration + skip, data_pass.ordinal)
+        position = PassPosition(data_pass.epoch, skip, data_pass.iteration + skip, data_pass.ordinal)
         batches = resumable.batches(position, data_pass.start)
         data_pass.length = resumable.length
         if skip and expected not in (None, resumable.length):

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hookbus import HookBus
 from hookbus._run.run import Run
+from hookbus.errors import LoopError
 
 Seen = list[tuple[Any, ...]]
 
@@ -276,3 +277,161 @@ class TestResume:
     @pytest.mark.parametrize("workers", WORKERS)
     def test_run_with_workers_resumes(self, workers: str, kind: str) -> None:
         check_resume(LOOPS[kind], WORKERS[workers], every=5)
+
+    def test_former_state_counts_the_batches_of_all_loaders_together(self) -> None:
+        seen = []
+        with (bus := HookBus()).run(epochs=1) as run:
+            run.clock.load_state_dict({**run.clock.state_dict(), "iters_done": 5, "epoch_open": True})
+            run.training_data.load_state_dict({})
+            for _ in run.epochs():
+                for loader in ([0, 1, 2], [10, 11, 12, 13]):
+                    for _, x in run.batches(loader):
+                        seen.append(x)
+                        bus.emit("after_train_iter", batch=[x])
+
+        assert seen == [12, 13]
+
+    def test_run_without_epochs_resumes_after_any_iteration(self) -> None:
+        def train(state: bytes | None = None) -> Loop:
+            with HookBus().run(seed=3) as run:
+                loop = Loop(make_map_loader, run)
+                if state is not None:
+                    run.load_state_dict(torch.load(io.BytesIO(state), weights_only=True)[0])
+                for _ in range(3):
+                    loop_one(loop)
+            return loop
+
+        whole = train()
+
+        assert len(set(whole.seen)) == 18
+        for done in range(1, 18):
+            assert train(whole.states[done - 1]).seen == whole.seen[done:]
+        # Complete passes are merged, so that the state does not grow.
+        assert len(whole.states[17]) == len(whole.states[12])
+
+    def test_iterator_over_several_epochs_resumes_after_any_iteration(self) -> None:
+        def train(state: bytes | None = None) -> Loop:
+            with HookBus().run(epochs=3, seed=3) as run:
+                loop = Loop(make_map_loader, run)
+                if state is not None:
+                    run.load_state_dict(torch.load(io.BytesIO(state), weights_only=True)[0])
+                others = run.batches(make_map_loader(12, 200))
+                for _ in run.epochs():
+                    for _, x in run.batches(loop.b):
+                        loop.iterate(x, next(others)[1])
+            return loop
+
+        whole = train()
+
+        for done in range(1, 12):
+            assert train(whole.states[done - 1]).seen == whole.seen[done:]
+
+    def test_loader_of_another_length_is_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        whole, _ = train(loop_one, make_map_loader)
+        resumed, _ = train(loop_one, lambda count, first=0: make_map_loader(count + 2, first), whole.states[1])
+
+        assert len(resumed.seen) == 6 + 8
+        assert caplog.messages == [
+            "resume: the loader of this pass had 6 batches when the checkpoint was written, and has 8. The pass "
+            "continues after batch 2. Call run.batches for the same loaders in the same order."
+        ]
+
+
+class TestOrder:
+    def test_passes_of_an_epoch_have_different_orders(self) -> None:
+        def read_equal_loaders(loop: Loop) -> None:
+            pairs = zip(loop.run.batches(loop.a), loop.run.batches(make_map_loader(6)), strict=True)
+            orders.append([(int(x), int(y)) for (_, x), (_, y) in pairs])
+
+        orders: list[list[tuple[int, int]]] = []
+        train(read_equal_loaders, make_map_loader)
+        first, second = zip(*orders[0], strict=True)
+
+        assert sorted(first) == sorted(second) == list(range(6))
+        assert first != second
+        assert orders[0] != orders[1]
+
+    def test_first_pass_of_an_epoch_has_the_order_of_an_epoch_with_one_pass(self) -> None:
+        one, several = train(loop_one, make_map_loader)[0], train(loop_in_sequence, make_map_loader)[0]
+
+        assert one.seen[:6] == several.seen[:6]
+        assert one.seen[6:] == several.seen[10:16]
+
+    def test_samples_of_two_passes_have_different_randomness(self) -> None:
+        loop, _ = train(loop_same_loader_twice, make_map_loader, epochs=1)
+
+        assert {int(x) for _, x in loop.seen[:4]} == {int(x) for _, x in loop.seen[4:]}
+        assert not {x for _, x in loop.seen[:4]} & {x for _, x in loop.seen[4:]}
+
+
+class TestEpochEnd:
+    """A stop at the last iteration counts the epoch as complete if the loop has no further batch to read."""
+
+    @staticmethod
+    def stop_at(body: Callable[[Loop], None], iteration: int, build: Callable[..., Any]) -> Run:
+        with (bus := HookBus()).run(epochs=3, seed=3) as run:
+            bus.on("after_train_iter", name="stop")(
+                lambda run: run.request_stop("stop") if run.iters_done == iteration else None
+            )
+            loop = Loop(build, run)
+            for _ in run.epochs():
+                bus.emit("before_train_epoch")
+                body(loop)
+                bus.emit("after_train_epoch")
+        return run
+
+    @pytest.mark.parametrize("loader", LOADERS)
+    @pytest.mark.parametrize("kind", ["one", "two per iteration", "accumulate", "zip", "in sequence"])
+    def test_only_a_stop_at_the_last_iteration_completes_the_epoch(self, kind: str, loader: str) -> None:
+        body, build = CONCURRENT[kind], LOADERS[loader]
+        count = len(train(body, build, epochs=1)[0].seen)
+        epochs_done = [self.stop_at(body, done, build).epochs_done for done in range(1, count + 2)]
+
+        # The end of a loader without length is unknown while `zip` reads another one.
+        is_known = (kind, loader) != ("zip", "replayed")
+        assert epochs_done == [0] * (count - 1) + [int(is_known), 1]
+
+    def test_epoch_is_truncated_while_an_inner_loop_has_further_batches(self) -> None:
+        counts = [self.stop_at(loop_nested_iterations, done, make_map_loader).epochs_done for done in (23, 24, 25)]
+
+        assert counts == [0, 1, 1]
+
+
+class TestMisuse:
+    def test_loader_that_saves_its_position_is_read_by_one_iterator(self) -> None:
+        loader = PositionedLoader(6)
+
+        def read_twice(loop: Loop) -> None:
+            for (_, x), (_, y) in zip(loop.run.batches(loader), loop.run.batches(loader), strict=True):
+                loop.iterate(x, y)
+
+        with pytest.raises(LoopError, match="a second iterator reads the loader.* Create a second loader"):
+            train(read_twice, make_map_loader)
+
+    def test_iterator_of_an_earlier_epoch_is_an_error(self) -> None:
+        iterators: list[Iterator[Any]] = []
+
+        def read_first(loop: Loop) -> None:
+            if not iterators:
+                iterators.append(loop.run.batches(loop.b))
+            for _, x in loop.run.batches(loop.a):
+                loop.iterate(x, *(next(iterators[0])[1:] if x < 1 else ()))
+
+        with pytest.raises(LoopError, match="an iterator of an earlier epoch is read. Call run.batches in each epoch"):
+            train(read_first, make_map_loader)
+
+    def test_position_before_a_batch_that_a_loader_has_handed_out_cannot_be_saved(self) -> None:
+        errors = []
+
+        def save_within_iteration(loop: Loop) -> None:
+            for _, x in loop.run.batches(loop.a):
+                if not errors:
+                    with pytest.raises(
+                        LoopError, match=r"after batch 1, so the run cannot resume after batch 0"
+                    ) as error:
+                        loop.run.state_dict()
+                    errors.append(error)
+                loop.iterate(x)
+
+        assert train(save_within_iteration, PositionedLoader)[1].outcome == "finished"
+        assert len(errors) == 1

@@ -96,12 +96,14 @@ class ProgressHook(Hook):
         if run.mode != "train":
             return ProgressState("starting")
         self._throughput.update(run.iters_done, time.monotonic())
-        rate, limit = self._throughput.per_second, clock.limit("iter")
+        rate, limit = self._throughput.per_second, clock.expected_last_iter
         eta = format_clock_time((limit - run.iters_done) / rate) if rate and limit is not None else "unknown"
         if run.max_epochs is None:
             return ProgressState("iteration", run.iters_done, run.max_iters, self._loss, rate, eta)
         label = f"epoch {format_count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
-        return ProgressState(label, run.iters_done - clock.epoch_first_iter, clock.epoch_length, self._loss, rate, eta)
+        return ProgressState(
+            label, run.iters_done - clock.epoch_first_iter, clock.expected_epoch_length, self._loss, rate, eta
+        )
 
     # -- internal ------------------------------------------------------------------------------
 

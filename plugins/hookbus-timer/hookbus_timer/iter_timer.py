@@ -84,7 +84,7 @@ class IterTimerHook(Hook):
     def after_train_epoch(self, run: Run) -> None:
         """Store the length of a complete epoch, and log the last iterations of a run whose end was unknown."""
         if run.epoch_complete:
-            self._epoch_length = run.iters_done - run.clock.epoch_first_iter
+            self._epoch_length = run.clock.observed_epoch_length
         # Here and not in `after_train`: the loggers write their last record after this event.
         if run.clock.is_at_limit or run.stops:
             self._log_rest(run)
