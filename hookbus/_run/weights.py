@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hookbus._events.call_stack import current_listener
 from hookbus._run.optimizer_modes import OptimizerModes
-from hookbus.distributed.unwrap import clean_names, get_state_dict, unwrap_model
+from hookbus.distributed.unwrap import clean_names, get_state_dict, strip_wrappers
 from hookbus.errors import HookError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Weights:
             yield
             return
         model = None if hasattr(self._provider, "raw") else self._model()
-        self._raw = None if model is None else _copy(unwrap_model(model).state_dict())
+        self._raw = None if model is None else _copy(strip_wrappers(model).state_dict())
         self._is_applied = True
         try:
             with self._provider.applied():
@@ -192,7 +192,7 @@ class Weights:
         # The loaded weights are to be evaluated; `train` of an optimizer continues the training from them.
         self.modes.end_training()
         try:
-            unwrap_model(model).load_state_dict(rename_weights(model, shard_like(raw, model, None)))
+            strip_wrappers(model).load_state_dict(rename_weights(model, shard_like(raw, model, None)))
             if averaged is not None:
                 averages = shard_like(averaged, model, None)
                 for name, average in (own or {}).items():

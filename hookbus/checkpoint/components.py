@@ -9,7 +9,7 @@ from hookbus._training.scheduler_length import load_scheduler
 from hookbus.checkpoint.hook_states import STRUCTURE_FIX
 from hookbus.checkpoint.plain_data import to_plain_data
 from hookbus.distributed.sharding import TRAINING_WEIGHTS
-from hookbus.distributed.unwrap import match_names, unwrap_model
+from hookbus.distributed.unwrap import match_names, strip_wrappers
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
         grads: Gradients by parameter name; the gradient of any other parameter is set to None.
     """
     assert run.model is not None
-    model = unwrap_model(run.model)
+    model = strip_wrappers(run.model)
     renaming = match_names(model, grads)
     saved = {renaming.get(name): grad for name, grad in grads.items()}
     for name, parameter in model.named_parameters():

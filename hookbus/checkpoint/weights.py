@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hookbus.distributed.unwrap import clean_names, match_names, unwrap_model
+from hookbus.distributed.unwrap import clean_names, match_names, strip_wrappers
 from hookbus.errors import CheckpointError
 
 __all__ = ["check_compatible", "get_structure", "load_into", "matching_weights", "rename_weights"]
@@ -19,7 +19,7 @@ EXTRA_STATE = "_extra_state"
 
 def get_structure(model: nn.Module) -> dict[str, list[int] | None]:
     """Return the shapes of the parameters and buffers of a model by name; None if one is not initialized."""
-    inner = unwrap_model(model)
+    inner = strip_wrappers(model)
     tensors = {**dict(inner.named_parameters(remove_duplicate=False)), **dict(inner.named_buffers())}
     return {
         name: None if is_lazy(tensor) else list(tensor.shape) for name, tensor in clean_names(model, tensors).items()
@@ -38,14 +38,14 @@ def load_into(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = Tr
         CheckpointError: If keys or shapes do not match; the message lists them.
     """
     try:
-        unwrap_model(model).load_state_dict(rename_weights(model, weights), strict=strict)
+        strip_wrappers(model).load_state_dict(rename_weights(model, weights), strict=strict)
     except RuntimeError as error:
         raise CheckpointError(f"The weights do not match the model: {' '.join(str(error).split())}") from None
 
 
 def rename_weights(model: nn.Module, weights: Mapping[str, Any]) -> dict[str, Any]:
     """Return weights with the names in the state dict of a model. Names without a match are unchanged."""
-    renaming = match_names(unwrap_model(model), weights)
+    renaming = match_names(strip_wrappers(model), weights)
     return {renaming.get(name, name): value for name, value in weights.items()}
 
 
@@ -60,7 +60,7 @@ def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict
     Raises:
         CheckpointError: If no weight matches.
     """
-    own, converting = unwrap_model(model).state_dict(), _get_converting_modules(model)
+    own, converting = strip_wrappers(model).state_dict(), _get_converting_modules(model)
     renamed = rename_weights(model, weights)
     matching = {
         name: value
@@ -91,7 +91,7 @@ def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bo
     if not strict:
         matching_weights(model, weights)
         return
-    own, converting = unwrap_model(model).state_dict(), _get_converting_modules(model)
+    own, converting = strip_wrappers(model).state_dict(), _get_converting_modules(model)
     renamed = {
         name: value for name, value in rename_weights(model, weights).items() if not _is_inside(name, converting)
     }
@@ -110,7 +110,7 @@ def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bo
 
 def _get_converting_modules(model: nn.Module) -> list[str]:
     """Return the prefixes of modules that run their own code when state is loaded into them."""
-    inner = unwrap_model(model)
+    inner = strip_wrappers(model)
     if type(inner).load_state_dict is not nn.Module.load_state_dict:
         return [""]
     return [f"{name}." if name else "" for name, module in inner.named_modules() if _converts_state(module)]

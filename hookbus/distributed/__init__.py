@@ -2,7 +2,8 @@
 
 `process_group` initializes the process group from the variables of the launcher. `collectives` defines the operations
 that a run uses, and `process_collectives` implements them with the error propagation of `error_store`. `fsdp` shards a
-model, `sharding` describes and converts sharded tensors, and `unwrap` returns the model inside a wrapper.
+model, `sharding` describes and converts sharded tensors, and `unwrap` returns the model inside a wrapper, and names
+without the prefixes of wrappers.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
     from hookbus.distributed.sharding import has_sharded_tensors as has_sharded_tensors
     from hookbus.distributed.sharding import sharding_of as sharding_of
     from hookbus.distributed.sharding import to_full_tensors as to_full_tensors
+    from hookbus.distributed.unwrap import named_modules as named_modules
+    from hookbus.distributed.unwrap import named_parameters as named_parameters
     from hookbus.distributed.unwrap import unwrap_model as unwrap_model
 
 _MODULES = {
     "Collectives": "hookbus.distributed.collectives",
     "has_sharded_tensors": "hookbus.distributed.sharding",
     "is_main": "hookbus.distributed.process_group",
+    "named_modules": "hookbus.distributed.unwrap",
+    "named_parameters": "hookbus.distributed.unwrap",
     "rank": "hookbus.distributed.process_group",
     "sharding_of": "hookbus.distributed.sharding",
     "to_full_tensors": "hookbus.distributed.sharding",

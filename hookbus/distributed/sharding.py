@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from hookbus.distributed.unwrap import named_parameters, unwrap_model
+from hookbus.distributed.unwrap import named_parameters, strip_wrappers
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -79,7 +79,7 @@ class ShardingSpec:
 
 def sharding_of(model: nn.Module | None) -> ShardingSpec | None:
     """Return the sharding of the parameters of a model; None if they are not sharded."""
-    parameters = [] if model is None else unwrap_model(model).parameters()
+    parameters = [] if model is None else strip_wrappers(model).parameters()
     # FSDP2 shards all parameters of a model in the same way.
     sharded = next((parameter for parameter in parameters if is_sharded(parameter)), None)
     return None if sharded is None else ShardingSpec(sharded.device_mesh, tuple(sharded.placements))  # type: ignore[attr-defined]

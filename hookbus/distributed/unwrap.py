@@ -19,6 +19,7 @@ __all__ = [
     "named_modules",
     "named_parameters",
     "remove_wrapper_names",
+    "strip_wrappers",
     "unwrap_ddp",
     "unwrap_model",
     "unwrap_optimizer",
@@ -43,9 +44,23 @@ def unwrap_ddp(model: Any) -> Any:
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
-    """Return the module without wrappers. Modules inside it may be wrapped, see `named_parameters`.
+    """Return the module without wrappers, whose methods and attributes are those of the user.
 
-    Wrappers are `torch.compile`, DDP, DataParallel, FSDP, DeepSpeed, Lightning Fabric and activation checkpointing.
+    Wrappers are those of `strip_wrappers`, and modules without own parameters whose only child is named `module`.
+    """
+    while True:
+        inner = strip_wrappers(model)
+        own = [*inner.parameters(recurse=False), *inner.buffers(recurse=False)]
+        if own or [name for name, _ in inner.named_children()] != ["module"]:
+            return inner
+        model = inner.module  # type: ignore[assignment]
+
+
+def strip_wrappers(model: nn.Module) -> nn.Module:
+    """Return the module without known wrappers, whose state dict has the names of the user.
+
+    Known wrappers are `torch.compile`, DDP, DataParallel, FSDP, DeepSpeed, Lightning Fabric and activation
+    checkpointing. A module of another class whose child is named `module` is part of the model.
     """
     while (name := _get_wrapped_name(model)) is not None:
         model = model._modules[name]  # type: ignore[assignment]
@@ -66,7 +81,7 @@ def named_parameters(model: nn.Module, *, remove_duplicate: bool = True) -> Iter
         model: Model, wrapped or not, whose modules may be wrapped.
         remove_duplicate: Yield a shared parameter once. Default: True.
     """
-    inner = unwrap_model(model)
+    inner = strip_wrappers(model)
     rename = _get_renaming(inner)
     for name, parameter in inner.named_parameters(remove_duplicate=remove_duplicate):
         yield rename(name), parameter
@@ -74,7 +89,7 @@ def named_parameters(model: nn.Module, *, remove_duplicate: bool = True) -> Iter
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules of a model, without wrappers, with their names in the model without wrappers."""
-    inner = unwrap_model(model)
+    inner = strip_wrappers(model)
     rename = _get_renaming(inner)
     for name, module in inner.named_modules():
         if _get_wrapped_name(module) is None:
@@ -83,7 +98,7 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def get_state_dict(model: nn.Module) -> dict[str, Any]:
     """Return the state dict of a model with the names in the model without wrappers. References, not copies."""
-    return clean_names(model, unwrap_model(model).state_dict())
+    return clean_names(model, strip_wrappers(model).state_dict())
 
 
 def clean_names(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +108,7 @@ def clean_names(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
         model: Model, wrapped or not, whose modules may be wrapped.
         state: Values by name; returned unchanged if no module inside the model is wrapped.
     """
-    rename = _get_renaming(unwrap_model(model))
+    rename = _get_renaming(strip_wrappers(model))
     return state if rename is str else {rename(name): value for name, value in state.items()}
 
 
@@ -107,17 +122,8 @@ def match_names(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
     Returns:
         The name in `model.state_dict()` by given name. A name without a match is omitted.
     """
-    rename, own, names = _get_renaming(model), list(model.state_dict()), list(names)
-    targets = {rename(name): name for name in own} | {name: name for name in own}
-    without_prefixes = {remove_wrapper_names(name): name for name in own}
-    best: dict[str, str] = {}
-    # The strictest rule that matches most names: a module of the user may be named `module`.
-    for rule in (str, _remove_reserved, _remove_leading, remove_wrapper_names):
-        known = without_prefixes if rule is remove_wrapper_names else targets
-        matched = _match(names, rule, known)
-        if len(matched) > len(best):
-            best = matched
-    return best
+    rename, own = _get_renaming(model), list(model.state_dict())
+    return _match_best({rename(name): name for name in own} | {name: name for name in own}, list(names))
 
 
 def remove_wrapper_names(name: str) -> str:
@@ -155,7 +161,7 @@ def _remove_prefixes(model: nn.Module, name: str) -> str:
             kept.append(part)
         elif part not in (wrapped, ORIGINAL_MODULE):
             # The wrapper itself omits the name of the wrapped module.
-            module = unwrap_model(module)
+            module = strip_wrappers(module)
             kept.append(part)
         module = None if module is None else module._modules.get(part)
     return ".".join(kept)
@@ -168,6 +174,19 @@ def _remove_reserved(name: str) -> str:
 def _remove_leading(name: str) -> str:
     """Return a name without the prefix of a wrapper around the whole model."""
     return _remove_reserved(name).removeprefix("module.")
+
+
+def _match_best(targets: Mapping[str, str], names: list[str]) -> dict[str, str]:
+    """Return the target by name according to the strictest rule that matches most names."""
+    without_prefixes = {remove_wrapper_names(target): target for target in targets.values()}
+    best: dict[str, str] = {}
+    # Strict rules first: a module of the user may be named `module`.
+    for rule in (str, _remove_reserved, _remove_leading, remove_wrapper_names):
+        known = without_prefixes if rule is remove_wrapper_names else targets
+        matched = _match(names, rule, known)
+        if len(matched) > len(best):
+            best = matched
+    return best
 
 
 def _match(names: Iterable[str], rule: Callable[[str], str], targets: Mapping[str, str]) -> dict[str, str]:

@@ -548,3 +548,32 @@ class TestConfigHash:
 
     def test_hash_without_a_configuration_is_empty(self) -> None:
         assert hash_config({}) == ""
+
+
+class TestWrappedBlocks:
+    """Inner layers of one of two runs are wrapped, which adds prefixes to the names in its state dict."""
+
+    def build(self, wrapped: bool) -> nn.Module:
+        model = net()
+        if wrapped:
+            model[0], model[3] = (nn.DataParallel(layer) for layer in (model[0], model[3]))
+        return model
+
+    @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+    def test_run_resumes_exactly_with_and_without_wrapped_blocks(
+        self, first: bool, second: bool, tmp_path: Path
+    ) -> None:
+        def train(saver: Saver, wrapped: bool, **options: Any) -> Run:
+            torch.manual_seed(0)
+            return trainer(saver, model=self.build(wrapped), epochs=2, accumulate=2, seed=1, **options).fit()
+
+        saver = Saver(iteration=3)  # in the middle of an accumulation
+        complete = train(saver, first, work_dir=tmp_path / "a")
+        checkpoint = read_checkpoint(saver.files[0])
+        assert list(checkpoint["state_dict"]) == list(checkpoint["grads"]) == list(net().state_dict())
+        net().load_state_dict(checkpoint["state_dict"])
+
+        resumed = train(Saver(iteration=-1), second, resume=saver.files[0])
+
+        assert fingerprint(dict(resumed.weights.raw())) == fingerprint(dict(complete.weights.raw()))
+        assert fingerprint(resumed.optimizer.state_dict()) == fingerprint(complete.optimizer.state_dict())

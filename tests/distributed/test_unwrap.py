@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus.distributed.unwrap import get_state_dict, named_modules, named_parameters, unwrap_ddp, unwrap_model
+from hookbus.distributed.unwrap import (
+    get_state_dict,
+    named_modules,
+    named_parameters,
+    strip_wrappers,
+    unwrap_ddp,
+    unwrap_model,
+)
 
 
 class Wrapper(nn.Module):
@@ -24,7 +31,7 @@ class FabricModule(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self._forward_module, self._original_module = module, unwrap_model(module)
+        self._forward_module, self._original_module = module, strip_wrappers(module)
 
 
 DDP = type("DistributedDataParallel", (Wrapper,), {})
@@ -38,16 +45,27 @@ def compiled(module: nn.Module) -> Any:
 def test_module_inside_any_number_of_wrappers_is_returned() -> None:
     model = nn.Linear(1, 1, bias=False)
     for wrap in (DDP, OwnDDP, nn.DataParallel, FabricModule):
-        assert unwrap_model(wrap(model)) is model
-        assert unwrap_model(compiled(wrap(wrap(model)))) is model
+        assert unwrap_model(wrap(model)) is strip_wrappers(wrap(model)) is model
+        assert strip_wrappers(compiled(wrap(wrap(model)))) is model
     assert unwrap_model(FabricModule(compiled(model))) is unwrap_model(model) is model
+    assert unwrap_model(compiled(Wrapper(DDP(Wrapper(model))))) is model
 
 
-def test_module_of_the_user_that_is_named_module_is_not_a_wrapper() -> None:
+def test_module_with_own_parameters_or_buffers_is_not_a_wrapper() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    scaled = Wrapper(model)
+    scaled.scale = nn.Parameter(torch.ones(1))
+    assert unwrap_model(scaled) is scaled
+    with_buffer = Wrapper(model)
+    with_buffer.register_buffer("count", torch.zeros(1))
+    assert unwrap_model(with_buffer) is with_buffer
+    assert unwrap_model(nn.Sequential(model)) is not model
+
+
+def test_names_contain_a_module_of_the_user_that_is_named_module() -> None:
     model = Wrapper(nn.Linear(1, 1))
-    assert unwrap_model(model) is model
-    assert unwrap_model(DDP(model)) is model
-    assert [name for name, _ in named_parameters(model)] == ["module.weight", "module.bias"]
+    assert strip_wrappers(DDP(model)) is model
+    assert [name for name, _ in named_parameters(model)] == list(get_state_dict(model)) == list(model.state_dict())
 
 
 @pytest.mark.parametrize("wrap", [compiled, DDP, FabricModule, lambda module: FabricModule(DDP(compiled(module)))])

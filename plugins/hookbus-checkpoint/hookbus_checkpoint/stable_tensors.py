@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hookbus._run.run import Run
 from hookbus.checkpoint.named_weights import flatten_weights
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import named_parameters
 
 __all__ = ["StableTensors"]
 
@@ -45,7 +45,7 @@ class StableTensors:
         names = list(state_dict)
         if names != self._names:
             # Buffers are excluded: a forward changes them.
-            named = unwrap_model(run.model).named_parameters(remove_duplicate=False)
+            named = named_parameters(run.model, remove_duplicate=False)
             self._names, self._weight_names = names, [name for name, _ in named if name in state_dict]
         optimizer = checkpoint.get("optimizer", {})
         parts = optimizer.values() if isinstance(run.optimizer, Mapping) else [optimizer]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from hookbus import Run
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed.unwrap import strip_wrappers
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
@@ -66,7 +66,7 @@ def report_unaveraged(average: ExponentialMovingAverage, reported: set[str], log
 def get_unwrapped_model(run: Run) -> nn.Module:
     """Return the model of a run without its wrappers. The run must have a model."""
     assert run.model is not None
-    return unwrap_model(run.model)
+    return strip_wrappers(run.model)
 
 
 def is_initialized(model: nn.Module) -> bool:

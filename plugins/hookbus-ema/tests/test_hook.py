@@ -703,3 +703,25 @@ def is_pending(hook: EMAHook) -> bool:
 def test_two_averages_of_one_run_are_rejected() -> None:
     with pytest.raises(ConfigError, match="hook 'a' .*hook 'b' averages the weights as well"):
         fake_training([EMAHook(name="a"), EMAHook(name="b")])
+
+
+class TestWrappedBlocks:
+    @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
+    def test_average_resumes_with_and_without_wrapped_blocks(self, first: bool, second: bool, tmp_path: Path) -> None:
+        def build(wrapped: bool) -> nn.Module:
+            block = CountUp()
+            return nn.Sequential(nn.DataParallel(block) if wrapped else block)
+
+        def train(wrapped: bool, *hooks: object, **options: Any) -> Run:
+            step = lambda model, batch: model(batch).sum()  # noqa: E731
+            return count_up(halving(), *hooks, model=build(wrapped), step_fn=step, **options)[0]
+
+        train(first, Saver(2), work_dir=tmp_path)
+        path = tmp_path / "checkpoints/iter_2.pth"
+        checkpoint = torch.load(path, weights_only=True)
+        assert list(checkpoint["ema_state_dict"]) == list(checkpoint["hooks"]["ema"]["state"]["averaged"])
+        assert list(checkpoint["ema_state_dict"]) == ["0.weight"]
+
+        averaged = train(second, resume=path).weights.averaged()
+        assert averaged is not None
+        assert averaged["0.weight"].item() == 3.0625

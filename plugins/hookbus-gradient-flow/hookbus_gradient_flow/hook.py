@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
 from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.distributed import named_parameters, unwrap_model
 from hookbus.distributed.sharding import sharding_of
-from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus.writers.images import image_directory
 from hookbus_gradient_flow.chart import render_chart
@@ -164,7 +164,7 @@ def _check_directory(run: Run, own: GradientFlowHook) -> None:
 
 def _get_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of the unwrapped model by name; a shared parameter has multiple names."""
-    return dict(unwrap_model(model).named_parameters(remove_duplicate=False))
+    return dict(named_parameters(unwrap_model(model), remove_duplicate=False))
 
 
 def _filter_optimized(run: Run, parameters: Mapping[str, Tensor], names: Iterable[str]) -> list[str]:

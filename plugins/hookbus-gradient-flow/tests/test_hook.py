@@ -205,6 +205,17 @@ class TestTargets:
             bus.emit("after_train_iter", batch=ONE)
         assert get_maxima(bus) == {1: 1.0}
 
+    def test_targets_are_names_of_the_model_without_wrapped_blocks(self):
+        model = nn.Sequential(nn.DataParallel(ScalarModel()))
+        bus = RecordingBus([GradientFlowHook(frequency=1, targets=["0.weight"])])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with bus.run(model=model, optimizer=optimizer, iterations=1):
+            bus.emit("before_train_iter", batch=ONE)
+            model(ONE).backward()
+            optimizer.step()
+            bus.emit("after_train_iter", batch=ONE)
+        assert get_maxima(bus, "0.weight") == {1: 1.0}
+
     def test_frozen_targets_warn_and_are_not_logged(self, tmp_path, caplog):
         model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
         model[0].requires_grad_(False)

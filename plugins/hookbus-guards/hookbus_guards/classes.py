@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from hookbus.data.loaders import iter_datasets
+from hookbus.distributed import named_modules
 
 __all__ = ["datasets_with_classes", "find_heads", "get_classes"]
 
@@ -61,7 +62,7 @@ def find_heads(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, tuple
     excluded = tuple(exclude)
     return {
         name: (module, number)
-        for name, module in model.named_modules()
+        for name, module in named_modules(model)
         if type(module).__name__ not in excluded
         and not (excluded and name.endswith(excluded))
         and (number := _to_integer(getattr(module, "num_classes", None))) is not None

@@ -11,7 +11,7 @@ from hookbus import Hook, Run, between, hookimpl, once
 from hookbus._training.evaluation import named_loaders
 from hookbus.data.batches import get_targets
 from hookbus.data.loaders import loader_length
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import named_parameters, unwrap_model
 from hookbus.errors import ConfigError, LoopError
 from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 from hookbus_guards.config import StartupCheckConfig
@@ -75,7 +75,7 @@ class StartupCheckHook(Hook):
         # With several optimizers, the parameters of the others have their gradients at other steps.
         if not self.config.gradients or run.model is None or len(run.optimizers) > 1:
             return
-        parameters = unwrap_model(run.model).named_parameters()
+        parameters = named_parameters(unwrap_model(run.model))
         without = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
         if without:
             run.logger.warning(
@@ -118,7 +118,7 @@ def _check_optimizers(model: nn.Module, optimizers: Iterable[Any]) -> None:
     optimized = {id(parameter) for group in groups for parameter in group["params"]}
     missing = [
         name
-        for name, parameter in model.named_parameters()
+        for name, parameter in named_parameters(model)
         if parameter.requires_grad and id(parameter) not in optimized
     ]
     if missing:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import named_modules, named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_schedule.config import FreezeConfig
 
@@ -53,7 +53,7 @@ class FreezeHook(Hook):
         held = self._get_held_by_others(run)
         self._frozen = [
             parameter
-            for name, parameter in model.named_parameters()
+            for name, parameter in named_parameters(model)
             if (parameter.requires_grad or id(parameter) in held) and _matches(name, self.config.modules)
         ]
         for parameter in self._frozen:
@@ -112,13 +112,13 @@ def _find_norm_layers(model: nn.Module, patterns: Sequence[str]) -> list[nn.Modu
     """Return the matching layers with running statistics."""
     return [
         module
-        for name, module in model.named_modules()
+        for name, module in named_modules(model)
         if getattr(module, "track_running_stats", False) and _matches(name, patterns)
     ]
 
 
 def _check_names(patterns: Iterable[str], model: nn.Module) -> None:
-    names = [name for name, _ in (*model.named_modules(), *model.named_parameters()) if name]
+    names = [name for name, _ in (*named_modules(model), *named_parameters(model)) if name]
     problems = [
         f"modules: {pattern!r} matches no module or parameter of the model.{suggest_names(pattern, names)}"
         for pattern in patterns

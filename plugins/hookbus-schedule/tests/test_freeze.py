@@ -38,6 +38,17 @@ def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(FreezeHook, **settings)
 
 
+def test_patterns_are_names_of_the_model_without_compiled_blocks() -> None:
+    block = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    model = nn.Sequential(torch.compile(block, backend="eager"), nn.Linear(1, 1))
+    bus = HookBus([FreezeHook(modules=["0.*"])])
+    with bus.run(model=model, iterations=1):
+        bus.emit("before_train")
+        assert [parameter.requires_grad for parameter in model.parameters()] == [False] * 4 + [True] * 2
+        bus.emit("before_train_iter")
+        assert not block[1].training
+
+
 class TestFrozenModules:
     def test_frozen_modules_and_statistics_do_not_change(self, kit: Any) -> None:
         recorder = ChangeRecorder()

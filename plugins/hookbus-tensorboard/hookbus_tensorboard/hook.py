@@ -10,6 +10,7 @@ from torch import nn
 
 from hookbus import Run, Writer, WriterHook, every, hookimpl
 from hookbus._training.evaluation import eval_mode
+from hookbus.distributed import named_parameters
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import ConfigError, format_error
 from hookbus_tensorboard.config import TensorBoardConfig
@@ -107,7 +108,7 @@ class TensorBoardHook(WriterHook):
         """Log histograms of the weights before the optimizer step, and of the gradients of this step."""
         if self._check_sharded(run.model, "log_weights and log_gradients"):
             return
-        for name, weight in run.model.named_parameters() if run.model is not None else ():
+        for name, weight in named_parameters(run.model) if run.model is not None else ():
             if self.config.log_weights:
                 self.log_histograms(run, f"weights/{name}", subsample(weight), run.steps_done)
             if self.config.log_gradients and weight.grad is not None:

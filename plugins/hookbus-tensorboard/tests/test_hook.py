@@ -106,6 +106,19 @@ def test_histograms_are_those_of_weights_and_gradients_at_a_step(tmp_path):
     assert [event.step for event in events.Histograms("weights/0.weight")] == [1, 3]  # before the steps 2 and 4
 
 
+def test_tags_of_weights_contain_no_prefixes_of_wrappers(tmp_path):
+    bus = HookBus([TensorBoardHook(log_weights=True, histogram_interval=1)])
+    model = nn.Sequential(nn.DataParallel(nn.Linear(1, 1)))
+    optimizer = torch.optim.SGD(model.parameters())
+    with bus.run(model=nn.DataParallel(model), optimizer=optimizer, iterations=1, work_dir=tmp_path):
+        bus.emit("before_train_iter", batch_idx=0)
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+        bus.emit("after_train_iter", batch_idx=0)
+    tags = load_events(tmp_path / "logs" / "tensorboard").Tags()["histograms"]
+    assert sorted(tags) == ["weights/0.bias", "weights/0.weight"]
+
+
 def train_sharded(hook, work_dir):
     """Run two steps of a model whose parameters are sharded (FSDP2, one rank)."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,12 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hookbus.distributed import named_modules
 from hookbus_visualization.preserve_model import preserve_state
 
 __all__ = ["copy_tensors", "get_modules", "isolated_forward"]
-
-COMPILED_PREFIX = re.compile(r"(^|\.)_orig_mod(?=\.|$)")
-"""Path component that `torch.compile` adds to the path of a module."""
 
 
 @contextmanager
@@ -55,9 +52,8 @@ def _disable_fast_path() -> Iterator[None]:
 
 
 def get_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of a model by path; the model has the path "", compiled modules are unwrapped."""
-    # The wrapper of a compiled module and the module have the same path; named_modules yields the module later.
-    return {COMPILED_PREFIX.sub("", path).strip("."): module for path, module in model.named_modules()}
+    """Return the modules of a model by path; the model has the path "", wrapped modules are unwrapped."""
+    return dict(named_modules(model))
 
 
 def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
