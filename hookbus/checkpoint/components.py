@@ -137,7 +137,8 @@ def _load(run: Run, key: str, label: str, part: Any, saved: Mapping[str, Any] | 
 def _check_type(label: str, part: Any, saved: Mapping[str, Any]) -> None:
     """Raise if a saved optimizer state lacks options of the optimizer, as the state of another optimizer class does."""
     # `Optimizer.load_state_dict` accepts the state of another class, and the next `step` raises a KeyError.
-    required = set(getattr(part, "defaults", ()))
+    # Without those of later torch versions, which `load_state_dict` adds to the defaults but not to the groups.
+    required = set(getattr(part, "defaults", ())).intersection(*getattr(part, "param_groups", ()))
     for group in saved.get("param_groups", ()) if required else ():
         missing = sorted(required - set(group))
         if missing:

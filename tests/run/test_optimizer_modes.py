@@ -257,6 +257,22 @@ class TestCustomLoop:
             optimizer.step()
 
 
+def test_optimizer_that_has_loaded_a_state_before_resumes(tmp_path: Path) -> None:
+    def load_own_state(optimizer: Any) -> Any:  # as Accelerate does; it adds options of torch to the defaults
+        optimizer.load_state_dict(optimizer.state_dict())
+        return optimizer
+
+    def train(resume: str) -> int:
+        model = nn.Linear(4, 2)
+        optimizer = load_own_state(AdamWScheduleFree(model.parameters()))
+        settings: dict[str, Any] = {"work_dir": tmp_path, "resume": resume, "default_hooks": False}
+        loss = nn.functional.cross_entropy
+        hooks = [StopAt(2), Saver("never")]
+        return Trainer(model, optimizer, loss, pairs(4), epochs=1, hooks=hooks, **settings).fit().iters_done
+
+    assert [train("never"), train("auto")] == [2, 4]
+
+
 class TestNamedOptimizers:
     @staticmethod
     def train(work_dir: Path | None, *hooks: object, resume: str = "never") -> dict[str, nn.Module]:
