@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.idle_optimizers import IdleOptimizers
 from hookbus._run.step_hooks import StepHooks
 from hookbus.errors import LoopError
 from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
@@ -39,6 +40,7 @@ class OptimizerEvents:
         self._run = run
         self._hooks = [StepHooks(self, name, optimizer) for name, optimizer in run.optimizers.items()]
         self.counts = {name: counts.get(name, 0) for name in run.optimizers}
+        self._idle = IdleOptimizers(self.counts, run.clock.iters_done, run.scaler)
         self.reports_begin = False
         self.on_step: Callable[[Any], object] | None = None
         self._rates: dict[str, list[Any]] = {}
@@ -70,6 +72,14 @@ class OptimizerEvents:
         self.reports_begin = True  # until a step finds that no hook requires it
         for hooks in self._hooks:
             hooks.attach_pre_hook()
+
+    def report_idle(self) -> None:
+        """Log a warning for each optimizer that made no step; called at the end of an epoch and of the training."""
+        run = self._run
+        # In an accumulation that is longer than an epoch, or in a truncated epoch, a step may not be due yet.
+        if self._hooks and not run.accumulated and not run.stops:
+            for message in self._idle.find(self.counts, run.clock.iters_done):
+                run.logger.warning("%s", message)
 
     def detach(self) -> None:
         """Remove the step hooks from the optimizers."""
@@ -229,4 +239,5 @@ class OptimizerEvents:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`; {} in checkpoints of earlier versions."""
         self.counts |= state.get("steps", {})
+        self._idle = IdleOptimizers(self.counts, self.iters_done, self._run.scaler)
         self._rates = {name: list(rates) for name, rates in state.get("rates", {}).items()}

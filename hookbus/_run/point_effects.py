@@ -23,9 +23,13 @@ PROLOGUE: dict[str, list[str]] = {
     "before_train_epoch": ["_run.training_data.begin_epoch()"],
     "before_train_iter": ["_clock.begin_iter(batch)"],
     "after_train_iter": ["_clock.end_iter(batch)", "_metrics.log_outputs(outputs, loss)"],
-    "after_train_epoch": ["_run.boundary_state.record_hooks()", "_run.training_data.end_epoch()"],
+    "after_train_epoch": [
+        "_run.boundary_state.record_hooks()",
+        "_run.training_data.end_epoch()",
+        "_run.optimizer_events.report_idle()",
+    ],
     "after_epoch": ["_run.boundary_state.record_hooks()", "_run.training_data.end_epoch()"],
-    "after_train": ["_clock.stop()"],
+    "after_train": ["_clock.stop()", "_run.optimizer_events.report_idle()"],
 }
 COUNTED = {
     "before_optimizer_step": "_run.optimizer_events.begin_emitted(optimizer)",

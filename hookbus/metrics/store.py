@@ -9,6 +9,7 @@ Every metric has a full name, which is also its tag: `train/loss`, `val/accuracy
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,6 +90,7 @@ class MetricStore:
         self.results = Metrics()
         self.has_reader = False
         self._pending_loss: Any = None
+        self._warned_unreduced = False
         self.row = 0
         self._buffers: dict[str, MetricBuffer] = {}
         self._buffer_by_logged_name: dict[str, MetricBuffer] = {}
@@ -153,6 +155,8 @@ class MetricStore:
             self.log({"loss": loss})
         elif output_loss is not None and is_scalar(output_loss):
             append("loss", output_loss)
+        elif is_dict and hasattr(output_loss, "shape"):
+            self._warn_unreduced(output_loss)
         for name, value in outputs.items() if is_dict else ():
             if type(name) is str and name != "loss" and _is_number(value):
                 append(name, value)
@@ -189,6 +193,16 @@ class MetricStore:
             window.reset()
         for name, part in state["windows"].items():
             self._get_or_create_window(name).load_state_dict(part)
+
+    def _warn_unreduced(self, loss: Any) -> None:
+        """Log a warning, once per run, for a loss that is not a single number and therefore not logged."""
+        if not self._warned_unreduced:
+            self._warned_unreduced = True
+            logging.getLogger("hookbus").warning(
+                "loss: expected a single number in the outputs, got shape %s, which is not logged. Pass its mean or "
+                "sum.",
+                tuple(loss.shape),
+            )
 
     def _get_or_create_window(self, name: str) -> Window:
         if name not in self._windows:

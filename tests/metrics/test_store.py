@@ -394,3 +394,15 @@ class TestDeviceSynchronization:
             assert fetched == []
 
         assert run.metrics.latest()["train/loss"] == 129.0**2
+
+
+def test_loss_that_is_not_reduced_is_logged_as_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    store = MetricStore()
+    window = store.window("mean")
+    for _ in range(2):
+        store.log_outputs({"loss": torch.ones(8), "accuracy": 0.5}, None)
+        store.row += 1
+    assert store.means(window) == {"train/accuracy": 0.5}
+    assert [record.getMessage() for record in caplog.records] == [
+        "loss: expected a single number in the outputs, got shape (8,), which is not logged. Pass its mean or sum."
+    ]
