@@ -10,8 +10,10 @@ from typing import Any
 
 __all__ = ["batch_size", "declared_size", "describe_batch", "field_names", "plausible_sizes", "quick_size"]
 
-INSPECTED_ITEMS = 8
+INSPECTED_ITEMS = 4
 """Number of items of a list that are inspected: its samples are alike, and a batch may have thousands."""
+PLAIN_TYPES = frozenset({str, bytes, int, float, bool, type(None)})
+"""Types of values without a size, which are recognized without further checks."""
 
 
 def batch_size(batch: Any) -> int:
@@ -26,16 +28,25 @@ def batch_size(batch: Any) -> int:
 
 
 def quick_size(batch: Any) -> int | None:
-    """Return the number of samples of a pair of tensors, None if it is not obvious. Called at every iteration."""
-    if (type(batch) is tuple or type(batch) is list) and len(batch) == 2:
-        first, second = batch
-        try:
+    """Return the number of samples of a tensor, a pair or a dict of tensors, None if it is not obvious.
+
+    Called at every iteration.
+    """
+    kind = type(batch)
+    try:
+        if kind is tuple or kind is list:
+            first, second = batch
             shape, other = first.shape, second.shape
             # Two tensors of shape (3, H, W) may be two images.
             if shape[0] == other[0] and (len(shape) != 3 or len(other) != 3):
                 return shape[0]  # type: ignore[no-any-return]
-        except (AttributeError, IndexError, TypeError, RuntimeError):
-            return None  # not two tensors with dimensions
+        elif kind is dict:
+            sizes = {value.shape[0] for value in batch.values()}
+            return sizes.pop() if len(sizes) == 1 else None
+        elif getattr(batch, "batch_size", None) is None:
+            return batch.shape[0]  # type: ignore[no-any-return]
+    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError):
+        return None  # not tensors with dimensions
     return None
 
 
@@ -100,6 +111,8 @@ def _get_sizes(value: Any, *, nested: bool, plain: bool) -> list[int]:
         nested: Whether the value is a part of a batch, so that a list in it is a list of samples.
         plain: Whether lists without tensors count.
     """
+    if type(value) in PLAIN_TYPES:
+        return []
     if (declared := declared_size(value)) is not None:
         return [declared]
     if (shape := _get_shape(value)) is not None:
@@ -117,6 +130,8 @@ def _get_sizes(value: Any, *, nested: bool, plain: bool) -> list[int]:
 def _get_sequence_sizes(items: Sequence[Any], nested: bool, plain: bool) -> list[int]:
     """Return the plausible sizes of a list or tuple: its length if it contains samples, or that of its columns."""
     inspected = list(islice(items, INSPECTED_ITEMS))
+    if PLAIN_TYPES.issuperset(kinds := set(map(type, inspected))):
+        return [len(items)] if plain and len(kinds) == 1 else []
     columns = _combine([_get_sizes(item, nested=True, plain=plain) for item in inspected])
     if len({_get_layout(item) for item in inspected}) > 1:
         return columns  # such as images and labels: the samples of a list are alike
@@ -153,6 +168,8 @@ def _combine(sizes: list[list[int]]) -> list[int]:
 
 def _get_columns(value: Any) -> Mapping[Any, Any] | None:
     """Return the items of a mapping, named tuple, dataclass or attrs instance by name, None for any other value."""
+    if type(value) in PLAIN_TYPES:
+        return None
     if isinstance(value, Mapping):
         return value
     names = getattr(value, "_fields", None) if isinstance(value, tuple) else field_names(value)

@@ -99,6 +99,14 @@ class TestSizes:
         assert quick_size(batch) in (size, None)
 
     @pytest.mark.parametrize(
+        "batch",
+        [zeros(4, 2), (zeros(4, 2), zeros(4)), [zeros(4, 2), zeros(4, 3)], {"x": zeros(4, 2), "y": zeros(4)}],
+        ids=lambda value: describe_batch(value, 1),
+    )
+    def test_size_of_a_common_batch_is_found_quickly(self, batch: Any) -> None:
+        assert quick_size(batch) == 4
+
+    @pytest.mark.parametrize(
         ("batch", "sizes"),
         [
             (IMAGES, [2, 3]),  # two images or a batch of three
