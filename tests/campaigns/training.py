@@ -113,9 +113,9 @@ def run_ranges(parts: Parts) -> None:
         for epoch in range(run.epochs_done, EPOCHS):
             parts.bus.emit("before_train_epoch")
             for index in range(run.iters_done - epoch * BATCHES, BATCHES):
-                parts.step(index, batches[index])
                 if run.should_stop:
                     break
+                parts.step(index, batches[index])
             parts.scheduler.step()
             parts.bus.emit("after_train_epoch")
             if run.should_stop:
