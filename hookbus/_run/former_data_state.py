@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.data_passes import DataPass, Moment
+from hookbus._run.data_passes import DataPass
+from hookbus._run.pass_list import Moment
 
 if TYPE_CHECKING:
     from hookbus._run.clock import Clock

@@ -6,13 +6,15 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.data_passes import DataPass, Moment, PassList, are_exhausted, find_for_statement
+from hookbus._run.data_passes import DataPass, find_for_statement
 from hookbus._run.epoch_lengths import EpochLengths
 from hookbus._run.former_data_state import convert_former_state, split_former_pass
 from hookbus._run.interrupts import handle_lost_workers
+from hookbus._run.loader_checks import check_equal_lengths, check_not_empty, warn_changed_length, warn_replay
 from hookbus._run.loader_pool import LoaderPool
+from hookbus._run.pass_list import Moment, PassList, are_exhausted
 from hookbus._run.requests import SETTLE, process_requests
-from hookbus.errors import LoopError, RankError
+from hookbus.errors import LoopError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -203,7 +205,7 @@ class TrainingData:
                         self._probe_exhausted(data_pass, batches)
                         return
                 data_pass.exhausted = True
-                self._check_not_empty(data_pass)
+                check_not_empty(data_pass)
         finally:
             # A pass that a stop has ended is continued by the run that resumes.
             if data_pass.exhausted or not (run.stops or clock.limit_reached):
@@ -232,21 +234,14 @@ class TrainingData:
             self._epoch_passes.insert_saved(rest)
         skip, expected = data_pass.position, data_pass.length
         if skip and not resumable.exact:
-            run.logger.warning(
-                "The training loader has no state to restore. Skipping %s batches by reading them again.", skip
-            )
+            warn_replay(run.logger, skip)
         position = PassPosition(data_pass.epoch, skip, data_pass.iteration + skip, data_pass.ordinal)
         batches = resumable.batches(position, data_pass.start)
         data_pass.length = resumable.length
-        if skip and expected not in (None, resumable.length):
-            run.logger.warning(
-                "resume: the loader of this pass had %s batches when the checkpoint was written, and has %s. The pass "
-                "continues after batch %s. Call run.batches for the same loaders in the same order.",
-                expected,
-                resumable.length,
-                skip,
-            )
-        self._check_equal_lengths(data_pass.length)
+        if skip:
+            warn_changed_length(run.logger, data_pass, expected)
+        if self.shard is not None:
+            check_equal_lengths(run.ranks, data_pass.length)
         return batches
 
     def _set_epoch_length(self, data_pass: DataPass) -> None:
@@ -254,28 +249,6 @@ class TrainingData:
         if self._in_epoch:
             self._lengths.add(data_pass)
         self._run.clock.epoch_length = self._lengths.total if self._in_epoch else data_pass.length
-
-    def _check_equal_lengths(self, length: int | None) -> None:
-        """Check that the loaders of all ranks have the same number of batches.
-
-        Otherwise the gradient all-reduce of a rank with more batches would deadlock.
-
-        Raises:
-            RankError: If the numbers differ.
-        """
-        lengths = self._run.ranks.all_gather("batches per epoch", length) if self.shard is not None else [length]
-        if len(set(lengths)) > 1:
-            raise RankError(
-                f"The training loaders of the ranks must have the same number of batches, got "
-                f"{', '.join(map(str, lengths))}. Make the sampler drop or repeat samples, as DistributedSampler does."
-            )
-
-    def _check_not_empty(self, data_pass: DataPass) -> None:
-        if not data_pass.position:
-            raise LoopError(
-                "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
-                "is exhausted after one) and has at least one batch (check drop_last)."
-            )
 
     # -- end of an epoch --------------------------------------------------------------------------
 
