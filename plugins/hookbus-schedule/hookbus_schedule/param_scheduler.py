@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from hookbus import Hook, Metrics, Run
 from hookbus._training.scheduler_length import check_length, load_scheduler
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
+from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
 from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entry, check_scheduler_config
 
@@ -175,8 +177,16 @@ def _check_length(run: Run, entry: SchedulerEntry) -> None:
         done, limit = run.iters_done, run.clock.limit("iter")
         # A custom loop may accumulate any number of iterations.
         per_step = run.trainer.steps.accumulate if run.trainer is not None else int(run.clock.counts_iterations)
+        per_step = max([per_step, *_iter_scheduled_counts(run)]) if per_step else 0
     if limit is not None and per_step:
         check_length(entry.scheduler, max(limit - done, 0) // per_step)
+
+
+def _iter_scheduled_counts(run: Run) -> Iterator[int]:
+    """Yield the numbers of iterations per step that hooks set during the run."""
+    for hook in run.bus.hooks.values():
+        if isinstance(hook, AccumulationHook):
+            yield from hook.config.schedule.values()
 
 
 def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:

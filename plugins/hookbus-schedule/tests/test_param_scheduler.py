@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
 from hookbus.testing import check_hook
-from hookbus_schedule import ParamSchedulerHook
+from hookbus_schedule import AccumulationHook, ParamSchedulerHook
 
 HALVE = {"type": "ExponentialLR", "gamma": 0.5}
 PLATEAU = {"type": "ReduceLROnPlateau", "factor": 0.5, "patience": 0}
@@ -312,3 +312,12 @@ class TestTwoHooks:
 
         assert recorder.rates == [1.0] * 4 + [0.5] * 4
         assert recorder.momenta == [0.8] * 4 + [0.4] * 4
+
+
+def test_length_of_a_scheduler_is_checked_against_the_fewest_steps_of_a_schedule() -> None:
+    cycle = {"type": "OneCycleLR", "max_lr": 1.0, "total_steps": 6, "interval": "step", "cycle_momentum": False}
+    # 4 steps in the first epoch and 2 in the second.
+    run, recorder = run_trainer(ParamSchedulerHook(schedulers=cycle), AccumulationHook(schedule={1: 1, 2: 2}), epochs=2)
+
+    assert run.steps_done == 6
+    assert len(recorder.rates) == 8
