@@ -48,7 +48,7 @@ from hookbus.checkpoint.named_weights import flatten_weights, nest_weights
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
-from hookbus.checkpoint.weights import get_structure, load_into, matching_weights
+from hookbus.checkpoint.weights import add_versions, get_structure, get_versions, load_into, matching_weights
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import shard_like
 from hookbus.distributed.unwrap import named_parameters
@@ -87,7 +87,10 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
     """
     # Another thread may be updating the averaged weights.
     run.weights.wait()
-    weights = nest_weights(run.weights.raw(), run.model_names)
+    raw = run.weights.raw()
+    weights = nest_weights(raw, run.model_names)
+    if not run.model_names:
+        weights = add_versions(weights, get_versions(raw))
     checkpoint: dict[str, Any] = {"meta": _build_meta(run), "state_dict": weights}
     averaged = run.weights.averaged()
     if averaged is not None:
@@ -114,13 +117,14 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     check_resumable(checkpoint)
     restore_structure(run, checkpoint["hooks"])
     own = dict(select_rank_state(reshard(checkpoint, run), run))
+    versions = get_versions(own["state_dict"])
     own["state_dict"] = flatten_weights(own["state_dict"])
     checkpoint = shard_like(own, run.model, run.optimizer)
     # The state dict contains the weights of evaluation mode.
     run.weights.modes.end_training()
     if run.model is not None:
         with explain_changed_model(checkpoint):
-            load_into(run.model, checkpoint["state_dict"])
+            load_into(run.model, checkpoint["state_dict"], versions)
     load_components(run, checkpoint)
     for optimizer in run.optimizers.values() if checkpoint["meta"]["step"] else ():
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
@@ -149,11 +153,12 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
     """
     assert run.model is not None
     weights = shard_like(extract_weights(checkpoint, averaged=averaged), run.model, None)
+    versions = get_versions(checkpoint.get("state_dict", checkpoint))
     if strict:
-        load_into(run.model, weights)
+        load_into(run.model, weights, versions)
         return
     matching, ignored, missing = matching_weights(run.model, weights)
-    load_into(run.model, matching, strict=False)
+    load_into(run.model, matching, versions, strict=False)
     if ignored or missing:
         run.logger.warning("load_from: ignored keys of the file: %s; unchanged keys of the model: %s", ignored, missing)
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from hookbus.distributed.unwrap import clean_names, match_names, strip_wrappers
+from hookbus.distributed.unwrap import clean_names, match_names, remove_wrapper_names, strip_wrappers
 from hookbus.errors import CheckpointError
 
-__all__ = ["check_compatible", "get_structure", "load_into", "matching_weights", "rename_weights"]
+__all__ = [
+    "add_versions",
+    "check_compatible",
+    "get_structure",
+    "get_versions",
+    "load_into",
+    "matching_weights",
+    "rename_weights",
+]
 
 EXTRA_STATE = "_extra_state"
 """Last part of the key of the extra state of a module."""
@@ -26,19 +35,48 @@ def get_structure(model: nn.Module) -> dict[str, list[int] | None]:
     }
 
 
-def load_into(model: nn.Module, weights: Mapping[str, Any], *, strict: bool = True) -> None:
+def add_versions(weights: dict[str, Any], versions: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return weights with the versions of modules, which torch stores in an attribute of a state dict.
+
+    Modules that convert files of older versions when they are loaded read them.
+
+    Args:
+        weights: State dict.
+        versions: Versions by name of the module; None for a state dict without versions.
+    """
+    if versions is None:
+        return weights
+    state = OrderedDict(weights)
+    state._metadata = versions  # type: ignore[attr-defined]
+    return state
+
+
+def get_versions(weights: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the versions of modules that a state dict contains, None without any."""
+    return getattr(weights, "_metadata", None)
+
+
+def load_into(
+    model: nn.Module,
+    weights: Mapping[str, Any],
+    versions: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = True,
+) -> None:
     """Load weights into a model. Names with and without prefixes of wrappers match.
 
     Args:
         model: Model, wrapped or not.
         weights: State dict.
+        versions: Versions of the modules in the state dict. Default: None, for unknown versions.
         strict: Require all keys to match. Default: True.
 
     Raises:
         CheckpointError: If keys or shapes do not match; the message lists them.
     """
     try:
-        strip_wrappers(model).load_state_dict(rename_weights(model, weights), strict=strict)
+        inner, renamed = strip_wrappers(model), rename_weights(model, weights)
+        inner.load_state_dict(add_versions(renamed, _rename_versions(inner, versions)), strict=strict)
     except RuntimeError as error:
         raise CheckpointError(f"The weights do not match the model: {' '.join(str(error).split())}") from None
 
@@ -106,6 +144,16 @@ def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bo
 
 
 # -- private ---------------------------------------------------------------------------------
+
+
+def _rename_versions(model: nn.Module, versions: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return versions by the names of the modules of a model, which may be wrapped in another way."""
+    if versions is None:
+        return None
+    without_prefixes = {remove_wrapper_names(name): version for name, version in versions.items()}
+    names = [name for name, _ in model.named_modules()]
+    renamed = {name: versions.get(name, without_prefixes.get(remove_wrapper_names(name))) for name in names}
+    return {name: version for name, version in renamed.items() if version is not None}
 
 
 def _get_converting_modules(model: nn.Module) -> list[str]:

@@ -6,6 +6,7 @@ similar. The model itself and any module inside it may be wrapped, in any nestin
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,12 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def get_state_dict(model: nn.Module) -> dict[str, Any]:
     """Return the state dict of a model with the names in the model without wrappers. References, not copies."""
-    return clean_names(model, strip_wrappers(model).state_dict())
+    state: dict[str, Any] = strip_wrappers(model).state_dict()
+    cleaned = clean_names(model, state)
+    if cleaned is not state:
+        cleaned = OrderedDict(cleaned)
+        cleaned._metadata = clean_names(model, state._metadata)  # type: ignore[attr-defined]
+    return cleaned
 
 
 def clean_names(model: nn.Module, state: dict[str, Any]) -> dict[str, Any]:

@@ -577,3 +577,37 @@ class TestWrappedBlocks:
 
         assert fingerprint(dict(resumed.weights.raw())) == fingerprint(dict(complete.weights.raw()))
         assert fingerprint(resumed.optimizer.state_dict()) == fingerprint(complete.optimizer.state_dict())
+
+
+class VersionedLayer(nn.Linear):
+    """Layer that doubles the weights of files that were written before its version 2."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
+        if metadata.get("version", 1) < 2:
+            state[f"{prefix}weight"] = state[f"{prefix}weight"] * 2
+        super()._load_from_state_dict(state, prefix, metadata, *others)
+
+
+class TestVersionsOfModules:
+    @pytest.mark.parametrize("wrap", [nn.Sequential, lambda layer: nn.Sequential(nn.DataParallel(layer))])
+    def test_state_of_the_current_version_is_not_converted(self, wrap: Any, tmp_path: Path) -> None:
+        model = wrap(VersionedLayer(2, 1))
+        expected = next(model.parameters()).tolist()
+        path = tmp_path / "a.pth"
+        write_checkpoint(path, build_checkpoint(idle_run(model)), 1)
+
+        restored, loaded, plain = (nn.Sequential(VersionedLayer(2, 1)) for _ in range(3))
+        restore_checkpoint(idle_run(restored), read_checkpoint(path))
+        load_weights(idle_run(loaded), read_checkpoint(path))
+        plain.load_state_dict(read_checkpoint(path)["state_dict"])
+        for layer in (restored[0], loaded[0], plain[0]):
+            assert layer.weight.tolist() == expected
+
+    def test_state_dict_of_an_old_version_is_converted_once(self, tmp_path: Path) -> None:
+        old, new = nn.Sequential(nn.Linear(2, 1)), nn.Sequential(VersionedLayer(2, 1))
+        torch.save(old.state_dict(), tmp_path / "old.pth")
+        with pytest.warns(HookWarning, match="no valid sidecar"):
+            load_weights(idle_run(new), read_checkpoint(tmp_path / "old.pth"))
+        assert torch.equal(new[0].weight, 2 * old[0].weight)
