@@ -159,6 +159,11 @@ class CheckpointConfig(HookConfig):
         return None if self.every is None else parse_duration(self.every)
 
     @property
+    def saves_epochs_only(self) -> bool:
+        """Whether periodic checkpoints are saved after epochs, and not after iterations or a duration."""
+        return self.by_epoch and self.interval is not None and self.every is None
+
+    @property
     def template(self) -> str:
         """Name of periodic checkpoints with one field for the number."""
         return self.filename_tmpl or ("epoch_{}.pth" if self.by_epoch else ITERATION_TEMPLATE)

@@ -14,6 +14,7 @@ from hookbus.errors import CheckpointError
 from hookbus.metrics.results import Metrics
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
+from hookbus_checkpoint.run_listeners import RunListeners
 from hookbus_checkpoint.writer import CheckpointWriter
 
 __all__ = ["CheckpointHook"]
@@ -46,6 +47,7 @@ class CheckpointHook(Hook):
         self.unit = "epoch" if self.config.by_epoch else "iter"
         self.best = BestTracker(self.config)
         self._writer = CheckpointWriter(self.config, self.best)
+        self._listeners = RunListeners(self, self.config, self._writer)
 
     @property
     def required_metrics(self) -> list[str]:
@@ -68,9 +70,7 @@ class CheckpointHook(Hook):
         # Evaluated on rank 0 only, so that all ranks use the same directory.
         directory = run.ranks.call_on_main("the checkpoint directory", lambda: self.directory(run))
         self._writer.attach(run, directory, self.name)
-        # Registered only if it is enabled: the state of each iteration is recorded for this listener.
-        if self.config.save_on_exception:
-            run.bus.on("on_exception", name=self._failure_name)(self._request_after_failure)
+        self._listeners.register(run)
         run.provide("checkpoint_saver", self)
 
     def before_train(self, run: Run) -> None:
@@ -120,9 +120,8 @@ class CheckpointHook(Hook):
             self._writer.publish(run)
 
     def cleanup(self, run: Run) -> None:
-        """Shut down the writer thread, and unregister the listener for failures."""
-        if self._failure_name in run.bus.hooks:
-            run.bus.unregister(self._failure_name)
+        """Shut down the writer thread, and unregister the listeners of this run."""
+        self._listeners.unregister(run)
         self._writer.detach(run)
 
     def request_last(self, run: Run) -> None:
@@ -130,15 +129,6 @@ class CheckpointHook(Hook):
         self.wait_for_pending(run)
         if self.config.save_last and self._writer.needs_save(run):
             run.request_save("end of training", saver=self)
-
-    @property
-    def _failure_name(self) -> str:
-        return f"{self.name}.failure"
-
-    def _request_after_failure(self, run: Run) -> None:
-        self.wait_for_pending(run)
-        if self._writer.needs_save(run):
-            run.request_save("failure", saver=self)
 
     # -- writing -------------------------------------------------------------------------------
 

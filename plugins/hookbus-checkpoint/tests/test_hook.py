@@ -700,3 +700,37 @@ class TestErrors:
 
         with pytest.raises(CheckpointError, match="corrupted"):
             train(tmp_path / "again", CheckpointHook(), epochs=2, resume=path)
+
+
+class TestLoopWithoutEpochs:
+    @pytest.mark.parametrize(
+        ("settings", "when"),
+        [({}, "only at the end of the training"), ({"save_last": False}, "only on request")],
+    )
+    def test_hook_that_counts_epochs_states_once_when_it_saves(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], when: str
+    ) -> None:
+        bus = HookBus([CheckpointHook({"save_best": False} | settings)])
+        with bus.run(model=torch.nn.Linear(1, 1), work_dir=tmp_path):
+            bus.emit("after_train_iter")
+            messages = [message for message in caplog.messages if "checkpoints are saved" in message]
+            bus.emit("after_train_iter")
+        assert [message for message in caplog.messages if "checkpoints are saved" in message] == messages
+        assert messages[0].startswith(f"checkpoint: checkpoints are saved {when}, because `by_epoch` is true")
+        assert list(bus.hooks) == ["checkpoint"]
+
+    @pytest.mark.parametrize("settings", [{"by_epoch": False}, {"every": "1h"}, {"interval": None}])
+    def test_hook_that_counts_no_epochs_states_nothing(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any]
+    ) -> None:
+        bus = HookBus([CheckpointHook({"save_best": False} | settings)])
+        with bus.run(model=torch.nn.Linear(1, 1), work_dir=tmp_path):
+            bus.emit("after_train_iter")
+        assert not any("checkpoints are saved" in message for message in caplog.messages)
+
+    def test_loop_with_epochs_needs_no_statement(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        bus = HookBus([CheckpointHook(save_best=False)])
+        with bus.run(model=torch.nn.Linear(1, 1), epochs=1, work_dir=tmp_path):
+            for point in ("before_train_epoch", "after_train_iter", "after_train_epoch"):
+                bus.emit(point)
+        assert not any("checkpoints are saved" in message for message in caplog.messages)

@@ -23,7 +23,7 @@ from hookbus_logger.format import (
     is_time,
     join_groups,
 )
-from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
+from hookbus_logger.metric_recorder import MetricRecorder, get_epoch, has_epochs
 
 __all__ = ["LoggerHook"]
 
@@ -111,8 +111,7 @@ class LoggerHook(MetricRecorder):
             error = run.exception
             reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
             outcome = (run.outcome, OUTCOME_STYLES.get(run.outcome, "yellow"))
-            epoch, seconds = format_count(get_epoch(run), run.max_epochs), format_clock_time(run.clock.seconds)
-            done = f"epoch {epoch}, iteration {run.iters_done}, {seconds}"
+            done = f"{_format_epoch(run)}iteration {run.iters_done}, {format_clock_time(run.clock.seconds)}"
             print_line(get_console(run), *join_groups([outcome], [(done, "")], [(reason, "")]))
 
     # -- state ---------------------------------------------------------------------------------
@@ -134,7 +133,7 @@ class LoggerHook(MetricRecorder):
 
     def _format_position(self, run: Run) -> str:
         clock = run.clock
-        if not self.config.by_epoch:
+        if not (self.config.by_epoch and has_epochs(run)):
             return f"iteration {format_count(run.iters_done, clock.limit('iter'))}"
         epoch = format_count(get_epoch(run), run.max_epochs)
         position = format_count(clock.epoch_iter + 1, clock.epoch_length)
@@ -142,7 +141,7 @@ class LoggerHook(MetricRecorder):
 
     def _print_results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
         epoch = f"epoch {format_count(get_epoch(run), run.max_epochs)}"
-        label = epoch if self.config.log_metric_by_epoch else f"iteration {run.iters_done}"
+        label = epoch if self.config.log_metric_by_epoch and has_epochs(run) else f"iteration {run.iters_done}"
         label = "before training" if run.sanity_checking else label if run.iters_done else ""
         prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
         self._print_groups(run, kind, [(label, "")], [(loader or "", "")], format_values(metrics, prefix=prefix))
@@ -164,6 +163,11 @@ def _add_best(cell: Cell, best: BestResult | None, epoch: int) -> Cell:
     if best is None:
         return cell
     return replace(cell, best=(best.value, best.epoch), is_best=(best.value, best.epoch) == (cell.value, epoch))
+
+
+def _format_epoch(run: Run) -> str:
+    """Return the epoch at the end of a run, followed by a comma; "" for a loop without epochs."""
+    return f"epoch {format_count(get_epoch(run), run.max_epochs)}, " if has_epochs(run) or not run.iters_done else ""
 
 
 def _format_rate(name: str, rate: float) -> str:

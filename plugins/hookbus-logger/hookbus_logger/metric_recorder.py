@@ -11,7 +11,7 @@ from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import Window
 from hookbus_logger.config import RecordConfig
 
-__all__ = ["MetricRecorder", "get_epoch"]
+__all__ = ["MetricRecorder", "get_epoch", "has_epochs"]
 
 
 def _build_schedule(config: Any) -> Schedule:
@@ -119,6 +119,11 @@ class MetricRecorder(Hook):
     def _deliver(self, metrics: Metrics, step: int) -> None:
         self._is_pending = False
         self.write_record(self.run, metrics, step, self.run.learning_rates())
+
+
+def has_epochs(run: Run) -> bool:
+    """Return whether the loop has begun an epoch; a loop that emits events of iterations only has none."""
+    return run.clock.epoch_open or run.epochs_done > 0
 
 
 def get_epoch(run: Run) -> int:

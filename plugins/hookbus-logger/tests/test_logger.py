@@ -70,6 +70,26 @@ def test_training_line_omits_unknown_totals(
     ]
 
 
+def test_lines_of_a_loop_without_epochs_contain_iterations_and_their_limit(read_lines: Callable[[], list[str]]) -> None:
+    class Timer(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            run.bus.emit("log_scalars", values={"time/iter": 0.25, "time/eta": 61.0})
+
+    bus = HookBus([LoggerHook(interval=2), Timer()])
+    with bus.run(iterations=3) as run:
+        for loss in (1.0, 2.0, 3.0):
+            bus.emit("before_train_iter")
+            bus.emit("after_train_iter", outputs={"loss": loss})
+        bus.emit("before_val_epoch")
+        bus.emit("after_val_epoch", metrics={"loss": 0.5})
+        assert run.should_stop
+
+    lines = read_lines()
+    assert lines[0] == "train  iteration 2/3  loss 1.500  iter 250 ms  eta 0:01:01"
+    assert "val    iteration 3  loss 0.5000" in lines
+    assert lines[-1] == "finished  iteration 3, 0:00:00"
+
+
 def test_training_line_reports_a_nan_loss(read_lines: Callable[[], list[str]]) -> None:
     fake_training([LoggerHook(interval=3)], epochs=1, losses=lambda i: math.nan if i == 2 else 1.0)
 
