@@ -176,3 +176,31 @@ def test_synchronized_seconds_replace_the_timer() -> None:
     clock.begin_iter(None)
 
     assert (clock.seconds, clock.seconds_seen, clock.current("seconds")) == (100.0, 7, 8)
+
+
+def test_estimates_use_the_length_of_the_last_epoch() -> None:
+    clock = Clock()
+    clock.max_epochs, clock.epoch_length = 3, 10
+    assert (clock.expected_epoch_length, clock.expected_last_iter) == (10, 30)
+
+    clock.observed_epoch_length, clock.epochs_done, clock.iters_done = 4, 1, 4
+    assert (clock.expected_epoch_length, clock.expected_last_iter, clock.limit("iter")) == (4, 12, 24)
+
+    clock.iters_done, clock.epoch_open, clock.epoch_first_iter = 15, True, 4
+    assert clock.expected_last_iter == 15  # the epoch is longer than the last one
+
+    clock.max_iters = 8
+    clock.iters_done = 5
+    assert clock.expected_last_iter == 8
+
+
+@pytest.mark.parametrize(("exhausted", "truncated"), [(True, False), (False, True), (None, True)])
+def test_epoch_is_truncated_unless_its_data_is_exhausted(exhausted: bool | None, truncated: bool) -> None:
+    clock = Clock()
+    clock.epoch_length = 10
+    clock.is_data_exhausted = lambda: exhausted
+    clock.begin_epoch()
+    clock.end_iter(None)
+    clock.truncate_epoch()
+
+    assert clock.epoch_truncated is truncated

@@ -311,6 +311,18 @@ class TestRemainingTime:
 
         assert {i: values["time/eta"] for i, values in recorder.values.items()} == {5: 1.0, 6: 0.0}
 
+    def test_remaining_time_uses_the_length_of_the_last_epoch_if_that_of_the_loader_is_wrong(self, clock):
+        class WrongLength(Loader):
+            def __len__(self):
+                return 9
+
+        timer = make_timer(clock)
+        bus = HookBus([timer, recorder := ValueRecorder(timer)])
+        with bus.run(epochs=2) as run:
+            train(bus, run, WrongLength(clock, [0] * 3), clock)
+
+        assert [recorder.values[i]["time/eta"] for i in range(1, 7)] == [17.0, 16.0, 15.0, 2.0, 1.0, 0.0]
+
     def test_truncated_epoch_does_not_set_the_epoch_length(self, clock):
         timer = make_timer(clock)
         bus = HookBus([timer, recorder := ValueRecorder(timer)])
