@@ -204,6 +204,9 @@ def _count_scheduler_steps(trainer: TrainerSetup, epochs: int, iterations: int) 
     length, scheduler = loader_length(trainer.train_loader, trainer.train_shard), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
         return trainer.epochs - epochs
+    # A hook may step several optimizers any number of times per iteration.
+    if scheduler.interval == "step" and len(get_by_name(trainer.optimizer)) > 1:
+        return 1
     limit = trainer.iterations or (trainer.epochs or 0) * (length or 0)
     per_step = trainer.steps.accumulate if scheduler.interval == "step" else length
     return max(limit - iterations, 0) // per_step if limit and per_step else 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau, StepLR
 
 from hookbus import Hook, Trainer
 from hookbus.checkpoint import read_checkpoint
@@ -82,6 +82,15 @@ def test_each_scheduler_follows_its_optimizer(interval: str, rates: dict[str, fl
     trainer = build_schedulers({"hooks": [GanHook()], "scheduler_interval": interval}, G=halve, D=halve)
     trainer.fit()
     assert get_rates(trainer) == rates
+
+
+def test_scheduler_of_an_optimizer_that_steps_less_often_may_be_shorter() -> None:
+    options = {"hooks": [GanHook()], "scheduler_interval": "step"}
+    # Three steps in six iterations.
+    trainer = build_schedulers(options, G=partial(OneCycleLR, max_lr=1.0, total_steps=4), D=halve)
+    trainer.check()
+    trainer.fit()
+    assert trainer.optimizer["G"].param_groups[0]["lr"] == pytest.approx(4e-6)
 
 
 def test_only_schedulers_that_take_a_metric_are_stepped_with_it() -> None:

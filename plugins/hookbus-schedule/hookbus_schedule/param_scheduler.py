@@ -175,8 +175,9 @@ def _check_length(run: Run, entry: SchedulerEntry) -> None:
     per_step = 1
     if entry.interval == "step":
         done, limit = run.iters_done, run.clock.limit("iter")
-        # A custom loop may accumulate any number of iterations.
-        per_step = run.trainer.steps.accumulate if run.trainer is not None else int(run.clock.counts_iterations)
+        # A custom loop may accumulate any number of iterations, and a hook steps several optimizers as it likes.
+        is_known = run.trainer is not None and len(run.optimizers) == 1
+        per_step = run.trainer.steps.accumulate if is_known else int(run.clock.counts_iterations)
         per_step = max([per_step, *_iter_scheduled_counts(run)]) if per_step else 0
     if limit is not None and per_step:
         check_length(entry.scheduler, max(limit - done, 0) // per_step)
