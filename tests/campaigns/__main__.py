@@ -175,7 +175,7 @@ def select_resume_cases() -> list[Case]:
 CAMPAIGNS: dict[str, tuple[Callable[[Campaign, Case], None], list[Case]]] = {
     "resume": (Campaign.interrupt_and_resume, select_resume_cases()),
     "ranks": (Campaign.interrupt_and_resume, [Case("Trainer", False, 0, 2), Case("epochs", True, 2, 2)]),
-    "faults": (Campaign.fail_and_resume, [Case("Trainer", saving) for saving in SAVING] + [Case("epochs")]),
+    "faults": (Campaign.fail_and_resume, [*(Case("Trainer", saving) for saving in SAVING), Case("epochs")]),
 }
 """Campaigns by name: the trial of a case, and the cases."""
 

@@ -39,7 +39,9 @@ class ForkedTraining:
             target=self._train, args=(case, directory, prepare or disable_fsync)
         )
         self._process.start()
-        self.pid = self._process.pid or 0
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        os.setpgid(self.pid, self.pid)
 
     def wait(self, seconds: float) -> int | None:
         """Return the exit code, None if the training takes longer."""
@@ -48,7 +50,6 @@ class ForkedTraining:
 
     @staticmethod
     def _train(case: Case, directory: Path, prepare: Callable[[], object]) -> None:
-        os.setsid()
         with open(directory / "output.txt", "ab") as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)

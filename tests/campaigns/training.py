@@ -1,4 +1,4 @@
-"""Trainings that a campaign interrupts: the Trainer and four kinds of custom loops.
+"""Trainings that a campaign interrupts: the Trainer and several kinds of custom loops.
 
     python -m tests.campaigns.training CASE DIRECTORY
 
@@ -79,8 +79,14 @@ class Parts:
     loader: DataLoader[Any]
     options: dict[str, Any]
 
-    def step(self, index: int, batch: Any) -> None:
-        """Train one iteration, with an optimizer step in every second one."""
+    def step(self, index: int, batch: Any, train_more: Callable[..., object] = lambda *_: None) -> None:
+        """Train one iteration, with an optimizer step in every second one.
+
+        Args:
+            index: Index of the batch.
+            batch: Inputs and targets.
+            train_more: Called with them within the iteration.
+        """
         self.bus.emit("before_train_iter", batch_idx=index, batch=batch)
         done = self.bus.current.iters_done
         if done % 2 == 0:
@@ -90,6 +96,7 @@ class Parts:
         (loss / 2).backward()
         if done % 2 == 1:
             self.optimizer.step()
+        train_more(inputs, targets)
         self.bus.emit("after_train_iter", batch_idx=index, batch=batch, outputs={"loss": loss})
 
 
@@ -142,11 +149,36 @@ def run_zip(parts: Parts) -> None:
             parts.bus.emit("after_train_epoch")
 
 
+def run_named(parts: Parts) -> None:
+    """Train two models by name, each with an optimizer."""
+    other = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(other.parameters(), lr=0.01)
+
+    def train_other(inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(other(inputs), targets).backward()
+        optimizer.step()
+
+    named = {
+        "model": {"first": parts.model, "second": other},
+        "optimizer": {"first": parts.optimizer, "second": optimizer},
+        "scheduler": {"first": parts.scheduler},
+    }
+    with parts.bus.run(**{**parts.options, **named}, epochs=EPOCHS) as run:
+        for _ in run.epochs():
+            parts.bus.emit("before_train_epoch")
+            for index, batch in run.batches(parts.loader):
+                parts.step(index, batch, train_other)
+            parts.scheduler.step()
+            parts.bus.emit("after_train_epoch")
+
+
 LOOPS: dict[str, Callable[[Parts], None]] = {
     "epochs": run_epochs,
     "ranges": run_ranges,
     "iterations": run_iterations,
     "zip": run_zip,
+    "named": run_named,
 }
 """Custom loops by name."""
 
