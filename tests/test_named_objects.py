@@ -99,6 +99,22 @@ class GanLoop(Loop):
             scheduler.step()
 
 
+class AccumulatingLoop(GanLoop):
+    """D steps in every iteration, and G accumulates the gradients of two iterations."""
+
+    def step(self, batch: Any) -> torch.Tensor:
+        fake = self.models["G"](torch.randn(len(batch), 2))
+        loss: torch.Tensor = functional.softplus(-self.models["D"](fake)).mean()
+        self.optimizers["D"].zero_grad()
+        if self.bus.current.iters_done % 2 == 0:
+            self.optimizers["G"].zero_grad()
+        loss.backward()
+        self.optimizers["D"].step()
+        if self.bus.current.iters_done % 2:
+            self.optimizers["G"].step()
+        return loss.detach()
+
+
 class ClosureLoop(Loop):
     """LBFGS, whose closure is evaluated several times per step."""
 
@@ -156,7 +172,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("loop", [GanLoop, ClosureLoop, RecurrentLoop])
+@pytest.mark.parametrize("loop", [GanLoop, AccumulatingLoop, ClosureLoop, RecurrentLoop])
 def test_killed_loop_resumes_bit_exactly(loop: type[Loop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop(tmp_path / "whole").train()
     for killed_after in (1, 2, 5):

@@ -54,6 +54,11 @@ class OptimizerEvents:
         """Number of completed iterations of the run."""
         return self._run.clock.iters_done
 
+    @property
+    def has_pending_step(self) -> bool:
+        """Whether one of several optimizers made no step in the last iteration, and may be accumulating gradients."""
+        return len(self._hooks) > 1 and any(hooks.iters_done < self.iters_done - 1 for hooks in self._hooks)
+
     def attach(self) -> None:
         """Register the step hooks on the run's optimizers, unless the loop counts steps itself.
 
@@ -232,12 +237,16 @@ class OptimizerEvents:
     # -- checkpoints ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the numbers of steps, and the learning rates of the last steps."""
+        """Return the numbers of steps, and the iterations and learning rates of the last steps."""
         rates = {name: [float(rate) for rate in rates] for name, rates in self._rates.items()}
-        return {"steps": dict(self.counts), "rates": rates}
+        iterations = {hooks.name: hooks.iters_done for hooks in self._hooks}
+        return {"steps": dict(self.counts), "iterations": iterations, "rates": rates}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`; {} in checkpoints of earlier versions."""
         self.counts |= state.get("steps", {})
+        iterations = state.get("iterations", {})
+        for hooks in self._hooks:
+            hooks.iters_done, hooks.count = iterations.get(hooks.name, self.iters_done - 1), 0
         self._idle = IdleOptimizers(self.counts, self.iters_done, self._run.scaler)
         self._rates = {name: list(rates) for name, rates in state.get("rates", {}).items()}

@@ -261,6 +261,8 @@ class Run(ProgressMixin, RequestMixin):
     @property
     def accumulating(self) -> bool:
         """Whether gradients are accumulated for an optimizer step that is still pending."""
+        if self.optimizer_events.has_pending_step:
+            return True
         if self.trainer is not None:
             return self.accumulated > 0
         # A custom loop does not report its micro-batches: count the iterations since the last step instead.
