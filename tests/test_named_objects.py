@@ -157,6 +157,19 @@ class RecurrentLoop(Loop):
         return loss.detach()
 
 
+class AccumulatingLossLoop(RecurrentLoop):
+    """Gradients of a model and of a loss with parameters, accumulated over two iterations."""
+
+    def step(self, batch: Any) -> torch.Tensor:
+        if self.bus.current.iters_done % 2 == 0:
+            self.optimizer.zero_grad()
+        loss: torch.Tensor = self.loss(self.model(batch)).square().mean()
+        loss.backward()
+        if self.bus.current.iters_done % 2:
+            self.optimizer.step()
+        return loss.detach()
+
+
 def read_result(directory: Path) -> tuple[dict[str, Any], list[Any]]:
     """Return what must be equal in two trainings: the content of the last checkpoint, and the log."""
     checkpoint = read_checkpoint(directory / "checkpoints/last.pth")
@@ -172,7 +185,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("loop", [GanLoop, AccumulatingLoop, ClosureLoop, RecurrentLoop])
+@pytest.mark.parametrize("loop", [GanLoop, AccumulatingLoop, ClosureLoop, RecurrentLoop, AccumulatingLossLoop])
 def test_killed_loop_resumes_bit_exactly(loop: type[Loop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop(tmp_path / "whole").train()
     for killed_after in (1, 2, 5):

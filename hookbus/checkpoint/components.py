@@ -9,16 +9,19 @@ from hookbus._training.scheduler_length import load_scheduler
 from hookbus.checkpoint.hook_states import STRUCTURE_FIX
 from hookbus.checkpoint.plain_data import to_plain_data
 from hookbus.distributed.sharding import TRAINING_WEIGHTS
-from hookbus.distributed.unwrap import match_names, strip_wrappers
+from hookbus.distributed.unwrap import match_names, named_parameters, strip_wrappers
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["collect_components", "load_components", "load_grads"]
+__all__ = ["collect_components", "collect_grads", "load_components", "load_grads"]
 
 COMPONENTS = ("optimizer", "scheduler", "scaler", "loss")
 """Keys of a checkpoint, and attributes of a run."""
+
+LOSS_PREFIX = ".loss."
+"""Prefix of the parameters of the loss function in `grads`. No parameter name of a model begins with a dot."""
 
 
 def collect_components(run: Run) -> dict[str, Any]:
@@ -58,6 +61,13 @@ def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
         run.weights.modes.load_training_weights(name, weights)
 
 
+def collect_grads(run: Run) -> dict[str, Any]:
+    """Return the gradients of an incomplete accumulation by parameter name."""
+    assert run.model is not None
+    named = dict(named_parameters(run.model)) | _get_loss_parameters(run)
+    return {name: parameter.grad for name, parameter in named.items() if parameter.grad is not None}
+
+
 def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
     """Restore the gradients of an incomplete accumulation.
 
@@ -67,11 +77,18 @@ def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
     """
     assert run.model is not None
     model = strip_wrappers(run.model)
-    renaming = match_names(model, grads)
-    saved = {renaming.get(name): grad for name, grad in grads.items()}
-    for name, parameter in model.named_parameters():
+    renaming = match_names(model, [name for name in grads if not name.startswith(LOSS_PREFIX)])
+    saved = {renaming.get(name, name): grad for name, grad in grads.items()}
+    for name, parameter in [*model.named_parameters(), *_get_loss_parameters(run).items()]:
         grad = saved.get(name)
         parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)
+
+
+def _get_loss_parameters(run: Run) -> dict[str, Any]:
+    """Return the parameters of the loss function by name in `grads`."""
+    if run.loss is None:
+        return {}
+    return {LOSS_PREFIX + name: parameter for name, parameter in run.loss.named_parameters()}
 
 
 def _iter_components(run: Run) -> Iterator[tuple[str, Any]]:

@@ -7,7 +7,7 @@
 | ema_state_dict | averaged weights, if a hook maintains them |
 | optimizer, scheduler, scaler | their state dicts; `training_weights` of an optimizer with modes |
 | loss | state dict of the loss function, if it has parameters or buffers |
-| grads | gradients by parameter name, only during gradient accumulation |
+| grads | gradients by parameter name, only during gradient accumulation; those of `loss` begin with `.loss.` |
 | hooks | by instance name: state, state version, package, configuration |
 | state | state of a custom loop by name, as passed to `bus.run(state=...)` |
 | rng | RNG states |
@@ -34,7 +34,7 @@ import torch
 
 import hookbus
 from hookbus.checkpoint import atomic_files
-from hookbus.checkpoint.components import collect_components, load_components, load_grads
+from hookbus.checkpoint.components import collect_components, collect_grads, load_components, load_grads
 from hookbus.checkpoint.generations import resolve_pointer
 from hookbus.checkpoint.hook_states import (
     collect_hook_states,
@@ -51,7 +51,6 @@ from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
 from hookbus.checkpoint.weights import add_versions, get_structure, get_versions, load_into, matching_weights
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import shard_like
-from hookbus.distributed.unwrap import named_parameters
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -97,8 +96,7 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
         checkpoint["ema_state_dict"] = nest_weights(averaged, run.model_names)
     checkpoint |= collect_components(run)
     if run.accumulating and run.model is not None:
-        named = named_parameters(run.model)
-        checkpoint["grads"] = {name: p.grad for name, p in named if p.grad is not None}
+        checkpoint["grads"] = collect_grads(run)
     checkpoint["hooks"] = collect_hook_states(run)
     checkpoint |= collect_loop_state(run.state)
     checkpoint["rng"] = get_rng_state()
