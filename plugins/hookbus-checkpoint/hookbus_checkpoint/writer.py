@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from hookbus_checkpoint.saving import Save
 __all__ = ["CheckpointWriter"]
 
 LAST = "last.pth"
-GENERATIONS = "checkpoint_generations"
-"""Service with the latest generation of each directory, since multiple hooks may write to one directory."""
+LATEST_SAVES = "latest_checkpoint_saves"
+"""Service with the latest save of each directory, since multiple hooks may write to one directory."""
 
 
 class CheckpointWriter:
@@ -60,8 +61,8 @@ class CheckpointWriter:
         """
         if run.iters_done == 0 or directory != self._directory.path:
             self._directory, self._saved_at = CheckpointDirectory(directory), None
-        if run.get(GENERATIONS) is None:
-            run.provide(GENERATIONS, {})
+        if run.get(LATEST_SAVES) is None:
+            run.provide(LATEST_SAVES, {})
         _check_async(self._config, run)
         if self._config.async_save:
             self._async_writer = AsyncWriter(name, self.wait_for_pending, overlap=self._config.async_save == "overlap")
@@ -120,12 +121,16 @@ class CheckpointWriter:
         """
         # One save at a time: the memory of the previous copy is reused.
         self.wait_for_pending(run)
+        latest: dict[Path, _LatestSave] = run.require(LATEST_SAVES)
+        # A save of another hook in progress may have the same names, and the newer one has to be written last.
+        if self._directory.path in latest:
+            latest[self._directory.path].writer.wait_for_pending(run)
         # Rank 0 decides, because names depend on the existing files.
         decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests))
         plan, bests, self._directory.generation = decided
         self._save = Save(self._directory, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
         self._save.register(run)
-        run.require(GENERATIONS)[self._directory.path] = self._directory.generation
+        latest[self._directory.path] = _LatestSave(self, self._directory.generation)
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
 
@@ -217,8 +222,8 @@ class CheckpointWriter:
         plan = self._select_names(run, due, list(names.values()), last)
         placed = {m: self._best.with_path(best, self._directory.path / names[m]) for m, best in bests.items()}
         # Another hook of this run may have written to the directory since it was scanned.
-        generations: dict[Path, int] = run.require(GENERATIONS)
-        return plan, placed, max(self._directory.scan(), generations.get(self._directory.path, 0))
+        latest: _LatestSave | None = run.require(LATEST_SAVES).get(self._directory.path)
+        return plan, placed, max(self._directory.scan(), 0 if latest is None else latest.generation)
 
     def _select_names(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
         periodic = [self._get_available_name(run, self._config.file_name(*position)) for position in due]
@@ -266,6 +271,19 @@ class CheckpointWriter:
         if self._config.on_save_error == "raise" and not isinstance(error, WeightsChangedError):
             raise error
         warnings.warn(f"{error} Training continues.", HookWarning, stacklevel=2)
+
+
+@dataclass(frozen=True, slots=True)
+class _LatestSave:
+    """Latest save to a directory.
+
+    Attributes:
+        writer: Writer of the hook that requested it.
+        generation: Generation of the checkpoint.
+    """
+
+    writer: CheckpointWriter
+    generation: int
 
 
 def _check_async(config: CheckpointConfig, run: Run) -> None:
