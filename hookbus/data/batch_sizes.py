@@ -55,6 +55,8 @@ class BatchSizes:
         Raises:
             LoopError: If the user's function does not return a number of samples.
         """
+        if batch is None and not self._handed:
+            return None
         if self._function is None and not self._handed:
             quick = quick_size(batch)
             if quick is not None:
@@ -62,10 +64,8 @@ class BatchSizes:
         handed = list(self._handed)
         # Released here: a batch must not occupy memory while the next one is loaded.
         self._handed.clear()
-        if batch is None and handed:
-            batch = handed[-1][0]
         if batch is None:
-            return None
+            batch = handed[-1][0]
         if self._function is not None:
             return _check_size(self._function(batch))
         if (size := declared_size(batch)) is not None:
