@@ -6,7 +6,7 @@ The main process finishes its iteration and saves, so the workers have to keep r
 
 from __future__ import annotations
 
-import atexit
+import functools
 import os
 import signal
 import threading
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import active_children, connection, parent_process, resource_tracker
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from types import FrameType
 from typing import Any
 
-import torch.multiprocessing  # registers the exit function of multiprocessing, which has to run after `_kill_workers`
+import torch.multiprocessing
 from torch.utils.data import DataLoader
 
 from hookbus.data.sized_batches import iter_sized
@@ -97,6 +98,7 @@ def _register_worker(worker: BaseProcess) -> None:
 
     worker.terminate = kill  # type: ignore[method-assign]
     _workers.add(worker)
+    _kill_workers_at_exit(os.getpid())
 
 
 def _handled_signals() -> frozenset[int]:
@@ -139,23 +141,20 @@ def _exit_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def _kill_workers(pid: int) -> None:
-    """Kill the workers that are still running at exit.
+@functools.cache
+def _kill_workers_at_exit(_pid: int) -> None:
+    """Kill the workers of a process that are running when it exits.
 
-    The exit function of multiprocessing would send SIGTERM, which they ignore, and join them forever.
-
-    Args:
-        pid: The process that has registered this function.
+    The exit function of multiprocessing would send SIGTERM, which they ignore, and join them forever. It calls
+    finalizers first, unlike `atexit` also in processes that multiprocessing has started.
     """
-    # A forked child inherits the function, but the workers are not its children.
-    if os.getpid() != pid:
-        return
+    Finalize(None, _kill_workers, exitpriority=0)
+
+
+def _kill_workers() -> None:
     workers = _workers.intersection(active_children())
     # torch's handler of SIGCHLD raises RuntimeError for a killed worker.
-    if workers and hasattr(signal, "SIGCHLD"):
+    if workers and hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for worker in workers:
         worker.kill()
-
-
-atexit.register(_kill_workers, os.getpid())

@@ -134,6 +134,36 @@ def test_signal_without_a_handler_ends_a_worker() -> None:
         list(iter_loader(loader))
 
 
+NESTED = """
+import multiprocessing, signal
+import torch
+from hookbus.data.workers import iter_loader
+
+def train():
+    global batches
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    batches = iter_loader(torch.utils.data.DataLoader(range(8), num_workers=1))
+    next(batches)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start()
+    process.join(60)
+    code = process.exitcode
+    process.kill()
+    assert code == 0
+"""
+
+
+def test_process_of_multiprocessing_ends_with_its_workers(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(NESTED)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 TRACKED = """
 import os, signal, sys, time
 import torch
