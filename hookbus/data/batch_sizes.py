@@ -101,8 +101,10 @@ def _find_size(batch: Any, handed: Sequence[tuple[Any, int]]) -> int | None:
     for other, size in handed:
         if other is batch:
             return size
-    sizes = plausible_sizes(batch)
-    return next((size for other, size in reversed(handed) if plausible_sizes(other) == sizes), None)
+    # The sizes of a batch of tensors are compared quickly, because a batch on a device is another object each time.
+    get_sizes = plausible_sizes if quick_size(batch) is None else quick_size
+    sizes = get_sizes(batch)
+    return next((size for other, size in reversed(handed) if get_sizes(other) == sizes), None)
 
 
 def _format_warning(batch: Any, sizes: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import islice
@@ -12,6 +12,8 @@ __all__ = ["batch_size", "declared_size", "describe_batch", "field_names", "plau
 
 INSPECTED_ITEMS = 4
 """Number of items of a list that are inspected: its samples are alike, and a batch may have thousands."""
+MAX_COLUMNS = 8
+"""Number of tensors of a batch of columns; a longer list is inspected."""
 PLAIN_TYPES = frozenset({str, bytes, int, float, bool, type(None)})
 """Types of values without a size, which are recognized without further checks."""
 
@@ -28,26 +30,38 @@ def batch_size(batch: Any) -> int:
 
 
 def quick_size(batch: Any) -> int | None:
-    """Return the number of samples of a tensor, a pair or a dict of tensors, None if it is not obvious.
+    """Return the number of samples of a tensor, or of a list or dict of tensors, None if it is not obvious.
 
     Called at every iteration.
     """
     kind = type(batch)
     try:
         if kind is tuple or kind is list:
-            first, second = batch
-            shape, other = first.shape, second.shape
-            # Two tensors of shape (3, H, W) may be two images.
-            if shape[0] == other[0] and (len(shape) != 3 or len(other) != 3):
-                return shape[0]  # type: ignore[no-any-return]
-        elif kind is dict:
+            return _get_common_size(batch)
+        if kind is dict:
             sizes = {value.shape[0] for value in batch.values()}
             return sizes.pop() if len(sizes) == 1 else None
-        elif getattr(batch, "batch_size", None) is None:
-            return batch.shape[0]  # type: ignore[no-any-return]
+        if (shape := getattr(batch, "shape", None)) is not None:
+            return shape[0] if getattr(batch, "batch_size", None) is None else None
+        # The output of a tokenizer of transformers.
+        return quick_size(batch.data) if isinstance(batch, UserDict) else None
     except (AttributeError, IndexError, TypeError, ValueError, RuntimeError):
         return None  # not tensors with dimensions
-    return None
+
+
+def _get_common_size(tensors: Sequence[Any]) -> int | None:
+    """Return the first dimension that tensors have in common, None if they may be samples."""
+    if len(tensors) > MAX_COLUMNS:
+        return None
+    shape = tensors[0].shape
+    size, may_be_images = shape[0], len(shape) == 3
+    for tensor in tensors[1:]:
+        other = tensor.shape
+        if other[0] != size:
+            return None
+        may_be_images = may_be_images and len(other) == 3
+    # Two tensors of shape (3, H, W) may be two images.
+    return None if may_be_images else size
 
 
 def plausible_sizes(batch: Any) -> list[int]:
