@@ -26,6 +26,9 @@ __all__ = ["BoundaryState"]
 Slot = tuple[dict[str, Any], str]
 """The buffers of a module by name, and the name of one of them."""
 
+Version = tuple[int, int | None]
+"""Number of changes of a tensor, and the address of its values."""
+
 
 class BoundaryState:
     """Recorded state of the last iteration boundary of a run.
@@ -45,7 +48,7 @@ class BoundaryState:
         self._recorded: dict[str, Any] = {}
         self._steps = 0
         self._modules: list[Any] = []
-        self._versions: list[tuple[Tensor, int]] = []
+        self._versions: list[tuple[Tensor, Version]] = []
         self._slots: list[Slot] = []
         self._buffers: list[Tensor] = []
         self._resets: list[Callable[[], object]] = []
@@ -71,12 +74,13 @@ class BoundaryState:
 
         # Listed once per epoch, at whose start hooks may add modules.
         if not self._modules or run.iters_done == run.clock.epoch_first_iter:
-            self._modules = [] if run.model is None else list(run.model.modules())
+            modules = [module for module in (run.model, run.loss) if module is not None]
+            self._modules = [part for module in modules for part in module.modules()]
         self._steps, self._evaluated = run.steps_done, None
         self._recorded = {"loop": run.state_dict(), "rng": get_rng_state()}
         self._recorded |= copy.deepcopy(collect_loop_state(run.state))
         self._resets = [*self._record_optimizers(), *self._record_schedulers()]
-        self._versions = [(tensor, tensor._version) for tensor in self._iter_tensors()]
+        self._versions = [(tensor, _get_version(tensor)) for tensor in self._iter_tensors()]
         self._record_buffers()
 
     def record_again(self) -> None:
@@ -137,13 +141,17 @@ class BoundaryState:
             return "the other ranks cannot take part in it"
         if not self._recorded:
             return "the training had not begun"
+        iteration = self._recorded["loop"]["clock"]["iters_done"]
         if run.steps_done != self._steps:
-            return f"an optimizer has stepped since iteration {self._recorded['loop']['clock']['iters_done']}"
+            return f"an optimizer has stepped since iteration {iteration}"
+        # A loop that updates the weights through `Tensor.data` does not change their versions.
+        if not run.optimizers and any(module._parameters for module in self._modules):
+            return f"the run has no optimizer, so that its weights may have changed since iteration {iteration}"
         return self._find_change() if self._evaluated is None else self._evaluated
 
     def _find_change(self) -> str:
         """Return which tensors have changed since the boundary, "" if none has."""
-        if all(tensor._version == version for tensor, version in self._versions):
+        if all(_get_version(tensor) == version for tensor, version in self._versions):
             return ""
         iteration = self._recorded["loop"]["clock"]["iters_done"]
         return f"weights, accumulated gradients or the gradient scaler have changed since iteration {iteration}"
@@ -176,7 +184,7 @@ class BoundaryState:
             yield partial(scheduler.load_state_dict, dict(scheduler.state_dict()))
 
     def _record_buffers(self) -> None:
-        """Copy the buffers of the model, into the same memory at each boundary."""
+        """Copy the buffers of the modules, into the same memory at each boundary."""
         import torch
 
         dicts = [module._buffers for module in self._modules]
@@ -191,6 +199,14 @@ class BoundaryState:
     def _restore_buffers(self) -> None:
         for (values, name), copied in zip(self._slots, self._buffers, strict=True):
             values[name] = copied
+
+
+def _get_version(tensor: Tensor) -> Version:
+    """Return what changes with the values of a tensor: assignment to `Tensor.data` changes the address only."""
+    try:
+        return tensor._version, tensor.data_ptr()
+    except (RuntimeError, ValueError):  # a tensor without a storage, or a parameter that is not initialized yet
+        return tensor._version, None
 
 
 def _clone(value: Any) -> Any:

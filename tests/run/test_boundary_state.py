@@ -178,6 +178,26 @@ class TestSave:
             run_trainer(tmp_path, CheckpointHook(save_best=False), SaveFailedRun(), FailAt("after_forward", 7))
         assert get_state(tmp_path)["iteration"] == 7
 
+    def test_buffers_of_a_loss_module_are_those_of_the_last_iteration(self, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        model, loss, batch = nn.Linear(2, 2), nn.BatchNorm1d(2), torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+        optimizer, bus = torch.optim.SGD(model.parameters(), lr=0.1), HookBus([saver(interval=None)])
+        settings: dict[str, Any] = {"model": model, "optimizer": optimizer, "loss": loss, "work_dir": tmp_path}
+        at_boundaries = []
+
+        def train() -> None:
+            for iteration in range(2):
+                bus.emit("before_train_iter")
+                loss(model(batch))
+                if iteration == 1:
+                    raise ZeroDivisionError
+                bus.emit("after_train_iter")
+                at_boundaries.append(fingerprint(loss.state_dict()))
+
+        with pytest.raises(ZeroDivisionError), bus.run(**settings):
+            train()
+        assert [fingerprint(read_checkpoint(tmp_path / "checkpoints" / "last.pth")["loss"])] == at_boundaries
+
     def test_saved_state_is_not_saved_again(self, tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             run_trainer(tmp_path, saver(interval=1, by_epoch=False), FailAt("after_forward", 2))
@@ -212,6 +232,35 @@ class TestRefusal:
         with pytest.raises(ZeroDivisionError) as raised:
             run_trainer(tmp_path, saver(interval=None), ChangeWeight())
         reason = "weights, accumulated gradients or the gradient scaler have changed since iteration 7"
+        assert any(reason in note for note in raised.value.__notes__)
+        assert not (tmp_path / "checkpoints" / "last.pth").exists()
+
+    def test_save_after_new_values_of_a_weight_is_refused(self, tmp_path: Path) -> None:
+        class AverageEncoder(Hook):
+            def before_train_iter(self, run: Run) -> None:
+                weight = next(run.model.parameters())
+                if run.iters_done == 7:
+                    weight.data = weight.data * 0.9
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as raised:
+            run_trainer(tmp_path, saver(interval=None), AverageEncoder())
+        assert any("have changed since iteration 7" in note for note in raised.value.__notes__)
+        assert not (tmp_path / "checkpoints" / "last.pth").exists()
+
+    def test_save_of_a_loop_that_updates_its_weights_itself_is_refused(self, tmp_path: Path) -> None:
+        bus, model = HookBus([saver(interval=None)]), nn.Linear(2, 1)
+
+        def train() -> None:
+            bus.emit("before_train_iter")
+            bus.emit("after_train_iter")
+            bus.emit("before_train_iter")
+            model.weight.data.add_(1)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as raised, bus.run(model=model, work_dir=tmp_path):
+            train()
+        reason = "the run has no optimizer, so that its weights may have changed since iteration 1"
         assert any(reason in note for note in raised.value.__notes__)
         assert not (tmp_path / "checkpoints" / "last.pth").exists()
 
