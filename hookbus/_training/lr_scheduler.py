@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
@@ -55,8 +54,9 @@ class LRSchedulerStepper:
         Raises:
             ConfigError: If a step would raise an exception.
         """
-        for part, arguments in self._iter_dry_arguments():
-            check_length(part, steps, *arguments)
+        # A scheduler that takes a metric has no length.
+        for part in self._scheduled:
+            check_length(part, steps)
 
     def dry_run(self, steps: int) -> None:
         """Execute steps of a copy of the scheduler.
@@ -64,8 +64,10 @@ class LRSchedulerStepper:
         Raises:
             ConfigError: If a step raises an exception.
         """
-        for part, arguments in self._iter_dry_arguments():
-            dry_run(part, steps, *arguments)
+        for part in self._scheduled:
+            dry_run(part, steps)
+        for part in self._monitored:
+            dry_run(part, steps, 0.0)
 
     def warn_if_never_stepped(self, run: Run) -> None:
         """Warn if the run ends before an epoch-wise scheduler is stepped."""
@@ -98,11 +100,6 @@ class LRSchedulerStepper:
         """Step the schedulers with the monitored metric. Called after each validation."""
         for part in self._monitored:
             part.step(run.metrics.results[self.monitor])  # type: ignore[index]
-
-    def _iter_dry_arguments(self) -> Iterator[tuple[Any, list[float]]]:
-        """Yield each scheduler with the arguments of its steps."""
-        yield from ((part, []) for part in self._scheduled)
-        yield from ((part, [0.0]) for part in self._monitored)
 
 
 def _is_stepped_with_epoch(scheduler: Any) -> bool:

@@ -68,7 +68,7 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> list[str]:
     return [message for part, lengths in pairs for message in _reconcile(part, lengths)]
 
 
-def check_length(scheduler: Any, steps: int, *arguments: Any) -> None:
+def check_length(scheduler: Any, steps: int) -> None:
     """Raise if a scheduler cannot execute a number of further steps. The scheduler is not modified.
 
     Functions of the user, such as those of a LambdaLR, are called as often as during the training.
@@ -76,7 +76,6 @@ def check_length(scheduler: Any, steps: int, *arguments: Any) -> None:
     Args:
         scheduler: Scheduler; one that cannot be copied is not checked.
         steps: Number of steps, of which at most `MAX_DRY_RUN_STEPS` are executed.
-        arguments: Arguments of each step.
 
     Raises:
         ConfigError: If a step raises an exception.
@@ -96,7 +95,7 @@ def check_length(scheduler: Any, steps: int, *arguments: Any) -> None:
         return
     if all(type(part) in UNLIMITED | COMBINED for part in _iter_schedulers(scheduler)):
         steps = min(steps, 1)
-    dry_run(scheduler, min(steps, MAX_DRY_RUN_STEPS), *arguments)
+    dry_run(scheduler, min(steps, MAX_DRY_RUN_STEPS))
 
 
 def dry_run(scheduler: Any, steps: int, *arguments: Any) -> None:

@@ -150,7 +150,7 @@ class TestState:
 
     def test_state_restores_another_run_to_the_same_position(self) -> None:
         run = self.trained_run()
-        other = HookBus().current
+        other = Run(HookBus(), optimizer=torch.optim.SGD(nn.Linear(1, 1).parameters()))
         other.load_state_dict(run.state_dict())
         assert other.state_dict() == run.state_dict()
         assert (other.epochs_done, other.iters_done, other.steps_done) == (2, 6, 6)

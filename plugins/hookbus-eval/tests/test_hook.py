@@ -241,10 +241,15 @@ class TestData:
             return [(torch.zeros(2, 3), torch.full((2,), target))]
 
         for settings in ({}, {"dataloader": batches(1), "before_train": True}):
-            trainer = build_trainer(EvalHook(settings), epochs=2)
-            trainer.scheduler.scheduler = Plateau(trainer.optimizer)  # type: ignore[arg-type]
-            trainer.scheduler.monitor = "val/loss"
-            trainer.fit()
+            weight = nn.Parameter(torch.zeros(3, 2))
+            optimizer = torch.optim.SGD([weight], lr=0.1)
+            build_trainer(
+                EvalHook(settings),
+                epochs=2,
+                optimizer=optimizer,
+                scheduler=Plateau(optimizer),
+                scheduler_monitor="val/loss",
+            ).fit()
         assert len(values) == 4
         assert all(map(math.isfinite, values))
 
