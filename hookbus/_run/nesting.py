@@ -87,6 +87,8 @@ class Nesting:
             raise PointError(self._iteration_error("before_train_iter", "the iteration is still in progress"))
         if self._open[-1].startswith(EVALUATIONS):
             self._abandon_evaluations()
+        if self._run.iteration_gap.is_watching:
+            self._run.iteration_gap.check()
         self._emits_before_iter, self._last_place = True, _get_place()
 
     def after_iteration(self) -> None:

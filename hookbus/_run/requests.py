@@ -174,7 +174,10 @@ def process_requests(run: Run, point: str) -> None:
         # In an epoch in which the run has ended, a best checkpoint is saved before the remaining code of its body.
         if point in LOOP_BOUNDARIES or run.is_captured:
             _save_and_stop(run, queue, point)
-    run.pending = run.pending or bool(queue or run.records) or run.completeness.is_due
+    if point == "after_train_iter":
+        run.iteration_gap.record()
+    is_watched = run.completeness.is_due or run.iteration_gap.is_watching
+    run.pending = run.pending or bool(queue or run.records) or is_watched
     if point in RECORDED_POINTS or (point in (AFTER_VAL, SETTLE) and not run.nesting.is_ending_epoch):
         run.boundary_state.record_again()
 

@@ -16,6 +16,7 @@ from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.interrupts import SignalHandling
+from hookbus._run.iteration_gap import IterationGap
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
@@ -105,6 +106,7 @@ class Run(ProgressMixin, RequestMixin):
         "id",
         "initial_structure",
         "is_running",
+        "iteration_gap",
         "locks",
         "loss",
         "metadata",
@@ -196,6 +198,7 @@ class Run(ProgressMixin, RequestMixin):
         self.boundary_state = BoundaryState(self)
         self.services = Services(self)
         self.completeness = Completeness(self)
+        self.iteration_gap = IterationGap(self)
         self._init_state()
 
     def _inherit_state(self, previous: Run | None, seed: int | None) -> None:

@@ -223,6 +223,7 @@ def _begin_training(run: Run) -> None:
         )
     if run.get("checkpoint_saver") is not None or any(map(is_saver, run.bus.hooks.values())):
         run.completeness.start()
+        run.iteration_gap.is_watching = run.auto_nesting
 
 
 def ensure_no_active_run(bus: HookBus) -> None:
