@@ -60,7 +60,14 @@ def find_object_problems(model: Any, optimizer: Any, scheduler: Any) -> Iterator
 
 def check_loss(loss: Any) -> str:
     """Check that a loss function is a module, or None."""
-    return "" if loss is None else _check_module("loss", loss)
+    from torch import nn
+
+    if loss is None or isinstance(loss, nn.Module):
+        return ""
+    return (
+        f"loss: expected a torch.nn.Module, got {_describe(loss)}. Omit `loss` for a function without parameters, and "
+        "pass several modules as one nn.ModuleDict."
+    )
 
 
 def find_state_problems(state: Any) -> Iterator[str]:

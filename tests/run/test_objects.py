@@ -40,7 +40,9 @@ STEP_G, STEP_D = (StepLR(optimizer, 1) for optimizer in (SGD_G, SGD_D))
         ({"scheduler": {"D": "step"}}, "scheduler['D']: should have a method step(), got 'step'."),
         ({"optimizer": SGD_G, "scheduler": {"G": STEP_G, "D": STEP_D}}, "scheduler['D']: StepLR schedules an optimizer "
          'that the run does not have. Pass that optimizer as well, by name: optimizer={"G": ..., "D": ...}.'),
-        ({"loss": torch.nn.functional.mse_loss}, "loss: expected a torch.nn.Module, got function."),
+        ({"loss": torch.nn.functional.mse_loss}, "loss: expected a torch.nn.Module, got function. Omit `loss`"),
+        ({"loss": [nn.L1Loss()]}, "loss: expected a torch.nn.Module, got a list of L1Loss. Omit `loss` for a function "
+         "without parameters, and pass several modules as one nn.ModuleDict."),
         ({"state": [1]}, 'state: expected a mapping, got a list of int. Pass state={"name": (get, set)}.'),
         ({"state": {"": G}}, "state: names must be strings that are not empty, got ''."),
         ({"state": {"hidden": torch.zeros(1)}}, "state['hidden']: expected a pair of functions (get, set) or an object "
