@@ -140,6 +140,7 @@ class Hook:
         unit: Unit in which the setting `frequency` counts: `"iter"` (default), `"step"` or `"epoch"`.
         ranks: `"all"` (default), or `"main"` for hooks that run on rank 0 only.
         schedules_validation: Whether the hook schedules validations. The Trainer then runs none on its own.
+        schedules_accumulation: Whether the hook changes the number of micro-batches per optimizer step.
         makes_requests: Whether the hook may request a validation, a save or a stop. In distributed training, requests
             are synchronized across ranks at every boundary if any hook may make requests. Observers are excluded.
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
@@ -156,6 +157,7 @@ class Hook:
     unit: Literal["iter", "step", "epoch"] = "iter"
     ranks: ClassVar[Literal["all", "main"]] = "all"
     schedules_validation: ClassVar[bool] = False
+    schedules_accumulation: ClassVar[bool] = False
     makes_requests: ClassVar[bool] = True
     skips_iterations: ClassVar[bool] = False
     requires_work_dir: ClassVar[bool] = False

@@ -204,12 +204,19 @@ def _count_scheduler_steps(trainer: TrainerSetup, epochs: int, iterations: int) 
     length, scheduler = loader_length(trainer.train_loader, trainer.train_shard), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
         return trainer.epochs - epochs
-    # A hook may step several optimizers any number of times per iteration.
-    if scheduler.interval == "step" and len(get_by_name(trainer.optimizer)) > 1:
+    if scheduler.interval == "step" and _hooks_determine_steps(trainer):
         return 1
     limit = trainer.iterations or (trainer.epochs or 0) * (length or 0)
     per_step = trainer.steps.accumulate if scheduler.interval == "step" else length
     return max(limit - iterations, 0) // per_step if limit and per_step else 1
+
+
+def _hooks_determine_steps(trainer: TrainerSetup) -> bool:
+    """Return whether hooks determine in which iterations an optimizer steps, so that the number of steps is unknown."""
+    hooks = trainer.bus.hooks.values()
+    return "train_step" in get_implemented(trainer) or any(
+        isinstance(hook, Hook) and hook.schedules_accumulation for hook in hooks
+    )
 
 
 def _describe_model(trainer: TrainerSetup) -> str:

@@ -22,6 +22,7 @@ class AccumulationHook(Hook):
 
     Config = AccumulationConfig
     makes_requests = False
+    schedules_accumulation = True
     config: AccumulationConfig
     accumulate: int | None = None
 

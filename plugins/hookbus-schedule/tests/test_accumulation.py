@@ -97,3 +97,25 @@ def test_two_hooks_are_an_error() -> None:
     hooks = [AccumulationHook(name=name, schedule={1: 2}) for name in ("b", "a")]
     with pytest.raises(ConfigError, match=r"hooks 'a' and 'b' set the number of micro-batches per optimizer step"):
         fake_training(hooks)
+
+
+def test_scheduler_may_be_as_short_as_the_scheduled_steps() -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    # 3 steps in epoch 1, and 1 step in epoch 2.
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=5)
+    run = Trainer(
+        model,
+        optimizer,
+        step_fn=lambda model, batch: model(batch).mean(),
+        train_loader=BATCHES,
+        scheduler=scheduler,
+        scheduler_interval="step",
+        hooks=[AccumulationHook(schedule={1: 1, 2: 3})],
+        default_hooks=False,
+        work_dir=None,
+        device="cpu",
+        epochs=2,
+    ).fit()
+
+    assert (run.outcome, run.steps_done, scheduler.last_epoch) == ("finished", 4, 4)
