@@ -80,13 +80,14 @@ def test_gallery_script_generates_the_images(tmp_path: Path) -> None:
     script, kept = ROOT / "docs" / "examples" / "gallery.py", ROOT / "docs" / "images"
     subprocess.run([sys.executable, script, tmp_path], check=True, capture_output=True, timeout=500)
 
-    def get_size(path: Path) -> tuple[int, int]:
+    def get_height(path: Path) -> int:
+        # Not the width: it depends on the predicted scores, which differ in the last digits between CPUs.
         with Image.open(path) as image:
-            return image.size
+            return image.height
 
-    drawn = {path.name: get_size(path) for path in tmp_path.glob("*.png")}
+    drawn = {path.name: get_height(path) for path in tmp_path.glob("*.png")}
     shown = set(re.findall(r"\(images/(\w+\.png)\)", (ROOT / "docs" / "gallery.md").read_text()))
-    assert drawn == {name: get_size(kept / name) for name in shown}
+    assert drawn == {name: get_height(kept / name) for name in shown}
 
 
 def test_trace_script_generates_the_image(tmp_path: Path) -> None:
