@@ -85,7 +85,9 @@ SCENARIOS = '''
         stopped = build_trainer("stopped", StopOnRank2()).fit()
         resumed = build_trainer("stopped", resume="auto")
         run = resumed.fit()
-        return [stopped.iters_done, run.steps_done, toys.flat_weights(resumed.model) == toys.flat_weights(full.model)]
+        # Not bitwise: DDP changes its buckets after its first iteration, and thus the order of sums of three ranks.
+        pairs = zip(toys.flat_weights(resumed.model), toys.flat_weights(full.model), strict=True)
+        return [stopped.iters_done, run.steps_done, all(abs(own - other) < 1e-12 for own, other in pairs)]
 
     def load_into_unwrapped_model():
         wrapped = DistributedDataParallel(nn.Linear(4, 2).double())
