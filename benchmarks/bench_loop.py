@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.measure import print_table, report
-from hookbus import Trainer, build_hook
+from hookbus import Hook, Trainer, build_hook
 from hookbus_zoo import digits, mlp
 
 Batch = tuple[Tensor, Tensor]
@@ -63,6 +63,17 @@ class Blocks:
             self.pairs.append(((time.perf_counter() - start) / len(self.data), bare))
 
 
+class BareStateHook(Hook):
+    """Hook that saves the state of the bare loop: a checkpoint has to contain every optimizer that steps."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        super().__init__()
+        self.blocks = blocks
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"model": dict(self.blocks.model.state_dict()), "optimizer": self.blocks.optimizer.state_dict()}
+
+
 class BareAgain(Blocks):
     """The bare loop instead of the Trainer, which shows the noise of the measurement."""
 
@@ -89,6 +100,10 @@ def with_trainer(blocks: Blocks, hooks: list[Any], work_dir: str | None) -> None
         trainer.fit()
 
 
+def build_demo_hook(name: str) -> Any:
+    return build_hook({"type": name})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=60)
@@ -100,7 +115,7 @@ def main() -> None:
     again.run()
     with_trainer(none, [], None)
     with tempfile.TemporaryDirectory() as directory:
-        with_trainer(demo, [build_hook({"type": name}) for name in DEMO_HOOKS], directory)
+        with_trainer(demo, [*map(build_demo_hook, DEMO_HOOKS), BareStateHook(demo)], directory)
     rows, figures = [], {}
     for name, measured in (("bare loop, again", again), ("Trainer, no hooks", none), ("Trainer, demo hooks", demo)):
         added = statistics.median(own - bare for own, bare in measured.pairs) * 1e6
