@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BaseHook", "Direction", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config"]
 
+
+OtherHook = TypeVar("OtherHook")
 
 Direction = Literal["greater", "less"]
 """Whether greater or smaller values of a metric are better."""
@@ -272,6 +274,15 @@ class Hook:
     def get_service(self, name: str) -> Any:
         """Return a service of the run, or None if the run does not provide it."""
         return self.run.get(name)
+
+    def find_others(self, run: Run, cls: type[OtherHook]) -> dict[str, OtherHook]:
+        """Return the other hooks of a class in a run by name, such as those that a second instance conflicts with.
+
+        Args:
+            run: The run.
+            cls: Class of the hooks; subclasses are included.
+        """
+        return {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, cls) and hook is not self}
 
     def every_n_epochs(self, run: Run, n: int) -> bool:
         """Return whether the number of the current epoch, from 1, is a multiple of `n`."""

@@ -322,3 +322,16 @@ def test_helper_methods_count_like_schedules(limit: Any, last_iter: list[int], l
         "last iter": last_iter,
         "last epoch": last_epoch,
     }
+
+
+def test_other_hooks_of_a_class_include_subclasses_and_not_the_hook_itself() -> None:
+    class Common(Hook):
+        pass
+
+    class Special(Common):
+        pass
+
+    hook, second, special = Common(name="a"), Common(name="b"), Special(name="c")
+    with HookBus([hook, second, special, Hook(name="d")]).run(epochs=1) as run:
+        assert hook.find_others(run, Common) == {"b": second, "c": special}
+        assert special.find_others(run, Special) == {}

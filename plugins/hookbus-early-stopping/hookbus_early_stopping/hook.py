@@ -77,8 +77,8 @@ class EarlyStoppingHook(Hook):
         """
         others = [
             name
-            for name, hook in run.bus.hooks.items()
-            if isinstance(hook, EarlyStoppingHook) and hook is not self and hook.config.best_weights_source is not None
+            for name, hook in self.find_others(run, EarlyStoppingHook).items()
+            if hook.config.best_weights_source is not None
         ]
         if others and self.config.best_weights_source is not None:
             raise ConfigError(

@@ -56,8 +56,8 @@ class EMAHook(Hook):
         """Check that the run has a model, and one EMA hook."""
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
-        if others := [name for name, hook in run.bus.hooks.items() if isinstance(hook, EMAHook) and hook is not self]:
-            raise ConfigError([f"hook {others[0]!r} averages the weights as well. Use only one of them."])
+        for name in self.find_others(run, EMAHook):
+            raise ConfigError([f"hook {name!r} averages the weights as well. Use only one of them."])
 
     def before_run(self, run: Run) -> None:
         """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""

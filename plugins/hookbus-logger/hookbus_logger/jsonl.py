@@ -59,8 +59,8 @@ class JsonlHook(MetricRecorder):
             ConfigError: If another hook has the same path.
         """
         own = _resolve_path(run, self.config)
-        for other in run.bus.hooks.values():
-            if isinstance(other, JsonlHook) and other is not self and own == _resolve_path(run, other.config):
+        for other in self.find_others(run, JsonlHook).values():
+            if own == _resolve_path(run, other.config):
                 names = " and ".join(sorted(repr(hook.name) for hook in (self, other)))
                 raise ConfigError(
                     [f"path: hooks {names} write the same file, got {own}. Set another `path` for one of them."]

@@ -45,9 +45,8 @@ class ProfilerHook(Hook):
         Raises:
             ConfigError: If another hook is a profiler.
         """
-        for name, hook in run.bus.hooks.items():
-            if hook is not self and isinstance(hook, ProfilerHook):
-                raise ConfigError([f"hook {name!r} is a profiler as well, and only one can be active. Remove one."])
+        for name in self.find_others(run, ProfilerHook):
+            raise ConfigError([f"hook {name!r} is a profiler as well, and only one can be active. Remove one."])
 
     def before_train(self, run: Run) -> None:
         """Start profiling.

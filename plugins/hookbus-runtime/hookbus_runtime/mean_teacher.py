@@ -85,9 +85,7 @@ class MeanTeacherHook(Hook):
     def _check_other_teachers(self, run: Run) -> None:
         """Check that no other hook updates tensors that this hook reads or updates."""
         own = {id(tensor) for module in self._get_modules(run) for tensor in module.parameters()}
-        for name, hook in run.bus.hooks.items():
-            if hook is self or not isinstance(hook, MeanTeacherHook):
-                continue
+        for name, hook in self.find_others(run, MeanTeacherHook).items():
             if own.intersection(map(id, hook._get_modules(run)[0].parameters())):
                 raise ConfigError(
                     [

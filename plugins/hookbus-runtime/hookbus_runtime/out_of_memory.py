@@ -42,11 +42,7 @@ class OutOfMemoryHook(Hook):
         Raises:
             ConfigError: If another hook has `retry` as well.
         """
-        others = [
-            name
-            for name, hook in run.bus.hooks.items()
-            if isinstance(hook, OutOfMemoryHook) and hook is not self and hook.config.retry
-        ]
+        others = [name for name, hook in self.find_others(run, OutOfMemoryHook).items() if hook.config.retry]
         if self.config.retry and others:
             raise ConfigError(
                 [f"`retry` is also set for hook {others[0]!r}, and only one hook can repeat a step. Remove one."]

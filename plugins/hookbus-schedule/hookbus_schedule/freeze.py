@@ -97,8 +97,8 @@ class FreezeHook(Hook):
 
     def _get_held_by_others(self, run: Run) -> set[int]:
         """Return the IDs of the parameters and layers that other hooks keep frozen."""
-        others = [hook for hook in run.bus.hooks.values() if isinstance(hook, FreezeHook) and hook is not self]
-        return {id(item) for hook in others for item in (*hook._frozen, *hook._norm_layers)}
+        others = self.find_others(run, FreezeHook)
+        return {id(item) for hook in others.values() for item in (*hook._frozen, *hook._norm_layers)}
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

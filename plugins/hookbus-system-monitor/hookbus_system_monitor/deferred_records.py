@@ -61,9 +61,7 @@ def check_settings_of_others(hook: Hook, run: Run, settings: Sequence[str]) -> N
     Raises:
         ConfigError: If another hook has, because both would log different values under the same names.
     """
-    for name, other in run.bus.hooks.items():
-        if other is hook or not isinstance(other, type(hook)):
-            continue
+    for name, other in hook.find_others(run, type(hook)).items():
         for setting in settings:
             if getattr(hook.config, setting) and getattr(other.config, setting):
                 raise ConfigError(

@@ -45,8 +45,8 @@ class TensorBoardHook(WriterHook):
         Raises:
             ConfigError: If another hook has the same `log_dir`.
         """
-        for name, hook in run.bus.hooks.items():
-            if hook is not self and isinstance(hook, TensorBoardHook) and self._shares_directory(hook):
+        for name, hook in self.find_others(run, TensorBoardHook).items():
+            if self._shares_directory(hook):
                 raise ConfigError(
                     [f"log_dir: hook {name!r} also writes to {self.config.log_dir}. Set another `log_dir`."]
                 )

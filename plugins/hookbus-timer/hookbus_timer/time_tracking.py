@@ -53,8 +53,8 @@ class TimeTrackingHook(Hook):
         Raises:
             ConfigError: If another hook has the same `log_path`.
         """
-        for name, hook in run.bus.hooks.items():
-            if hook is not self and isinstance(hook, TimeTrackingHook) and self._shares_file(hook):
+        for name, hook in self.find_others(run, TimeTrackingHook).items():
+            if self._shares_file(hook):
                 raise ConfigError(
                     [f"log_path: hook {name!r} also writes to {self.config.log_path}. Set another `log_path`."]
                 )

@@ -35,8 +35,8 @@ class WandbHook(WriterHook):
         Raises:
             ConfigError: If another hook has the same `id`.
         """
-        for name, hook in run.bus.hooks.items():
-            if hook is not self and isinstance(hook, WandbHook) and self.config.id == hook.config.id is not None:
+        for name, hook in self.find_others(run, WandbHook).items():
+            if self.config.id == hook.config.id is not None:
                 raise ConfigError([f"id: hook {name!r} also logs to the W&B run {self.config.id}. Set another `id`."])
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
