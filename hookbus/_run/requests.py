@@ -178,7 +178,7 @@ def process_requests(run: Run, point: str) -> None:
         run.iteration_gap.record()
     is_watched = run.completeness.is_due or run.iteration_gap.is_watching
     run.pending = run.pending or bool(queue or run.records) or is_watched
-    if point in RECORDED_POINTS or (point in (AFTER_VAL, SETTLE) and not run.nesting.is_ending_epoch):
+    if point in RECORDED_POINTS or (point in (AFTER_VAL, SETTLE) and not _precedes_epoch_end(run, point)):
         run.boundary_state.record_again()
 
 
@@ -219,7 +219,7 @@ def _save_and_stop(run: Run, queue: RequestQueue, point: str) -> None:
     """Process the pending saves and stops."""
     _drop_if_aborted(run)
     # A complete epoch is saved at its end, together with the code that the loop still executes in it.
-    if not (point in (AFTER_VAL, SETTLE) and run.nesting.is_ending_epoch):
+    if not _precedes_epoch_end(run, point):
         _process_saves(run, queue)
     # After the saves: a checkpoint is taken before the run or the epoch stops.
     if queue.take(RequestKind.STOP_EPOCH):
@@ -228,6 +228,11 @@ def _save_and_stop(run: Run, queue: RequestQueue, point: str) -> None:
     if run.ended_at is None and run.should_stop and _may_end_within_epoch(run):
         _save_last(run, queue)
         run.ended_at = run.iters_done
+
+
+def _precedes_epoch_end(run: Run, point: str) -> bool:
+    """Return whether all iterations of the epoch are complete, and the loop still executes code in it."""
+    return point in (AFTER_VAL, SETTLE) and run.nesting.is_ending_epoch
 
 
 def _may_end_within_epoch(run: Run) -> bool:
