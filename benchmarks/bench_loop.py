@@ -100,10 +100,6 @@ def with_trainer(blocks: Blocks, hooks: list[Any], work_dir: str | None) -> None
         trainer.fit()
 
 
-def build_demo_hook(name: str) -> Any:
-    return build_hook({"type": name})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--blocks", type=int, default=60)
@@ -115,7 +111,8 @@ def main() -> None:
     again.run()
     with_trainer(none, [], None)
     with tempfile.TemporaryDirectory() as directory:
-        with_trainer(demo, [*map(build_demo_hook, DEMO_HOOKS), BareStateHook(demo)], directory)
+        hooks = [build_hook({"type": name}) for name in DEMO_HOOKS]
+        with_trainer(demo, [*hooks, BareStateHook(demo)], directory)
     rows, figures = [], {}
     for name, measured in (("bare loop, again", again), ("Trainer, no hooks", none), ("Trainer, demo hooks", demo)):
         added = statistics.median(own - bare for own, bare in measured.pairs) * 1e6
