@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from hookbus._run.objects import iter_parameters
 from hookbus._run.stepped_optimizers import SteppedOptimizers
+from hookbus._utils.named import format_label
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import CheckpointError
 
@@ -122,7 +123,7 @@ class Completeness:
             id(parameter) for module in modules if hasattr(module, "parameters") for parameter in module.parameters()
         }
         for name, optimizer in self._run.optimizers.items():
-            label = f"optimizer {name!r}" if name else "optimizer"
+            label = format_label("optimizer", name)
             missing = {
                 text: parameter for text, parameter in _iter_named_parameters(optimizer) if id(parameter) not in known
             }

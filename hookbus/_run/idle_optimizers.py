@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hookbus._utils.named import format_label
+
 __all__ = ["IdleOptimizers"]
 
 
@@ -40,7 +42,7 @@ class IdleOptimizers:
         self._counts, self._iterations, self._scale = dict(counts), iterations, scale
 
     def _format(self, name: str, number: int, scale: float | None) -> str:
-        label = f"optimizer {name!r}" if name else "optimizer"
+        label = format_label("optimizer", name)
         if scale is None:
             return (
                 f"{label}: no step in {number} iterations, so its parameters are not trained. Call the step() of the "

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hookbus._utils.named import format_label
+
 __all__ = ["IterationGap"]
 
 
@@ -74,10 +76,6 @@ class IterationGap:
     def _count(self) -> dict[str, Any]:
         """Return the number of steps of each optimizer and scheduler."""
         run = self._run
-        counts = {_label("optimizer", name): count for name, count in run.optimizer_events.counts.items()}
-        schedulers = {_label("scheduler", name): scheduler for name, scheduler in run.schedulers.items()}
+        counts = {format_label("optimizer", name): count for name, count in run.optimizer_events.counts.items()}
+        schedulers = {format_label("scheduler", name): scheduler for name, scheduler in run.schedulers.items()}
         return counts | {name: getattr(scheduler, "last_epoch", None) for name, scheduler in schedulers.items()}
-
-
-def _label(kind: str, name: str) -> str:
-    return f"{kind} {name!r}" if name else kind

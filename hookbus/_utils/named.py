@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["get_by_name", "schedules"]
+__all__ = ["format_label", "get_by_name", "schedules"]
 
 
 def get_by_name(value: Any) -> Mapping[str, Any]:
@@ -13,6 +13,11 @@ def get_by_name(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     return {} if value is None else {"": value}
+
+
+def format_label(kind: str, name: str) -> str:
+    """Return the description of an object in a message, such as "optimizer 'G'"."""
+    return f"{kind} {name!r}" if name else kind
 
 
 def schedules(scheduler: Any, optimizer: Any) -> bool:
