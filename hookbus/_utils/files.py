@@ -1,0 +1,124 @@
+"""Read files whose content is not trusted: regular files of bounded size, and JSON of bounded depth."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import IO, Any
+
+__all__ = ["open_regular_file", "parse_json", "read_regular_file"]
+
+MAX_DEPTH = 64
+"""Maximum number of nested JSON arrays and objects. Files of hookbus have fewer than ten levels."""
+
+
+def open_regular_file(path: Path | str, *, follow: bool = True) -> IO[bytes]:
+    """Open a regular file for reading, without blocking on a FIFO or device in its place.
+
+    Args:
+        path: Path of the file.
+        follow: Whether the path may be a symbolic link. Default: True.
+
+    Raises:
+        OSError: If the file cannot be opened, or is not a regular file.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a device without a driver
+            raise OSError(errno.EINVAL, "not a regular file", str(path)) from None
+        if error.errno == errno.ELOOP and not follow and os.path.islink(path):
+            raise OSError(errno.ELOOP, "is a symbolic link", str(path)) from None
+        raise
+    except ValueError as error:  # the path contains a NUL byte, or a character that cannot be encoded
+        raise OSError(errno.EINVAL, str(error), repr(path)) from None
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            reason = "is a directory" if stat.S_ISDIR(mode) else "not a regular file"
+            raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, reason, str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular_file(path: Path | str, limit: int) -> bytes:
+    """Return the content of a regular file. Symbolic links, directories, FIFOs and devices are refused.
+
+    Args:
+        path: Path of the file.
+        limit: Maximum size in bytes.
+
+    Raises:
+        OSError: If the file cannot be read, is not a regular file, or is larger than the limit.
+    """
+    with open_regular_file(path, follow=False) as file:
+        # The size is checked first so that a huge sparse file is not read at all. A file may grow in the meantime.
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(limit + 1) if size <= limit else b""
+    if size > limit or len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+    return data
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Parse JSON strictly: UTF-8 without NaN, infinity, duplicate keys, lone surrogates or deep nesting.
+
+    Args:
+        data: JSON document; bytes are decoded as UTF-8.
+
+    Raises:
+        ValueError: If the document is invalid, or nested deeper than `MAX_DEPTH`. The message begins with
+            "invalid JSON".
+    """
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        value = _DECODER.decode(text)
+        # A parsed string contains a lone surrogate only if the document has an escape sequence of one.
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError(f"invalid JSON: nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError as error:  # includes UnicodeError
+        raise ValueError(f"invalid JSON: {error}") from None
+    # Most documents have fewer brackets than the limit, so their depth need not be determined.
+    if text.count("[") + text.count("{") > MAX_DEPTH and _is_deeper_than(value, MAX_DEPTH):
+        raise ValueError(f"invalid JSON: nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def _is_deeper_than(value: Any, depth: int) -> bool:
+    """Return whether lists and dicts are nested deeper than a limit, without recursion."""
+    level = [value]
+    for _ in range(depth + 1):
+        containers = [item for item in level if isinstance(item, (dict, list))]
+        if not containers:
+            return False
+        level = [item for parent in containers for item in (parent.values() if isinstance(parent, dict) else parent)]
+    return True
+
+
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"duplicate key {next(name for name in names if names.count(name) > 1)[:80]!r}")
+    return built
+
+
+def _parse_finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:80]} is not a finite number")
+    return value
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_build_object, parse_float=_parse_finite, parse_constant=_parse_finite, strict=True
+)
