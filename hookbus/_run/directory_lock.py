@@ -10,6 +10,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from hookbus._utils.paths import format_path
 from hookbus.errors import WorkDirError
 
 __all__ = [
@@ -67,8 +68,7 @@ def not_writable_error(
     path: Path, reason: str, label: str = "work directory", setting: str = "work_dir"
 ) -> WorkDirError:
     """Return the error of a directory that cannot be written."""
-    shown = path if str(path).isprintable() else repr(str(path))
-    return WorkDirError(f"The {label} {shown} cannot be written: {reason}. Set another {setting}.")
+    return WorkDirError(f"The {label} {format_path(path)} cannot be written: {reason}. Set another {setting}.")
 
 
 def acquire_lock(path: Path, *, required: bool, label: str = "work directory", setting: str = "work_dir") -> int | None:
