@@ -19,9 +19,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as get_fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hookbus._utils.files import open_regular_file, parse_json, read_regular_file
+from hookbus._utils.schema import any_value, file_name, integer, list_of, record, string
 from hookbus.checkpoint.file_system import add_path, fsync, fsync_file, link_or_copy
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
@@ -48,6 +51,15 @@ __all__ = [
 SIDECAR_SUFFIX = ".json"
 TEMPORARY_PREFIX = ".tmp-"
 UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
+
+MAX_SIDECAR_SIZE = 1 << 20
+"""Maximum size in bytes of a sidecar. An entry of a replaced file has about 250 bytes."""
+
+_entry_fields = {"name": file_name, "size": integer(), "hash": string("[0-9a-f]{32}"), "generation": integer()}
+_entry_options = {"run": string("[0-9A-Za-z_-]*", 64)}
+# The entries of replaced files have no entries of their own.
+_check_entry = record({**_entry_fields, "previous": list_of(any_value, maximum=0)}, _entry_options)
+_check_sidecar = record({**_entry_fields, "previous": list_of(_check_entry)}, _entry_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +217,11 @@ def write_json(path: Path, value: Any, run: str = "") -> None:
 def read_sidecar(path: Path) -> Sidecar | None:
     """Return the sidecar of a file, None if it is missing or corrupted."""
     try:
-        fields = json.loads(_get_sidecar_path(path).read_text())
-        return _parse_sidecar(fields) if fields.pop("check") == checksum(fields) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        fields = parse_json(read_regular_file(_get_sidecar_path(path), MAX_SIDECAR_SIZE))
+        _check_sidecar(fields, "")
+    except (OSError, ValueError):
         return None
+    return _parse_sidecar(fields) if fields.pop("check", None) == checksum(fields) else None
 
 
 def written_by(path: Path, run: str) -> bool:
@@ -227,16 +240,19 @@ def verify(path: Path) -> Sidecar:
         CheckpointError: If the file or its sidecar is missing.
         CheckpointCorruptedError: If the file matches no entry of its sidecar.
     """
-    if not path.is_file():
-        raise CheckpointError(f"{path}: file does not exist.")
+    if not os.path.isfile(path):
+        raise CheckpointError(f"{path}: file does not exist, or is not a regular file.")
     sidecar = read_sidecar(path)
     if sidecar is None:
         raise CheckpointError(
             f"{path}: {path.name}{SIDECAR_SUFFIX} is missing or corrupted, so the file cannot be verified."
         )
-    size = path.stat().st_size
-    # Several entries may have the size of the file, which is hashed at most once.
-    entry = sidecar.matching_entry(size, functools.cache(lambda: hash_file(path)))
+    try:
+        size = path.stat().st_size
+        # Several entries may have the size of the file, which is hashed at most once.
+        entry = sidecar.matching_entry(size, functools.cache(lambda: hash_file(path)))
+    except OSError as error:
+        raise CheckpointError(f"{path}: file cannot be read: {error.strerror}.") from None
     if entry is None:
         reason = "checksum mismatch" if size == sidecar.size else f"expected {sidecar.size} bytes, got {size}"
         raise CheckpointCorruptedError(f"{path}: corrupted: {reason}.")
@@ -259,9 +275,13 @@ def list_newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
 
 
 def hash_file(path: Path) -> str:
-    """Return the XXH3-128 hash of a file, in hex."""
+    """Return the XXH3-128 hash of a file, in hex.
+
+    Raises:
+        OSError: If the file cannot be read, or is not a regular file.
+    """
     digest = _create_hasher()
-    with open(path, "rb") as file:
+    with open_regular_file(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
@@ -322,8 +342,9 @@ def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
     write_json(_get_sidecar_path(path), {**fields, "check": checksum(fields)}, sidecar.run)
 
 
-def _parse_sidecar(fields: dict[str, Any]) -> Sidecar:
-    return Sidecar(**{**fields, "previous": tuple(map(_parse_sidecar, fields["previous"]))})
+def _parse_sidecar(fields: Mapping[str, Any]) -> Sidecar:
+    own = {field.name: fields[field.name] for field in get_fields(Sidecar) if field.name in fields}
+    return Sidecar(**{**own, "previous": tuple(map(_parse_sidecar, fields["previous"]))})
 
 
 def _read_visible_sidecar(path: Path) -> Sidecar | None:
@@ -335,7 +356,10 @@ def _current_entry(path: Path, sidecar: Sidecar) -> Sidecar:
     # Hashing is needed only if an interrupted replacement left several candidates.
     if not sidecar.previous:
         return sidecar
-    return sidecar.matching_entry(path.stat().st_size, lambda: hash_file(path)) or sidecar
+    try:
+        return sidecar.matching_entry(path.stat().st_size, lambda: hash_file(path)) or sidecar
+    except OSError:  # reported when the file is verified
+        return sidecar
 
 
 def _get_sidecar_path(path: Path) -> Path:

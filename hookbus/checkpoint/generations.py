@@ -14,7 +14,6 @@ hash of the manifest, and thereby every byte of the generation. Generations with
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hookbus._utils.files import parse_json, read_regular_file
+from hookbus._utils.schema import (
+    InvalidDataError,
+    any_value,
+    file_name,
+    integer,
+    list_of,
+    mapping_of,
+    record,
+    string,
+)
 from hookbus.checkpoint.atomic_files import checksum, hash_file, make_temporary_name, write_json
 from hookbus.checkpoint.file_system import fsync
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
@@ -45,7 +55,25 @@ MANIFEST_FILE = "manifest.json"
 POINTER_KEY = "generation"
 """Key of a reference file: directory name of the generation and hash of its manifest."""
 
-DIRECTORY_PATTERN = re.compile(r"generation_(\d+)")
+DIRECTORY_PATTERN = re.compile(r"generation_([0-9]{1,15})")
+
+MAX_MANIFEST_SIZE = 64 << 20
+"""Maximum size in bytes of a manifest, which has about 100 bytes per rank."""
+
+_hash = string("[0-9a-f]{32}")
+
+
+def _check_file(value: Any, key: str) -> None:
+    """Require the size and the hash of a file."""
+    list_of(any_value, 2, 2)(value, key)
+    integer()(value[0], f"{key}[0]")
+    _hash(value[1], f"{key}[1]")
+
+
+_check_manifest = record(
+    {"generation": integer(), "run": string("[0-9A-Za-z_-]*", 64), "files": mapping_of(_check_file, file_name)}
+)
+_check_pointer = record({"directory": string(DIRECTORY_PATTERN.pattern), "manifest": _hash})
 
 
 def get_directory_name(generation: int) -> str:
@@ -62,7 +90,7 @@ def iter_generations(folder: Path) -> Iterator[tuple[int, Path]]:
 
 def is_generation(path: Path) -> bool:
     """Return whether a path is the directory of a generation, whether corrupted or not."""
-    return path.is_dir() and (path / MANIFEST_FILE).exists()
+    return path.is_dir() and os.path.lexists(path / MANIFEST_FILE)
 
 
 def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
@@ -79,10 +107,12 @@ def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
     pointer = content.get(POINTER_KEY)
     if not isinstance(pointer, Mapping):
         return None
-    name = pointer.get("directory")
-    # The pattern also rejects path separators, so that a reference cannot lead out of its directory.
-    if not isinstance(name, str) or not DIRECTORY_PATTERN.fullmatch(name):
-        raise CheckpointCorruptedError(f"{path}: invalid reference to a generation, got {name!r}.")
+    try:
+        # The pattern also rejects path separators, so that a reference cannot lead out of its directory.
+        _check_pointer(pointer, POINTER_KEY)
+    except InvalidDataError as error:
+        raise CheckpointCorruptedError(f"{path}: invalid reference to a generation: {error}.") from None
+    name: str = pointer["directory"]
     if not (path.parent / name).is_dir():
         raise CheckpointError(f"{path}: its tensors are in {name}, which does not exist. Copy that directory as well.")
     return path.parent / name
@@ -122,14 +152,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         CheckpointCorruptedError: If the manifest is missing or corrupted.
     """
     try:
-        fields: dict[str, Any] = json.loads((directory / MANIFEST_FILE).read_text())
-        if fields.pop("check") == checksum(fields):
-            return fields
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass
-    raise CheckpointCorruptedError(
-        f"{directory}: {MANIFEST_FILE} is missing or corrupted, so the generation cannot be verified."
-    )
+        fields: dict[str, Any] = parse_json(read_regular_file(directory / MANIFEST_FILE, MAX_MANIFEST_SIZE))
+        _check_manifest(fields, "")
+        reason = "" if fields.pop("check", None) == checksum(fields) else "checksum mismatch"
+    except (OSError, ValueError) as error:
+        reason = str(error.strerror if isinstance(error, OSError) else error)
+    if reason:
+        raise CheckpointCorruptedError(
+            f"{directory}: {MANIFEST_FILE} is missing or corrupted, so the generation cannot be verified: {reason}."
+        )
+    return fields
 
 
 def verify_generation(directory: Path, manifest: str | None = None) -> None:
@@ -143,14 +175,22 @@ def verify_generation(directory: Path, manifest: str | None = None) -> None:
         CheckpointCorruptedError: If a file is missing or does not match; the message contains its path.
     """
     files = read_manifest(directory)["files"]
-    if manifest is not None and hash_file(directory / MANIFEST_FILE) != manifest:
+    if manifest is not None and _hash_or_raise(directory / MANIFEST_FILE) != manifest:
         raise CheckpointCorruptedError(f"{directory}: not the generation that was saved under this name.")
     for name, (size, digest) in files.items():
         path = directory / name
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise CheckpointCorruptedError(f"{path}: corrupted: file is missing.")
-        if path.stat().st_size != size or hash_file(path) != digest:
+        if path.stat().st_size != size or _hash_or_raise(path) != digest:
             raise CheckpointCorruptedError(f"{path}: corrupted: checksum mismatch.")
+
+
+def _hash_or_raise(path: Path) -> str:
+    """Return the hash of a file of a generation; raise a CheckpointCorruptedError if it cannot be read."""
+    try:
+        return hash_file(path)
+    except OSError as error:
+        raise CheckpointCorruptedError(f"{path}: corrupted: file cannot be read: {error.strerror}.") from None
 
 
 def remove_generation(directory: Path, run: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hookbus.checkpoint.atomic_files import hash_file
+from hookbus.checkpoint.atomic_files import checksum, hash_file, write_json
 from hookbus.checkpoint.generations import (
     commit_generation,
     get_directory_name,
@@ -27,7 +28,8 @@ def make_generation(folder: Path, generation: int = 1, content: bytes = b"number
     directory = folder / get_directory_name(generation)
     directory.mkdir(parents=True)
     (directory / "a.distcp").write_bytes(content)
-    manifest = write_manifest(directory, {"a.distcp": (len(content), hash_file(directory / "a.distcp"))}, **facts)
+    files = {"a.distcp": (len(content), hash_file(directory / "a.distcp"))}
+    manifest = write_manifest(directory, files, **{"generation": generation, "run": "r", **facts})
     return directory, manifest
 
 
@@ -88,11 +90,45 @@ def test_invalid_manifest_is_corrupted(tmp_path: Path, text: str) -> None:
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"../a.distcp": [7, "0" * 32]}, "a file name without a directory"),
+        ({"/dev/zero": [7, "0" * 32]}, "a file name without a directory"),
+        ({"a\0": [7, "0" * 32]}, "a file name without a directory"),
+        ({"a.distcp": [-1, "0" * 32]}, "an integer from 0"),
+        ({"a.distcp": [10**30, "0" * 32]}, "an integer from 0"),
+        ({"a.distcp": [7, None]}, "a string"),
+        ({"a.distcp": [7]}, "a list of 2 to 2 entries"),
+        ({"a.distcp": None}, "a list"),
+        (None, "a mapping"),
+        ([], "a mapping"),
+    ],
+)
+def test_manifest_with_an_invalid_value_is_corrupted(tmp_path: Path, files: Any, reason: str) -> None:
+    fields = {"generation": 1, "run": "r", "files": files}
+    write_json(tmp_path / "manifest.json", {**fields, "check": checksum(fields)})
+
+    with pytest.raises(CheckpointCorruptedError, match=f"corrupted.*files.*expected {reason}"):
+        verify_generation(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "a.distcp"])
+def test_fifo_in_a_generation_is_reported_without_blocking(tmp_path: Path, name: str) -> None:
+    directory, _ = make_generation(tmp_path)
+    (directory / name).unlink()
+    os.mkfifo(directory / name)
+
+    with pytest.raises(CheckpointCorruptedError, match=name):
+        verify_generation(directory)
+
+
 class TestReference:
     def test_reference_resolves_to_a_directory_next_to_the_file(self, tmp_path: Path) -> None:
-        directory, _ = make_generation(tmp_path)
+        directory, manifest = make_generation(tmp_path)
+        reference = {"directory": "generation_1", "manifest": manifest}
 
-        assert resolve_pointer(tmp_path / "x.pth", {"generation": {"directory": "generation_1"}}) == directory
+        assert resolve_pointer(tmp_path / "x.pth", {"generation": reference}) == directory
 
     def test_checkpoint_in_a_single_file_contains_no_reference(self, tmp_path: Path) -> None:
         assert resolve_pointer(tmp_path / "x.pth", {"state_dict": {}}) is None
@@ -100,12 +136,31 @@ class TestReference:
 
     def test_missing_generation_is_reported_with_its_name(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="generation_1, which does not exist. Copy that directory as well"):
-            resolve_pointer(tmp_path / "x.pth", {"generation": {"directory": "generation_1"}})
+            resolve_pointer(tmp_path / "x.pth", {"generation": {"directory": "generation_1", "manifest": "0" * 32}})
 
-    @pytest.mark.parametrize("name", ["../generation_1", "/generation_1", "generation_1/..", "x", "", None, 3])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "../generation_1",
+            "/generation_1",
+            "generation_1/..",
+            "generation_1\0",
+            "generation_" + "9" * 200,
+            "x",
+            "",
+            None,
+            3,
+        ],
+    )
     def test_reference_outside_the_directory_is_rejected(self, tmp_path: Path, name: object) -> None:
         with pytest.raises(CheckpointCorruptedError, match="invalid reference to a generation"):
-            resolve_pointer(tmp_path / "x.pth", {"generation": {"directory": name}})
+            resolve_pointer(tmp_path / "x.pth", {"generation": {"directory": name, "manifest": "0" * 32}})
+
+    @pytest.mark.parametrize("manifest", [None, 3, "0", ["0" * 32]])
+    def test_reference_with_an_invalid_hash_is_rejected(self, tmp_path: Path, manifest: object) -> None:
+        make_generation(tmp_path)
+        with pytest.raises(CheckpointCorruptedError, match="generation.manifest: expected a string"):
+            resolve_pointer(tmp_path / "x.pth", {"generation": {"directory": "generation_1", "manifest": manifest}})
 
 
 def test_existing_generation_is_not_replaced(tmp_path: Path) -> None:

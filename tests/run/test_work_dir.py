@@ -154,7 +154,7 @@ class TestClaim:
         first.write_status(outcome="finished", run="me")
         for number, run in ((1, "me"), (2, "other")):
             (tmp_path / f"checkpoints/generation_{number}").mkdir(parents=True)
-            write_manifest(tmp_path / f"checkpoints/generation_{number}", {}, run=run)
+            write_manifest(tmp_path / f"checkpoints/generation_{number}", {}, generation=number, run=run)
         first.release()
         work_dir = acquire(tmp_path, overwrite=True)
 
