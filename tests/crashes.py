@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import signal
 import sys
@@ -52,6 +53,8 @@ def run_in_fork(task: Callable[[], object]) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads, which the child does not use
         child = os.fork()
     if child == 0:
+        # Otherwise the garbage collector may destroy a process group of the parent, whose threads a fork does not copy.
+        gc.freeze()
         try:
             task()
             os._exit(0)

@@ -10,10 +10,15 @@ import stat
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["open_regular_file", "parse_json", "read_regular_file"]
+__all__ = ["get_reason", "open_regular_file", "parse_json", "read_regular_file"]
 
 MAX_DEPTH = 64
 """Maximum number of nested JSON arrays and objects. Files of hookbus have fewer than ten levels."""
+
+
+def get_reason(error: OSError | ValueError) -> str:
+    """Return the reason of an error of the system, or of a ValueError about an invalid character in a path."""
+    return str((error.strerror if isinstance(error, OSError) else None) or error)
 
 
 def open_regular_file(path: Path | str, *, follow: bool = True) -> IO[bytes]:

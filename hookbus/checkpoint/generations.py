@@ -5,7 +5,8 @@
       generation_3/
         manifest.json                size and hash of every file in the directory, and a checksum of these
         checkpoint.pth               the state that is the same on all ranks
-        .metadata, __0_0.distcp ...  the sharded tensors
+        metadata.json                names and shapes of the sharded tensors, and the location of their shards
+        __0_0.distcp ...             the sharded tensors
 
 A generation is written under a hidden name, fsynced, and renamed before a file refers to it. References are therefore
 committed, replaced, linked, verified and removed like all other checkpoint files. The hash of a reference covers the

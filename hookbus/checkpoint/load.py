@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -11,8 +13,12 @@ from typing import IO, Any
 
 import torch
 
+from hookbus._utils.files import get_reason, open_regular_file
+from hookbus._utils.paths import format_path
+from hookbus._utils.schema import InvalidDataError
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.generations import COMMON_FILE, POINTER_KEY, is_generation, resolve_pointer, verify_generation
+from hookbus.checkpoint.structure import check_structure
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
 
 __all__ = [
@@ -33,15 +39,17 @@ def resolve_path(path: Path | str) -> Path:
     """
     path = Path(path)
     try:
-        is_file, is_directory = path.is_file(), path.is_dir()
-    except OSError as error:
-        raise CheckpointError(f"{path}: file cannot be read: {error.strerror}.") from None
-    if is_directory and is_generation(path):
-        return path
-    if is_directory:
-        raise CheckpointError(f"{path}: is a directory. Pass the path of a file.{_list_files(path)}")
-    if not is_file:
-        raise CheckpointError(f"{path}: file does not exist.{_list_files(path.parent)}")
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode) and is_generation(path):
+            return path
+    except (FileNotFoundError, NotADirectoryError):
+        raise CheckpointError(f"{format_path(path)}: file does not exist.{_list_files(path.parent)}") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{format_path(path)}: file cannot be read: {get_reason(error)}.") from None
+    if stat.S_ISDIR(mode):
+        raise CheckpointError(f"{format_path(path)}: is a directory. Pass the path of a file.{_list_files(path)}")
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"{format_path(path)}: is not a regular file. Pass the path of a file.")
     return path
 
 
@@ -57,13 +65,19 @@ def load_file(path: Path, **options: Any) -> dict[str, Any]:
         CheckpointCorruptedError: If `torch.save` did not write the file, or it contains other objects than data.
     """
     try:
+        # torch opens the file by its path, and would block on a FIFO.
+        open_regular_file(path).close()
         content = _load(path, options)
+        check_structure(content)
+    except InvalidDataError as error:
+        raise CheckpointCorruptedError(f"{format_path(path)}: {error}.") from None
     except OSError as error:
-        raise CheckpointError(f"{path}: file cannot be read: {error.strerror or error}.") from None
+        raise CheckpointError(f"{format_path(path)}: file cannot be read: {error.strerror or error}.") from None
     except Exception as error:
-        raise CheckpointCorruptedError(f"{path}: file cannot be loaded as data: {_get_reason(str(error))}") from None
+        reason = _get_reason(str(error))
+        raise CheckpointCorruptedError(f"{format_path(path)}: file cannot be loaded as data: {reason}") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: not a checkpoint: expected a dict, got {type(content).__name__}.")
+        raise CheckpointError(f"{format_path(path)}: not a checkpoint: expected a dict, got {type(content).__name__}.")
     return content
 
 
@@ -163,5 +177,8 @@ def _load(path: Path, options: dict[str, Any]) -> Any:
 
 
 def _list_files(directory: Path) -> str:
-    names = sorted(path.name for path in directory.glob("*.pth")) if directory.is_dir() else []
-    return f" Available in {directory}: {', '.join(names)}." if names else ""
+    try:
+        names = sorted(format_path(path.name) for path in directory.glob("*.pth"))
+    except (OSError, ValueError):
+        return ""
+    return f" Available in {format_path(directory)}: {', '.join(names)}." if names else ""

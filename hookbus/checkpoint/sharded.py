@@ -2,13 +2,12 @@
 
 Every rank writes its local shards through `torch.distributed.checkpoint` into one directory, which
 `hookbus.checkpoint.generations` commits atomically. The tensors are loaded with the sharding of the current run,
-whatever its world size, or as full tensors. As in every checkpoint, loading executes no code: the pickled metadata of
-torch is loaded with an allowlist.
+whatever its world size, or as full tensors. As in every checkpoint, loading executes no code: the metadata of the
+shards is JSON instead of torch's pickle.
 """
 
 from __future__ import annotations
 
-import pickle
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,10 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import WriteResult
 
+from hookbus._utils.schema import InvalidDataError, mapping_of, string
 from hookbus.checkpoint.atomic_files import atomic_write, hash_file, make_temporary_name
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.generations import (
@@ -36,6 +37,7 @@ from hookbus.checkpoint.generations import (
     write_manifest,
 )
 from hookbus.checkpoint.load import load_file, save_file
+from hookbus.checkpoint.shard_metadata import METADATA_FILE, read_metadata, write_metadata
 from hookbus.distributed.sharding import is_sharded, tree_map_with_path
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_error
 
@@ -44,31 +46,6 @@ if TYPE_CHECKING:
     from hookbus.distributed.sharding import ShardingSpec
 
 __all__ = ["read_generation", "read_shards", "write_generation", "write_shards"]
-
-
-METADATA_FILE = ".metadata"
-
-ALLOWED_GLOBALS = frozenset(
-    {
-        ("pathlib", "PosixPath"),
-        ("torch", "Size"),
-        ("torch.serialization", "_get_layout"),
-        ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-        *(
-            ("torch.distributed.checkpoint.metadata", name)
-            for name in (
-                "ChunkStorageMetadata",
-                "Metadata",
-                "MetadataIndex",
-                "StorageMeta",
-                "TensorProperties",
-                "TensorStorageMetadata",
-                "_MEM_FORMAT_ENCODING",
-            )
-        ),
-    }
-)
-"""Classes and functions that the metadata may refer to, in addition to the dtypes of torch."""
 
 
 def write_shards(
@@ -92,7 +69,7 @@ def write_shards(
     with _temporary_group() if group is None else nullcontext(group) as own_group:
         try:
             # One thread per rank writes one file per rank.
-            writer = FileSystemWriter(directory, thread_count=1, sync_files=False)  # synced below
+            writer = _Writer(directory, thread_count=1, sync_files=False)  # synced below
             save(tensors, storage_writer=writer, process_group=own_group)
         except CheckpointException as error:  # derives from BaseException, so callers would not handle it
             raise CheckpointError(f"{directory.parent} could not be written: {_format_cause(error)}.") from None
@@ -112,14 +89,31 @@ def read_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
     Raises:
         CheckpointCorruptedError: If the files are missing, or contain other objects than data.
     """
+    _load_shards(directory, tensors, _read_metadata(directory))
+
+
+def _read_metadata(directory: Path) -> Metadata:
+    try:
+        return read_metadata(directory)
+    except OSError as error:
+        raise _make_shards_error(directory, f"{error.filename}: {error.strerror}") from None
+    except ValueError as error:
+        raise _make_shards_error(directory, f"{METADATA_FILE}: {error}") from None
+
+
+def _load_shards(directory: Path, tensors: dict[str, Tensor], metadata: Metadata) -> None:
     try:
         with warnings.catch_warnings():
             # torch warns about a missing process group even if `no_dist` is set.
             warnings.filterwarnings("ignore", "torch.distributed is ", UserWarning)
-            load(tensors, storage_reader=_Reader(directory), no_dist=True)
+            load(tensors, storage_reader=_Reader(directory, metadata), no_dist=True)
     except (Exception, CheckpointException) as error:
-        cause = _format_cause(error) if isinstance(error, CheckpointException) else error
-        raise CheckpointCorruptedError(f"{directory}: shards cannot be loaded as data: {cause}.") from None
+        cause = _format_cause(error) if isinstance(error, CheckpointException) else format_error(error)
+        raise _make_shards_error(directory, cause) from None
+
+
+def _make_shards_error(directory: Path, reason: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(f"{directory}: shards cannot be loaded as data: {reason}.")
 
 
 @contextmanager
@@ -138,26 +132,23 @@ def _format_cause(error: CheckpointException) -> str:
     return f"{format_error(cause)} (on rank {rank})"
 
 
+class _Writer(FileSystemWriter):
+    """Storage writer that writes the metadata as JSON instead of a pickle."""
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        storage = {result.index: result.storage_data for rank_results in results for result in rank_results}
+        write_metadata(Path(self.path), metadata, storage)
+
+
 class _Reader(FileSystemReader):
-    """Storage reader that loads metadata with an allowlist, and rejects paths outside the directory."""
+    """Storage reader of shards with validated metadata."""
+
+    def __init__(self, directory: Path, metadata: Metadata) -> None:
+        super().__init__(directory)
+        self._metadata = metadata
 
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
-        with open(Path(self.path) / METADATA_FILE, "rb") as file:
-            metadata: Metadata = _Unpickler(file).load()
-        stored = metadata.storage_data.values()
-        # A relative path with a slash could refer to any file on the machine.
-        if any("/" in info.relative_path for info in stored):
-            raise pickle.UnpicklingError("it refers to a file outside its directory")
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        return metadata
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        attribute = getattr(torch, name, None) if module == "torch" else None
-        if (module, name) in ALLOWED_GLOBALS or isinstance(attribute, torch.dtype):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it contains {module}.{name}, and loading that would execute code")
+        return self._metadata
 
 
 T = TypeVar("T")
@@ -165,6 +156,8 @@ T = TypeVar("T")
 
 NAMES_KEY = "places"
 """Key of the common file: name of the sharded tensor by path in the checkpoint."""
+
+_check_names = mapping_of(string())
 
 
 def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, ranks: Collectives) -> dict[str, Any]:
@@ -222,19 +215,44 @@ def read_generation(
         CheckpointCorruptedError: If a file is corrupted, or contains other objects than data.
     """
     common = load_file(directory / COMMON_FILE, map_location=map_location)
-    names = common.pop(NAMES_KEY)
+    names = _pop_names(directory, common)
     if map_location == "meta":
         return common
+    metadata = _read_metadata(directory)
     tensors: dict[str, Tensor] = {}
 
     def allocate(path: tuple[str, ...], value: Any) -> Any:
         name = names.get(_format_name(path))
+        if name is None:
+            return value
+        _check_stored(directory, name, value, metadata)
         # Tensors with the same name were one object when they were written, and share memory again.
-        return value if name is None else tensors.setdefault(name, _allocate(value, map_location, sharding))
+        return tensors.setdefault(name, _allocate(value, map_location, sharding))
 
     checkpoint: dict[str, Any] = tree_map_with_path(common, allocate)
-    read_shards(directory, tensors)
+    if tensors:
+        _load_shards(directory, tensors, metadata)
     return checkpoint
+
+
+def _pop_names(directory: Path, common: dict[str, Any]) -> dict[str, str]:
+    """Remove and return the names of the sharded tensors by path."""
+    names: dict[str, str] = common.pop(NAMES_KEY, None)
+    try:
+        _check_names(names, NAMES_KEY)
+    except InvalidDataError as error:
+        raise CheckpointCorruptedError(f"{directory / COMMON_FILE}: {error}.") from None
+    return names
+
+
+def _check_stored(directory: Path, name: str, value: Any, metadata: Metadata) -> None:
+    """Raise unless a tensor of the common file is among the shards, before memory is allocated for it."""
+    stored = metadata.state_dict_metadata.get(name)
+    if not isinstance(stored, TensorStorageMetadata) or not isinstance(value, Tensor):
+        raise _make_shards_error(directory, f"{name[:80]!r}: expected a tensor in {COMMON_FILE} and {METADATA_FILE}")
+    if (value.shape, value.dtype) != (stored.size, stored.properties.dtype):
+        shapes = f"{list(stored.size)} in {METADATA_FILE}, and {list(value.shape)} in {COMMON_FILE}"
+        raise _make_shards_error(directory, f"{name[:80]!r}: the shape or dtype differs: {shapes}")
 
 
 def _split_sharded(checkpoint: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:

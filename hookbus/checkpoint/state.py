@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hookbus
+from hookbus._utils.schema import InvalidDataError
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.components import collect_components, collect_grads, load_components, load_grads
 from hookbus.checkpoint.generations import resolve_pointer
@@ -48,10 +49,11 @@ from hookbus.checkpoint.named_weights import flatten_weights, nest_weights
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
+from hookbus.checkpoint.structure import check_has_data
 from hookbus.checkpoint.weights import add_versions, get_structure, get_versions, load_into, matching_weights
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import shard_like
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -202,12 +204,21 @@ def read_checkpoint(
         verify_checkpoint(path)
     content = {} if path.is_dir() else load_file(path, map_location=map_location)
     directory = path if path.is_dir() else resolve_pointer(path, content)
-    if directory is None:
-        return content
-    # torch.distributed.checkpoint takes long to import.
-    from hookbus.checkpoint.sharded import read_generation
+    if directory is not None:
+        # torch.distributed.checkpoint takes long to import.
+        from hookbus.checkpoint.sharded import read_generation
 
-    return read_generation(directory, map_location=map_location, sharding=sharding)
+        content = read_generation(directory, map_location=map_location, sharding=sharding)
+    if map_location != "meta":
+        _check_has_data(path, content)
+    return content
+
+
+def _check_has_data(path: Path, content: Mapping[str, Any]) -> None:
+    try:
+        check_has_data(content)
+    except InvalidDataError as error:
+        raise CheckpointCorruptedError(f"{path}: {error}.") from None
 
 
 def find_latest_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -70,8 +71,24 @@ class TestInvalidFile:
     def test_invalid_path_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="File name too long"):
             resolve_path(tmp_path / ("x" * 300))
-        with pytest.raises(CheckpointError, match="file does not exist"):
+        with pytest.raises(CheckpointError, match="embedded null byte"):
             resolve_path("a\0b")
+
+    def test_fifo_is_rejected_without_blocking(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "a.pth")
+        with pytest.raises(CheckpointError, match=r"a\.pth: is not a regular file"):
+            load_on_meta(tmp_path / "a.pth")
+        with pytest.raises(CheckpointError, match=r"a\.pth: file cannot be read: not a regular file"):
+            load_file(tmp_path / "a.pth")
+
+    def test_device_is_rejected(self) -> None:
+        with pytest.raises(CheckpointError, match="/dev/zero: is not a regular file"):
+            load_on_meta("/dev/zero")
+
+    def test_control_characters_of_a_path_are_escaped(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match=r"\\x1b\[2J.*file does not exist") as raised:
+            load_on_meta(tmp_path / "\x1b[2J")
+        assert str(raised.value).isprintable()
 
     def test_directory_is_rejected_with_a_list_of_its_files(self, tmp_path: Path) -> None:
         save(tmp_path / "a.pth", {})

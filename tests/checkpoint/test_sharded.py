@@ -85,7 +85,7 @@ class TestGeneration:
         manifest = read_manifest(tmp_path / "generation_4")
 
         assert (manifest["generation"], manifest["run"], manifest["processes"]) == (4, "a-run", 1)
-        assert set(manifest["files"]) == {".metadata", "__0_0.distcp", "checkpoint.pth"}
+        assert set(manifest["files"]) == {"metadata.json", "__0_0.distcp", "checkpoint.pth"}
 
     def test_every_dtype_is_preserved(self, tmp_path: Path) -> None:
         dtypes = [torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64]
@@ -99,7 +99,7 @@ class TestGeneration:
 
 
 class TestCorruption:
-    @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
+    @pytest.mark.parametrize("name", ["metadata.json", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
     def test_corruption_of_any_file_is_detected_and_an_older_checkpoint_used(self, tmp_path: Path, name: str) -> None:
         write_sharded_checkpoint(tmp_path, 1, "epoch_1.pth")
         path = write_sharded_checkpoint(tmp_path, 2, "epoch_2.pth")
@@ -114,7 +114,7 @@ class TestCorruption:
         assert loaded[0].name == "epoch_1.pth"
         assert name in loaded[2][0]
 
-    @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
+    @pytest.mark.parametrize("name", ["metadata.json", "__0_0.distcp", "checkpoint.pth", "manifest.json"])
     def test_missing_file_is_detected(self, tmp_path: Path, name: str) -> None:
         path = write_sharded_checkpoint(tmp_path)
         (tmp_path / "generation_1" / name).unlink()
@@ -203,7 +203,7 @@ def test_generation_is_fsynced_before_it_is_renamed(tmp_path: Path, monkeypatch:
 
     renamed = trace.index(("rename", str(tmp_path / "generation_1")))
     before = {Path(path).name for operation, path in trace[:renamed] if operation == "flush"}
-    assert {".metadata", "__0_0.distcp"} <= before
+    assert {"metadata.json", "__0_0.distcp"} <= before
     assert any(name.startswith(".tmp-") for name in before), "the directory is fsynced as well"
     assert trace[renamed + 1 :] == [("flush", str(tmp_path))]
 
