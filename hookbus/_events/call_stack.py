@@ -20,6 +20,7 @@ __all__ = [
     "LISTENER_LINES",
     "current_listener",
     "current_point",
+    "current_points",
     "failing_listener",
     "find_caller",
     "format_place",
@@ -62,6 +63,11 @@ def current_point(run: object) -> str | None:
     """Return the point of the innermost event of a run that is in progress, None if there is none."""
     events = (frame.f_code.co_name for frame in _iter_frames() if _is_event(frame, run))
     return next(events, None)
+
+
+def current_points(run: object) -> set[str]:
+    """Return the points of all events of a run that are in progress: an event and those that it is nested in."""
+    return {frame.f_code.co_name for frame in _iter_frames() if _is_event(frame, run)}
 
 
 def find_caller() -> str:

@@ -169,7 +169,7 @@ def _report_restart(run: Run) -> None:
     if run.work_dir is not None and run.work_dir.recorded_status:
         run.logger.warning(
             "resume: the run in %s stopped before it saved a checkpoint (%s iterations are recorded). Training "
-            "restarts from iteration 0, and the log of that run is replaced.",
+            "restarts from iteration 0, and the logs of that run are kept under another name.",
             run.work_dir.path,
             run.work_dir.recorded_status.get("iters_done", 0),
         )

@@ -79,6 +79,8 @@ class Run(ProgressMixin, RequestMixin):
         work_dir (WorkDir | None): Work directory; None for a run without files.
         outcome (Outcome): "running", or the outcome after the end of the run.
         is_running (bool): Whether the run is in progress, from `before_run` to `cleanup`.
+        resumed (bool | None): Whether the run continues from a checkpoint; None until this is decided, after
+            `before_run`.
         validating: Whether a validation or test is in progress.
         sanity_checking (bool): Whether it is the sanity check before training, whose results are discarded.
         exception: Exception that ended a failed run.
@@ -122,6 +124,7 @@ class Run(ProgressMixin, RequestMixin):
         "ranks",
         "records",
         "request_sync",
+        "resumed",
         "sanity_checking",
         "scaler",
         "scheduler",
@@ -228,6 +231,7 @@ class Run(ProgressMixin, RequestMixin):
         self.metadata: dict[str, Any] = {}
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
+        self.resumed: bool | None = None
         self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.is_running = False
 
     # -- optimizer steps ---------------------------------------------------------------------
@@ -486,6 +490,7 @@ class Run(ProgressMixin, RequestMixin):
         self.id = state.get("id", "")  # checkpoints of the first format version have no ID
         self.training_data.load_state_dict(state["data"])
         self.optimizer_events.load_state_dict(state.get("optimizers", {}))  # absent in earlier checkpoints
+        self.resumed = True
         # Compiled schedules store the next due iteration, which the restored counts change.
         self.bus.invalidate()
 

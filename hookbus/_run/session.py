@@ -180,6 +180,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
             _start(run)
             if resume != "never":
                 resume_run(run, resume)
+            run.resumed = bool(run.resumed)
             if run.mode == "train":
                 _begin_training(run)
             yield run

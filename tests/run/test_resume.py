@@ -207,7 +207,7 @@ class TestRecordedRun:
         assert (second.iters_done, second.id, read_status(tmp_path)["run"]) == (3, first.id, first.id)
         assert caplog.messages == [
             f"resume: the run in {tmp_path} stopped before it saved a checkpoint (2 iterations are recorded). Training "
-            "restarts from iteration 0, and the log of that run is replaced."
+            "restarts from iteration 0, and the logs of that run are kept under another name."
         ]
 
     def test_recorded_run_without_its_checkpoints_can_be_overwritten(self, tmp_path: Path) -> None:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import stat
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hookbus.checkpoint.file_system import fsync_file
+from hookbus._utils.files import open_regular_file
+from hookbus.checkpoint.atomic_files import atomic_write
 
-__all__ = ["JsonLines", "read_jsonl"]
+__all__ = ["JsonLines", "contains_line", "iter_rows", "parse_row", "read_jsonl"]
 
 Row = dict[str, Any]
+
+MAX_SEARCHED_LINES, MAX_SEARCHED_BYTES = 1000, 16 << 20
+"""Number of lines, and their maximum size in bytes, in which `contains_line` searches."""
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
@@ -24,29 +30,33 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 class JsonLines:
     """File with one JSON object per line, open for appending.
 
-    Each row is written in one unbuffered call. Opening the file removes an incomplete last line, which a process killed
-    during a write leaves. Rows of one moment are sorted by their keys, in whatever order they are written.
+    Each row is written in one unbuffered call, also if it is inserted before other rows: a process that is killed
+    leaves the rows before or after the call. Opening the file removes an incomplete last line, and separates the file
+    from its hard links. Rows of one moment are sorted by their keys, in whatever order they are written.
 
     Args:
         path: Path of the file; the file and its directory are created if they do not exist.
+        run: ID of the run that owns the file, for the names of temporary files.
 
     Attributes:
         path: Path of the file.
         rows: Number of rows in the file.
+        first: Digest of the first row, which identifies the file; "" if it has none.
 
     Raises:
-        OSError: If the file cannot be opened for writing.
+        OSError: If the file cannot be opened for writing, is not a regular file, or is a symbolic link.
     """
 
     rows: int
+    first: str
     _file: FileIO
     _moment: object
     _moment_offset: int
     _keys: list[Any]
     _lines: list[bytes]
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, run: str = "") -> None:
+        self.path, self._run = path, run
         self._open()
 
     def write(self, row: Mapping[str, Any], *, moment: object = None, key: Any = 0) -> None:
@@ -69,16 +79,13 @@ class JsonLines:
         if moment != self._moment:
             self._start_moment(moment, size)
         index = bisect_right(self._keys, key)
-        if index < len(self._lines):
-            # The lines of the moment are rewritten in one call. A process killed in between loses at most these rows,
-            # and a resumed run writes them again.
-            self._file.truncate(self._moment_offset)
-            self._append(b"".join([*self._lines[:index], line, *self._lines[index:]]), self._moment_offset)
-        else:
-            self._append(line, size)
+        offset = self._moment_offset + sum(map(len, self._lines[:index]))
+        self._overwrite(offset, line, b"".join(self._lines[index:]))
         self._keys.insert(index, key)
         self._lines.insert(index, line)
         self.rows += 1
+        if not offset:
+            self.first = _hash_line(line)
 
     def moment(self) -> tuple[object, list[Any]]:
         """Return the current moment and the keys of its rows; None and an empty list if it is closed."""
@@ -108,18 +115,10 @@ class JsonLines:
                 not a JSON object.
         """
         lines = self.path.read_bytes().splitlines(keepends=True)
-        remaining = [line for number, line in enumerate(lines) if predicate(number, _parse_row(line))]
+        remaining = [line for number, line in enumerate(lines) if predicate(number, parse_row(line))]
         if len(remaining) == len(lines):
             return
-        # A temporary file, fsync and rename: a crash leaves either the old file or the new one, never a mixture.
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        with open(temporary, "wb") as file:
-            file.writelines(remaining)
-            file.flush()
-            fsync_file(file.fileno(), temporary)
-        self.close()
-        os.replace(temporary, self.path)
-        self._open()
+        self._replace(b"".join(remaining))
 
     def close(self) -> None:
         """Close the file; a no-op if it is closed."""
@@ -127,28 +126,45 @@ class JsonLines:
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed in `close`
-        content = self.path.read_bytes()
+        self._file = open(self.path, "r+b", buffering=0, opener=_open_own)  # noqa: SIM115 - closed in `close`
+        content = self._file.read()
         complete = content.rfind(b"\n") + 1
+        # Another name of the file is a backup, for example of `cp -al`, and keeps its content.
+        if os.fstat(self._file.fileno()).st_nlink > 1:
+            self._replace(content[:complete])
+            return
         if complete < len(content):
             self._file.truncate(complete)
         self.rows = content.count(b"\n")
+        self.first = _hash_line(content[: content.find(b"\n") + 1]) if complete else ""
         self.close_moment()
+
+    def _replace(self, content: bytes) -> None:
+        # A temporary file, fsync and rename: a crash leaves either the old file or the new one, never a mixture.
+        atomic_write(self.path, lambda file: file.write(content), run=self._run)
+        self.close()
+        self._open()
 
     def _start_moment(self, moment: object, size: int) -> None:
         self._moment, self._moment_offset = moment, size
         self._keys, self._lines = [], []
 
-    def _append(self, data: bytes, before: int) -> None:
-        rest = data
+    def _overwrite(self, offset: int, line: bytes, following: bytes) -> None:
+        """Write a line at an offset, and the lines that follow it after it."""
+        rest = line + following
         try:
+            self._file.seek(offset)
             while rest:
                 # An unbuffered write may accept only a part of the data, on a nearly full disk for example.
                 rest = rest[self._file.write(rest) :]
         except BaseException:
-            # A KeyboardInterrupt must not leave half a line either: the next row would be appended to it.
+            # A KeyboardInterrupt must not leave half a line either: the next row would be appended to it. The old
+            # lines need no space on a full disk.
             with contextlib.suppress(OSError):
-                self._file.truncate(before)
+                self._file.seek(offset)
+                self._file.write(following)
+            with contextlib.suppress(OSError):
+                self._file.truncate(offset + len(following))
             raise
 
     def _get_size(self) -> int:
@@ -172,14 +188,18 @@ def read_jsonl(path: str | Path) -> list[Row]:
 
     Raises:
         FileNotFoundError: If the file does not exist.
+        OSError: If the file cannot be read, or is not a regular file.
         ValueError: If a line is not an object in strict JSON (without NaN and Infinity); the message contains the
             line number.
     """
-    lines = Path(path).read_bytes().split(b"\n")[:-1]
+    with open_regular_file(path) as file:
+        lines = file.read().split(b"\n")[:-1]
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line, parse_constant=_reject_constant)
+        except RecursionError:
+            raise ValueError(f"{path}, line {number}: invalid JSON: too many nested levels.") from None
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: invalid JSON: {error}.") from None
         if not isinstance(row, dict):
@@ -188,13 +208,56 @@ def read_jsonl(path: str | Path) -> list[Row]:
     return rows
 
 
-def _reject_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
+def iter_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file whose content is not trusted; lines that are not JSON objects are skipped.
+
+    Raises:
+        OSError: If the file cannot be read, is not a regular file, or is a symbolic link.
+    """
+    with open_regular_file(path, follow=False) as file:
+        while line := file.readline(MAX_SEARCHED_BYTES):
+            if row := parse_row(line):
+                yield row
 
 
-def _parse_row(line: bytes) -> Row:
+def parse_row(line: bytes) -> Row:
+    """Return the row of a line; {} if the line is not a JSON object."""
     try:
+        # Not the strict parser for untrusted files: a row may contain the escape of a lone surrogate.
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return row if isinstance(row, dict) else {}
+
+
+def contains_line(path: Path, digest: str) -> bool:
+    """Return whether a file contains a line with a digest near its start; False if it cannot be read.
+
+    Args:
+        path: Path of the file, whose content is not trusted.
+        digest: Digest of a first row, see `JsonLines.first`. Rows may have been inserted before it.
+    """
+    try:
+        with open_regular_file(path, follow=False) as file:
+            lines = (file.readline(MAX_SEARCHED_BYTES) for _ in range(MAX_SEARCHED_LINES))
+            return any(_hash_line(line) == digest for line in iter(lambda: next(lines, b""), b""))
+    except OSError:
+        return False
+
+
+def _open_own(path: str, flags: int) -> int:
+    """Open a file without following a link, and without blocking on a FIFO."""
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
+
+
+def _hash_line(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+def _reject_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections import deque
@@ -18,20 +17,19 @@ from hookbus_logger.config import JsonlConfig
 from hookbus_logger.json_lines import JsonLines, Row
 from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
+from hookbus_logger.run_log import POSITION_FIELDS, LogPosition, OpeningRows, open_log, truncate_log
 
 __all__ = ["JsonlHook"]
 
 MAX_PENDING_ROWS = 1000
 """Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
 
-POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
-"""Fields that locate a row in the run; rows with equal values are sorted by kind."""
-
 
 class JsonlHook(MetricRecorder):
     """Write training metrics, results and the output of other hooks to a file, one JSON object per line.
 
-    A resumed run removes the rows written after its checkpoint and writes them again.
+    A resumed run removes the rows written after its checkpoint and writes them again. A file that is not a log of the
+    run is never changed.
     """
 
     Config = JsonlConfig
@@ -40,12 +38,14 @@ class JsonlHook(MetricRecorder):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._file: JsonLines | None = None
         self._file_run: Run | None = None
-        self._may_truncate = False
-        self._rows = self._rows_before = 0
-        self._resumed_rows: int | None = None
-        self._resumed_moment: tuple[object, list[Any]] = (None, [])
+        self._path: Path | None = None
+        self._log: JsonLines | None = None
+        self._current: tuple[Path, str] | None = None  # file and run of this process
+        self._was_opened = False
+        self._position: LogPosition | None = None
+        self._opening: OpeningRows | None = None
+        self._early_rows: list[Row] = []
         self._reported_problems: set[str] = set()
         self._pending_rows: deque[tuple[Row, Row]] = deque()
         self._dropped_rows, self._has_warned = 0, False
@@ -67,49 +67,41 @@ class JsonlHook(MetricRecorder):
                 )
 
     def before_run(self, run: Run, mode: str) -> None:
-        """Open the file.
+        """Determine the path of the file, which is opened once it is known whether the run resumes.
 
         Raises:
             HookError: If the run has no work directory and `path` is not set.
         """
         super().before_run(run, mode)
-        self._resumed_rows, self._resumed_moment = None, (None, [])
-        self._open(run)
+        self._begin(run)
 
     def before_train(self, run: Run) -> None:
-        """Remove the rows that a previous run wrote after the checkpoint from which this run resumes."""
+        """Open the file, and remove the rows written after the checkpoint of which the run resumes."""
         super().before_train(run)
-        count, self._resumed_rows = self._resumed_rows, None
-        # Without a row count in the checkpoint, only the run's own file may be truncated, by step.
-        if self._file is None or (count is None and not self._may_truncate):
-            return
-        moment, keys = self._resumed_moment
-        # The interrupted run may have inserted later rows between those of the checkpoint's moment, so these rows are
-        # matched by key and not by number.
-        complete, step, open_keys = math.inf if count is None else count - len(keys), run.steps_done, list(keys)
+        self._begin(run)
+        self._open(run)
 
-        def is_retained(number: int, row: Row) -> bool:
-            if number >= self._rows_before or row.get("mode", "train") != "train":
-                return True  # written by this run, or by a separate validation or test
-            is_before = number < complete or (_get_position(row) == moment and _consume_key(row, open_keys))
-            return is_before and row.get("step", 0) <= step
-
-        self._file.filter_rows(is_retained)
-        if keys and self._file.rows == count:
-            self._file.reopen_moment(moment, keys)
-        self._rows = self._file.rows
+    def after_run(self, run: Run) -> None:
+        """Write the rows of a run without training."""
+        # A run that failed before its training must not change the log of the run that it would have resumed.
+        if run.exception is None and self._early_rows:
+            self._open(run)
 
     def cleanup(self) -> None:
         """Close the file, and warn if rows could not be written."""
-        if self._file is not None:
-            self._write_pending(self._file)
-            self._file.close()
+        if self._log is not None:
+            self._write_pending(self._log)
+            self._log.close_moment()
+            self._position = LogPosition.of(self._log)
+            self._log.close()
         if lost := self._dropped_rows + len(self._pending_rows):
             warnings.warn(
                 f"hook {self.name!r}: {lost} rows could not be written and are lost.", HookWarning, stacklevel=2
             )
         self._pending_rows.clear()
-        self._file, self._dropped_rows, self._has_warned = None, 0, False
+        self._early_rows.clear()
+        self._log, self._opening, self._was_opened = None, None, True
+        self._dropped_rows, self._has_warned = 0, False
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -140,30 +132,50 @@ class JsonlHook(MetricRecorder):
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of rows, the keys of the newest ones, and the state of the recorder."""
-        moment, keys = (None, []) if self._file is None else self._file.moment()
-        return {**super().state_dict(), "rows": self._rows, "moment": moment, "keys": keys}
+        """Return the position in the file, and the state of the recorder."""
+        position = self._position if self._log is None else LogPosition.of(self._log)
+        log = {"rows": None} if position is None else position.to_state()
+        return {**super().state_dict(), **log}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         super().load_state_dict(state)
-        self._rows = self._resumed_rows = state["rows"]
-        self._resumed_moment = state["moment"], list(state["keys"])
+        self._position = LogPosition.from_state(state)
 
     # -- internal ------------------------------------------------------------------------------
 
-    def _open(self, run: Run) -> JsonLines | None:
-        """Return the file of the run, opened on first use; None if it could not be opened."""
-        # `log_*` events may arrive before `before_run` of this hook. A failed open is not retried during the run, as
-        # each row would report the same error.
+    def _begin(self, run: Run) -> None:
+        """Determine the path for a run, on its first event."""
+        # `log_*` events may arrive before `before_run` of this hook.
         if self._file_run is not run:
-            self._file_run = run
             self.cleanup()
-            path = _get_path(run, self.config)
-            self._may_truncate = run.register_output(path)
-            self._file = JsonLines(path)
-            self._rows = self._rows_before = self._file.rows
-        return self._file
+            self._file_run, self._path, self._position = run, None, None
+            self._path = _get_path(run, self.config)
+            self._was_opened = False
+
+    def _open(self, run: Run) -> None:
+        """Open the file, and write the rows that were logged before; no effect if this was attempted before."""
+        # A failed open is not retried during the run, as each row would report the same error.
+        if self._was_opened or self._path is None:
+            return
+        self._was_opened = True
+        path, of_run = self._current or (None, "")
+        log = open_log(run, self._path, self._position, path if of_run == run.id else None)
+        if run.mode == "train" and run.resumed:
+            truncate_log(run, log, self._position)
+        self._log, self._current = log, (log.path, run.id)
+        if run.mode == "train" and (run.resumed or run.iters_done):
+            self._opening = OpeningRows(run, log)
+        self._write_early_rows(run)
+
+    def _write_early_rows(self, run: Run) -> None:
+        """Write the rows that were logged before the file was open; a resumed run does not repeat them."""
+        rows, self._early_rows = self._early_rows, []
+        for row in rows:
+            if self._opening is None:
+                self._append(row)
+            elif not self._opening.is_repeated(row):
+                self._append({**row, **_get_current_position(run, run.steps_done)})
 
     def _write_numbers(
         self, run: Run, kind: str, values: Mapping[str, Any], step: int, counts: Mapping[str, int] | None = None
@@ -175,13 +187,24 @@ class JsonlHook(MetricRecorder):
         self._write(run, kind, step, **fields)
 
     def _write(self, run: Run, kind: str, step: int, **fields: Any) -> None:
-        file = self._open(run)
-        if file is None or run.sanity_checking:
+        self._begin(run)
+        if run.sanity_checking or self._path is None:
             return
-        position = dict(zip(POSITION_FIELDS, (run.mode, int(step), get_epoch(run), run.iters_done), strict=True))
+        position = _get_current_position(run, int(step))
         row = {"kind": kind, **position, "time": round(time.time(), 3), **fields}
-        self._pending_rows.append((row, position))
-        self._write_pending(file)
+        if run.resumed is None:
+            self._early_rows.append(row)
+            return
+        self._open(run)
+        if self._opening is not None and not self._opening.is_at_start():
+            self._opening = None
+        if self._opening is None or not (self._opening.is_opening() and self._opening.is_repeated(row)):
+            self._append(row)
+
+    def _append(self, row: Row) -> None:
+        if self._log is not None:
+            self._pending_rows.append((row, {name: row[name] for name in POSITION_FIELDS}))
+            self._write_pending(self._log)
 
     def _write_pending(self, file: JsonLines) -> None:
         """Write the buffered rows in order; after an error, the rest is retried with the next row."""
@@ -192,7 +215,6 @@ class JsonlHook(MetricRecorder):
             except OSError as error:
                 self._warn_write_error(error)
                 return
-            self._rows = file.rows
             self._pending_rows.popleft()
 
     def _warn_write_error(self, error: OSError) -> None:
@@ -232,14 +254,5 @@ def _resolve_path(run: Run, config: JsonlConfig) -> Path:
     return (_get_path(run, config) if has_path else Path("metrics.jsonl")).resolve()
 
 
-def _get_position(row: Row) -> Row:
-    return {name: row.get(name) for name in POSITION_FIELDS}
-
-
-def _consume_key(row: Row, keys: list[Any]) -> bool:
-    """Return whether the key of a row is in the list, and remove that key."""
-    key = get_sort_key(row)
-    if key not in keys:
-        return False
-    keys.remove(key)
-    return True
+def _get_current_position(run: Run, step: int) -> Row:
+    return dict(zip(POSITION_FIELDS, (run.mode, step, get_epoch(run), run.iters_done), strict=True))

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-__all__ = ["KINDS", "get_sort_key", "to_json", "to_number", "to_scalar_fields"]
+__all__ = [
+    "KINDS",
+    "get_identity",
+    "get_sort_key",
+    "has_equal_content",
+    "to_json",
+    "to_number",
+    "to_scalar_fields",
+]
 
 KINDS = ("config", "train", "val", "test", "scalars", "text")
 """Kinds of rows, in the order in which rows of one moment are written."""
@@ -84,5 +92,29 @@ def to_json(value: Any) -> Any:
 
 
 def get_sort_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the sort key of a row within its moment: the kind, then the names of its values."""
-    return KINDS.index(row["kind"]), sorted(row.get("values", ())), row.get("tag", "")
+    """Return the sort key of a row within its moment: the kind, then the names of its values.
+
+    The content of the row is not trusted; an unknown kind is last.
+    """
+    kind, tag = row.get("kind"), row.get("tag", "")
+    return KINDS.index(kind) if kind in KINDS else len(KINDS), _get_names(row), tag if isinstance(tag, str) else ""
+
+
+def get_identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the kind and the names of a row, which rows with different values share."""
+    kind, names, tag = get_sort_key(row)
+    return kind, tuple(names), tag
+
+
+def has_equal_content(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two rows contain the same configuration; how a run was resumed is not compared."""
+    return bool(_remove_resume(row.get("config")) == _remove_resume(other.get("config")))
+
+
+def _remove_resume(config: Any) -> Any:
+    return {key: value for key, value in config.items() if key != "resume"} if isinstance(config, dict) else config
+
+
+def _get_names(row: Mapping[str, Any]) -> list[str]:
+    values = row.get("values")
+    return sorted(values) if isinstance(values, dict) else []

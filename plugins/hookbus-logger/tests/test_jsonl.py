@@ -214,20 +214,97 @@ def test_missing_work_dir_is_one_warning_and_the_run_continues() -> None:
     assert len(caught) == 1
 
 
-def test_custom_path_needs_no_work_dir_and_is_appended_to(tmp_path: Path) -> None:
+def test_custom_path_needs_no_work_dir(tmp_path: Path) -> None:
     path = tmp_path / "custom.jsonl"
-    for _ in range(2):
+    fake_training([JsonlHook(path=path, interval=3)], epochs=1)
+
+    assert [row["step"] for row in read_jsonl(path)] == [3]
+
+
+def test_second_run_at_a_custom_path_uses_another_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "custom.jsonl"
+    for _ in range(3):
         fake_training([JsonlHook(path=path, interval=3)], epochs=1)
 
-    assert [row["step"] for row in read_jsonl(path)] == [3, 3]
+    names = ("custom.jsonl", "custom-2.jsonl", "custom-3.jsonl")
+    assert [[row["step"] for row in read_jsonl(tmp_path / name)] for name in names] == [[3], [3], [3]]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} is not a log of this run and is not changed; the rows are written to {name}. Move the file, or set "
+        "another `path`."
+        for name in names[1:]
+    ]
 
 
-def test_existing_foreign_file_is_appended_to(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "custom", "step": 7}\n')
-    fake_training([JsonlHook(interval=3)], epochs=1, work_dir=tmp_path)
+def test_later_runs_of_one_trainer_continue_the_file_at_a_custom_path(
+    tmp_path: Path, trainer: Callable[..., Trainer]
+) -> None:
+    trained = trainer(
+        JsonlHook(interval=1, path=tmp_path / "custom.jsonl"), losses=[1.0], val_loader=[torch.tensor([2.0])]
+    )
+    trained.fit()
+    trained.validate()
 
-    assert [(row["kind"], row["step"]) for row in read_rows(tmp_path)] == [("custom", 7), ("train", 3)]
+    rows = read_jsonl(tmp_path / "custom.jsonl")
+    assert [(row["kind"], row["mode"]) for row in rows] == [("train", "train"), ("val", "train"), ("val", "val")]
+
+
+def create_foreign(path: Path, kind: str, elsewhere: Path) -> None:
+    """Create a file that is not a log of a run."""
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(elsewhere)
+    else:
+        path.write_bytes(FOREIGN_CONTENTS[kind])
+
+
+FOREIGN_CONTENTS = {
+    "incomplete": b'{"kind": "train", "mode": "train", "step": 7}\n{"kind": "tra',
+    "nested": b"[" * 100_000 + b"\n",
+    "binary": bytes(range(256)) * 10,
+    "list": b"[1]\n2\nnull\n",
+    "long": b"x" * 20_000_000,
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "link", *FOREIGN_CONTENTS])
+def test_foreign_file_is_neither_changed_nor_appended_to(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture, save_at: Any
+) -> None:
+    logs = tmp_path / "run" / "logs"
+    logs.mkdir(parents=True)
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    elsewhere.write_text('{"kind": "tra')
+    create_foreign(logs / "metrics.jsonl", kind, elsewhere)
+    before = os.lstat(logs / "metrics.jsonl")
+
+    saves = save_at(tmp_path / "run" / "checkpoints", 2)
+    fake_training([JsonlHook(interval=1), saves], epochs=1, work_dir=tmp_path / "run")
+    fake_training([JsonlHook(interval=1), saves], epochs=1, work_dir=tmp_path / "run", resume="auto")
+
+    after = os.lstat(logs / "metrics.jsonl")
+    assert (after.st_ino, after.st_mtime_ns, after.st_size) == (before.st_ino, before.st_mtime_ns, before.st_size)
+    assert elsewhere.read_text() == '{"kind": "tra'
+    assert [row["step"] for row in read_jsonl(logs / "metrics-2.jsonl")] == [1, 2, 3]
+    assert sorted(os.listdir(logs)) == ["metrics-2.jsonl", "metrics.jsonl"]
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text for text in messages if "is not a log of this run" in text] == messages[:1]
+
+
+def test_file_with_another_name_is_changed_under_its_own_only(tmp_path: Path, save_at: Any) -> None:
+    saves = save_at(tmp_path / "checkpoints", 2)
+    fake_training([JsonlHook(interval=1), saves], epochs=1, work_dir=tmp_path)
+    log = tmp_path / "logs" / "metrics.jsonl"
+    os.link(log, tmp_path / "backup.jsonl")
+    content = log.read_bytes()
+
+    fake_training([JsonlHook(interval=1)], epochs=2, work_dir=tmp_path, resume="auto")
+
+    assert (tmp_path / "backup.jsonl").read_bytes() == content
+    assert read_steps(tmp_path) == [1, 2, 3, 4, 5, 6]
 
 
 def test_overwrite_removes_the_file_of_the_previous_run(tmp_path: Path) -> None:
@@ -276,7 +353,7 @@ def test_short_run_writes_all_rows(tmp_path: Path) -> None:
     fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
 
     assert read_steps(tmp_path) == [1, 2, 3, 4, 5]
-    assert hook._file is None
+    assert hook._log is None
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -287,7 +364,7 @@ def test_error_closes_the_file_and_propagates(tmp_path: Path, error: type[BaseEx
         fake_training([hook, Fail(3, error)], epochs=1, batches=5, work_dir=tmp_path)
 
     assert read_steps(tmp_path) == [1, 2]
-    assert hook._file is None
+    assert hook._log is None
 
 
 # -- resume ------------------------------------------------------------------------------------------------
@@ -355,13 +432,66 @@ def test_rows_written_before_the_resume_remain(tmp_path: Path, save_at: Any, num
     assert read_steps(tmp_path) == [1, 2, 3]
 
 
-def test_run_killed_before_its_first_checkpoint_restarts_its_file(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError):
-        fake_training([JsonlHook(interval=1), Fail(3)], work_dir=tmp_path)
-
+def test_run_without_a_checkpoint_keeps_its_old_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logs = tmp_path / "logs"
+    contents = []
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            fake_training([JsonlHook(interval=1), Fail(3)], work_dir=tmp_path, resume="auto")
+        contents.append((logs / "metrics.jsonl").read_bytes())
     fake_training([JsonlHook(interval=1)], work_dir=tmp_path, resume="auto")
 
     assert read_steps(tmp_path) == [1, 2, 3, 4, 5, 6]
+    names = ("metrics-old.jsonl", "metrics-old-2.jsonl", "metrics-old-3.jsonl")
+    assert [(logs / name).read_bytes() for name in names] == contents
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 3
+    assert all("restarts from iteration 0" in text for text in warned)
+
+    fake_training([JsonlHook(interval=1)], work_dir=tmp_path, overwrite=True)
+
+    assert os.listdir(logs) == ["metrics.jsonl"]
+
+
+def test_run_that_fails_before_its_training_leaves_the_file(tmp_path: Path, save_at: Any) -> None:
+    class FailEarly(Hook):
+        def after_load_checkpoint(self) -> None:
+            raise RuntimeError("simulated crash")
+
+    fake_training([JsonlHook(interval=1), save_at(tmp_path / "checkpoints", 2)], work_dir=tmp_path)
+    content = (tmp_path / "logs" / "metrics.jsonl").read_bytes()
+
+    with pytest.raises(RuntimeError):
+        fake_training([JsonlHook(interval=1), FailEarly()], work_dir=tmp_path, resume="auto", config={"lr": 1})
+
+    assert (tmp_path / "logs" / "metrics.jsonl").read_bytes() == content
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_checkpoint_of_another_run_truncates_no_file(tmp_path: Path, save_at: Any, is_inside: bool) -> None:
+    path = None if is_inside else tmp_path / "custom.jsonl"
+    fake_training([JsonlHook(interval=1), save_at(tmp_path / "other", 2)], epochs=1, work_dir=tmp_path / "a")
+    fake_training([JsonlHook(interval=1, path=path)], epochs=1, work_dir=tmp_path / "b")
+    log = path or tmp_path / "b" / "logs" / "metrics.jsonl"
+    content = log.read_bytes()
+
+    resume = {"resume": tmp_path / "other" / "2.pth"}
+    fake_training([JsonlHook(interval=1, path=path)], epochs=2, work_dir=tmp_path / "b", **resume)
+
+    assert log.read_bytes() == content
+    rows = read_rows(tmp_path / "b-2") if is_inside else read_jsonl(tmp_path / "custom-2.jsonl")
+    assert [row["step"] for row in rows] == [3, 4, 5, 6]
+
+
+def test_run_resumes_its_file_at_a_custom_path(tmp_path: Path, save_at: Any) -> None:
+    path = tmp_path / "custom.jsonl"
+    saves = save_at(tmp_path / "run" / "checkpoints", 2)
+    fake_training([JsonlHook(interval=1, path=path), saves], epochs=1, work_dir=tmp_path / "run")
+
+    fake_training([JsonlHook(interval=1, path=path)], work_dir=tmp_path / "run", resume="auto")
+
+    assert [row["step"] for row in read_jsonl(path)] == [1, 2, 3, 4, 5, 6]
+    assert not (tmp_path / "custom-2.jsonl").exists()
 
 
 def test_incomplete_line_is_removed_before_the_run_resumes(tmp_path: Path, save_at: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_logger.rows import KINDS, get_sort_key, to_json, to_number, to_scalar_fields
+from hookbus_logger.rows import KINDS, get_sort_key, has_equal_content, to_json, to_number, to_scalar_fields
 
 
 def parse_strict_json(text: str) -> Any:
@@ -108,3 +108,18 @@ def test_sort_key_of_rows_is_by_kind_and_then_by_name() -> None:
 
     rows.reverse()
     assert sorted(rows, key=get_sort_key) == rows[::-1]
+
+
+@pytest.mark.parametrize(
+    "row", [{}, {"kind": []}, {"kind": "x", "values": 3, "tag": {}}, {"kind": None, "values": [1]}]
+)
+def test_sort_key_of_an_invalid_row_is_the_last(row: dict[str, Any]) -> None:
+    assert get_sort_key(row) == (len(KINDS), [], "")
+
+
+def test_configurations_are_equal_if_they_differ_in_the_resume_only() -> None:
+    row = {"config": {"lr": 0.1, "resume": "never"}}
+
+    assert has_equal_content(row, {"config": {"lr": 0.1, "resume": "auto"}, "time": 3})
+    assert not has_equal_content(row, {"config": {"lr": 0.2, "resume": "never"}})
+    assert not has_equal_content(row, {"config": None})

@@ -1,0 +1,208 @@
+"""Log of a run: its file, its position in a checkpoint, and the rows that a resumed run writes again."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from hookbus import Run
+from hookbus._events.call_stack import current_points
+from hookbus._utils.paths import format_path
+from hookbus.checkpoint.atomic_files import remove_temporary_files
+from hookbus.writers.output_files import is_plain_file, iter_names, set_aside
+from hookbus_logger.json_lines import JsonLines, Row, contains_line, iter_rows
+from hookbus_logger.rows import get_identity, get_sort_key, has_equal_content
+
+__all__ = ["POSITION_FIELDS", "LogPosition", "OpeningRows", "open_log", "truncate_log"]
+
+POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
+"""Fields that locate a row in the run; rows with equal values are sorted by kind."""
+
+OPENING_POINTS = {"before_run", "before_train"}
+EPOCH_OPENING_POINTS = {"before_epoch", "before_train_epoch"}
+"""Points that a run repeats when it resumes, and those that it repeats when it resumes within an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Position in a log at the time of a checkpoint.
+
+    Attributes:
+        rows: Number of rows.
+        moment: Moment of the newest rows.
+        keys: Sort keys of the rows of this moment.
+        name: Name of the file; "" if the checkpoint does not contain it.
+        first: Digest of the first row, see `JsonLines.first`.
+    """
+
+    rows: int
+    moment: object = None
+    keys: list[Any] = field(default_factory=list)
+    name: str = ""
+    first: str | None = None
+
+    @classmethod
+    def of(cls, log: JsonLines) -> LogPosition:
+        """Return the current position in a log."""
+        moment, keys = log.moment()
+        return cls(log.rows, moment, keys, log.path.name, log.first)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> LogPosition | None:
+        """Return the position in the state of a hook; None if the log could not be written."""
+        if state["rows"] is None:
+            return None
+        # Checkpoints of earlier versions contain neither the name nor the digest.
+        name = Path(state.get("name", "")).name
+        return cls(state["rows"], state["moment"], list(state["keys"]), name, state.get("first"))
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the state of a hook."""
+        fields = {"rows": self.rows, "moment": self.moment, "keys": self.keys}
+        return {**fields, "name": self.name, "first": self.first}
+
+    def is_in(self, path: Path) -> bool:
+        """Return whether a file is the log of this position, according to its content."""
+        return bool(self.first) and contains_line(path, str(self.first))
+
+
+def open_log(run: Run, path: Path, position: LogPosition | None, current: Path | None) -> JsonLines:
+    """Open the log of a run: `path`, or another name if a file that is not a log of this run has the name.
+
+    Args:
+        run: Run that knows whether it resumes.
+        path: Requested path.
+        position: Position in the checkpoint of which the run resumes; None if there is none.
+        current: File that this process has written for the run; None if there is none.
+
+    Raises:
+        OSError: If the file cannot be opened.
+    """
+    log = _find_log(run, path, position, current)
+    if log is None:
+        log = next(name for name in iter_names(path) if not os.path.lexists(name))
+        run.register_output(log)
+        if log != path:
+            run.logger.warning(
+                "%s is not a log of this run and is not changed; the rows are written to %s. Move the file, or set "
+                "another `path`.",
+                format_path(path),
+                log.name,
+            )
+    # A run that starts at iteration 0 keeps the log of a training that was stopped before its first checkpoint.
+    elif run.mode == "train" and not run.resumed and log != current and _contains_training(log):
+        set_aside(run, log)
+    remove_temporary_files(log.parent, run.id)
+    return JsonLines(log, run.id)
+
+
+def truncate_log(run: Run, log: JsonLines, position: LogPosition | None) -> None:
+    """Remove the rows of training that were written after the checkpoint of which a run resumes.
+
+    Args:
+        run: Resumed run.
+        log: Log of the run.
+        position: Position in the checkpoint; None if the checkpoint does not contain it.
+    """
+    is_listed = run.register_output(log.path)
+    if position is not None and (position.is_in(log.path) or (is_listed and not position.first)):
+        _truncate_to_position(log, position)
+    elif is_listed and run.work_dir is not None and run.work_dir.recorded_run in ("", run.id):
+        # The log of the run without a position of its own, which the checkpoint determines by its step.
+        log.filter_rows(lambda _, row: not _is_training(row) or _get_step(row) <= run.steps_done)
+
+
+class OpeningRows:
+    """Rows that hooks write again when a run resumes, such as the configuration.
+
+    Args:
+        run: Run that resumes or continues.
+        log: Its log after the truncation.
+    """
+
+    def __init__(self, run: Run, log: JsonLines) -> None:
+        self._run, self._start = run, (run.epochs_done, run.iters_done)
+        self._newest = {get_identity(row): row for row in iter_rows(log.path) if _is_training(row)}
+        is_within_epoch = run.clock.epoch_open and run.iters_done > run.clock.epoch_first_iter
+        self._points = OPENING_POINTS | (EPOCH_OPENING_POINTS if is_within_epoch else set())
+
+    def is_repeated(self, row: Row) -> bool:
+        """Return whether the log contains a row of an opening event: any of its names, an equal configuration."""
+        newest = self._newest.get(get_identity(row))
+        return newest is not None and (row["kind"] != "config" or has_equal_content(row, newest))
+
+    def is_at_start(self) -> bool:
+        """Return whether the run is still before its first iteration, or before the end of an epoch without one."""
+        run = self._run
+        return (run.epochs_done, run.iters_done) == self._start and not run.clock.mid_iteration
+
+    def is_opening(self) -> bool:
+        """Return whether the run is in an event that it repeats."""
+        return not self._points.isdisjoint(current_points(self._run))
+
+
+def _find_log(run: Run, path: Path, position: LogPosition | None, current: Path | None) -> Path | None:
+    """Return the log that the run continues; None if there is none."""
+    for candidate in _list_candidates(path, "" if position is None else position.name):
+        if not is_plain_file(candidate):
+            continue
+        is_of_checkpoint = position is not None and position.is_in(candidate)
+        if candidate == current or is_of_checkpoint or run.register_output(candidate):
+            return candidate
+    return None
+
+
+def _list_candidates(path: Path, name: str) -> list[Path]:
+    """Return the existing files that may be the log: that of the checkpoint, then `path` and its numbered siblings."""
+    existing = list(takewhile(os.path.lexists, iter_names(path)))
+    # Another name belongs to a log with another `path`, for example that of the run of which the directory is a copy.
+    is_sibling = re.fullmatch(rf"{re.escape(path.stem)}-\d+{re.escape(path.suffix)}", name)
+    return [path.with_name(name), *existing] if is_sibling else existing
+
+
+def _truncate_to_position(log: JsonLines, position: LogPosition) -> None:
+    """Remove the rows after a position, and continue its moment."""
+    # The interrupted run may have inserted later rows between those of the checkpoint's moment, so these rows are
+    # matched by key and not by number.
+    complete, open_keys = position.rows - len(position.keys), list(position.keys)
+
+    def is_retained(number: int, row: Row) -> bool:
+        if number < complete or not _is_training(row):
+            return True
+        return _get_position(row) == position.moment and _consume_key(row, open_keys)
+
+    log.filter_rows(is_retained)
+    if position.keys and log.rows == position.rows:
+        log.reopen_moment(position.moment, position.keys)
+
+
+def _contains_training(path: Path) -> bool:
+    """Return whether a log contains rows of a training; separate validations and tests write none."""
+    return any(_is_training(row) for row in iter_rows(path))
+
+
+def _is_training(row: Row) -> bool:
+    return bool(row.get("mode", "train") == "train")
+
+
+def _get_step(row: Row) -> float:
+    step = row.get("step")
+    return step if isinstance(step, int) else 0
+
+
+def _get_position(row: Row) -> Row:
+    return {name: row.get(name) for name in POSITION_FIELDS}
+
+
+def _consume_key(row: Row, keys: list[Any]) -> bool:
+    """Return whether the key of a row is in the list, and remove that key."""
+    key = get_sort_key(row)
+    if key not in keys:
+        return False
+    keys.remove(key)
+    return True
