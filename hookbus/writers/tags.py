@@ -5,15 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 
+from hookbus._utils.redaction import escape_surrogates
+
 __all__ = ["escape_surrogates", "sanitize_name"]
-
-
-def escape_surrogates(text: str) -> str:
-    """Replace lone surrogates by escape sequences, so that the text can be encoded as UTF-8.
-
-    Lone surrogates occur in file names whose bytes are not valid UTF-8.
-    """
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def sanitize_name(name: str, forbidden: re.Pattern[str], max_length: int) -> str:

@@ -58,8 +58,8 @@ def test_nested_secrets_are_redacted_and_other_values_are_unchanged() -> None:
     assert redact(config) == {
         "lr": 0.1,
         "api_key": "***",
-        "hooks": [{"type": "wandb", "token": "***"}, ["a", {"password": "***"}]],
-        "store": {"url": "postgresql://me:***@host/db", "secret": None, "credentials": "***"},
+        "hooks": [{"type": "wandb", "token": 12}, ["a", {"password": ["***", "***"]}]],
+        "store": {"url": "postgresql://me:***@host/db", "secret": None, "credentials": {"user": "***"}},
     }
     assert config["api_key"] == "x"
 
