@@ -15,6 +15,7 @@ from typing import Any
 
 import hookbus
 from hookbus._utils.imports import describe_error
+from hookbus._utils.lookup_cache import cache_within_lookups
 from hookbus._utils.packages import HOOKS_GROUP, entry_points, normalize_name, split_entry_point
 from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry
 from hookbus._utils.published import explain_missing
@@ -23,6 +24,7 @@ from hookbus.errors import PluginConflictError, PluginError, PluginImportError, 
 __all__ = ["check_version", "find_entry", "list_entries", "load_entry"]
 
 
+@cache_within_lookups
 def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
     """Return the entry points of installed packages in a group, sorted by name. Nothing is imported.
 

@@ -30,7 +30,11 @@ Messages have the form `<where>: <what is invalid>, got <value>. <what to do>.`
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import takewhile
 
 __all__ = [
     "CheckpointCorruptedError",
@@ -58,8 +62,21 @@ __all__ = [
     "add_failure_notes",
     "format_error",
     "format_error_first_line",
+    "limit_lines",
+    "omit_hints",
     "suggest_names",
 ]
+
+
+MAX_ERROR_LINES = 50
+"""Maximum number of lines of a list of errors, in addition to the line that counts the others."""
+
+MAX_SUGGESTED_NAMES = 40
+MAX_COMPARED_NAMES = 200
+MAX_NAME_LENGTH = 100
+"""Limits of hints: names that are listed, names that are compared, and characters of a name that is compared."""
+
+_hints_enabled: ContextVar[bool] = ContextVar("_hints_enabled", default=True)
 
 
 class HookbusError(Exception):
@@ -125,18 +142,18 @@ class PluginImportError(PluginError):
 
 
 class ConfigError(HookbusError):
-    """An invalid configuration.
+    """An invalid configuration. Its message lists at most 50 lines and the number of further errors.
 
     Args:
         problems: One message per error, each with its location.
 
     Attributes:
-        problems: The messages as a list.
+        problems: All messages as a list.
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
+        super().__init__("\n".join(limit_lines(self.problems)))
 
 
 class RequestError(HookbusError):
@@ -190,13 +207,55 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
     Returns:
         " Did you mean 'patience'?" if there are close matches, else " Available: a, b.", or "" if `known` is empty.
     """
-    names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if not _hints_enabled.get():
+        return ""
+    names = sorted({other for other in known if len(other) <= MAX_NAME_LENGTH})
+    # The time of a comparison grows with the product of the lengths.
+    compared = _select_similar(name, names) if len(name) <= MAX_NAME_LENGTH else []
+    near = difflib.get_close_matches(name, compared, n=3, cutoff=0.6)
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
-    if names:
-        return f" Available: {', '.join(names)}."
-    return ""
+    if not names:
+        return ""
+    more = f" and {len(names) - MAX_SUGGESTED_NAMES:,} more" if len(names) > MAX_SUGGESTED_NAMES else ""
+    return f" Available: {', '.join(names[:MAX_SUGGESTED_NAMES])}{more}."
+
+
+def _select_similar(name: str, names: list[str]) -> list[str]:
+    """Return the names that are compared with an unknown one: all, or those with the longest common prefix."""
+
+    def get_rank(other: str) -> tuple[int, int]:
+        prefix = takewhile(lambda pair: pair[0] == pair[1], zip(name, other, strict=False))
+        return -len(list(prefix)), abs(len(name) - len(other))
+
+    return names if len(names) <= MAX_COMPARED_NAMES else heapq.nsmallest(MAX_COMPARED_NAMES, names, key=get_rank)
+
+
+@contextmanager
+def omit_hints() -> Iterator[None]:
+    """Context manager in which `suggest_names` returns "", for errors after the first 50, which are only counted."""
+    token = _hints_enabled.set(False)
+    try:
+        yield
+    finally:
+        _hints_enabled.reset(token)
+
+
+def limit_lines(messages: Iterable[str], noun: str = "error") -> list[str]:
+    """Return the first messages with at most 50 lines together, and a line that counts the others.
+
+    Args:
+        messages: The messages; a message of several lines is not divided unless it is the first one.
+        noun: Noun of the count in the singular. Default: "error".
+    """
+    texts, lines = list(messages), 0
+    for index, text in enumerate(texts):
+        lines += text.count("\n") + 1
+        if lines > MAX_ERROR_LINES:
+            listed = texts[:index] or text.split("\n")[:MAX_ERROR_LINES]
+            left = len(texts) - max(index, 1)
+            return [*listed, f"and {left:,} more {noun}{'' if left == 1 else 's'}." if left else "..."]
+    return texts
 
 
 def format_error(error: BaseException) -> str:

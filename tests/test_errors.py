@@ -20,6 +20,8 @@ from hookbus.errors import (
     add_failure_notes,
     format_error,
     format_error_first_line,
+    limit_lines,
+    omit_hints,
     suggest_names,
 )
 
@@ -118,3 +120,41 @@ def test_broken_str_does_not_hide_the_error() -> None:
             raise ValueError
 
     assert format_error(BrokenError()) == "BrokenError: (message not available: __str__ raised ValueError)"
+
+
+def test_hint_of_many_names_is_short() -> None:
+    names = [f"metric_{i:05}" for i in range(20_000)]
+    assert suggest_names("metrik_00123", names).startswith(" Did you mean 'metric_")
+    listed = suggest_names("zzz", names)
+    assert listed.endswith(", metric_00039 and 19,960 more.")
+
+
+def test_long_names_are_neither_compared_nor_listed() -> None:
+    assert suggest_names("a" * 101, ["a" * 100]) == f" Available: {'a' * 100}."
+    assert suggest_names("b", ["a" * 101]) == ""
+
+
+def test_hints_can_be_omitted() -> None:
+    with omit_hints():
+        assert suggest_names("epocs", ["epochs"]) == ""
+    assert suggest_names("epocs", ["epochs"]) == " Did you mean 'epochs'?"
+
+
+class TestLimitLines:
+    def test_fifty_lines_are_complete(self) -> None:
+        lines = [str(i) for i in range(50)]
+        assert limit_lines(lines) == lines
+
+    @pytest.mark.parametrize(("count", "last"), [(51, "and 1 more error."), (20_000, "and 19,950 more errors.")])
+    def test_further_lines_are_counted(self, count: int, last: str) -> None:
+        lines = [str(i) for i in range(count)]
+        assert limit_lines(lines) == [*lines[:50], last]
+
+    def test_messages_of_several_lines_count_by_their_lines(self) -> None:
+        assert limit_lines(["a\nb"] * 30) == [*["a\nb"] * 25, "and 5 more errors."]
+        assert limit_lines(["a\n" * 60]) == [*["a"] * 50, "..."]
+
+    def test_configuration_error_lists_all_problems_and_shows_fifty(self) -> None:
+        error = ConfigError(str(i) for i in range(60))
+        assert len(error.problems) == 60
+        assert str(error).splitlines()[49:] == ["49", "and 10 more errors."]

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.markup import escape
 
 import hookbus
-from hookbus._cli.console import error_console, handle_errors, output_console, print_error, print_json
+from hookbus._cli.console import error_console, escape_text, handle_errors, output_console, print_error, print_json
 from hookbus._cli.layout import print_paragraph
 from hookbus._cli.tables import print_hook_health, print_hooks, print_metrics, print_order, print_points
 from hookbus.distributed.process_group import exit_process, is_distributed
@@ -183,7 +182,7 @@ def check(file: File, overrides: Overrides = None) -> None:
     with handle_errors():
         for line in _build_trainer(file, overrides).check():
             print_paragraph(line, 0, 4)
-        output_console().print(f"[green]ok[/]  {escape(str(file))}", soft_wrap=True)
+        output_console().print(f"[green]ok[/]  {escape_text(str(file))}", soft_wrap=True)
 
 
 @app.command()
@@ -208,7 +207,7 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
                 ) from None
             first = f"# yaml-language-server: $schema={output}"
             output_console().print(
-                escape(f"Wrote {output}. Add this line at the top of run files: {first}"), soft_wrap=True
+                escape_text(f"Wrote {output}. Add this line at the top of run files: {first}"), soft_wrap=True
             )
 
 
@@ -241,7 +240,7 @@ def consolidate(
         from hookbus._cli.consolidate import consolidate as merge
 
         written = merge(directory, output)
-        output_console().print(escape(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
+        output_console().print(escape_text(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
 
 
 @app.callback(invoke_without_command=True)

@@ -17,10 +17,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import is_main, rank, reported_by_main
-from hookbus.errors import ConfigError, HookbusError, HookWarning
+from hookbus.errors import ConfigError, HookbusError, HookWarning, limit_lines
 
-__all__ = ["error_console", "handle_errors", "output_console", "print_error", "print_json"]
+__all__ = ["error_console", "escape_text", "handle_errors", "output_console", "print_error", "print_json"]
 
 PIPED_WIDTH = 160
 """Width in columns of tables that are written to a file or a pipe, if COLUMNS does not set one."""
@@ -71,9 +72,14 @@ def output_console() -> Console:
     return _Output(width=None if has_width else PIPED_WIDTH, highlight=False, quiet=not is_main())
 
 
+def escape_text(text: str) -> str:
+    """Return a text in which neither markup of rich nor control characters have an effect on the terminal."""
+    return escape(escape_control_characters(text, keep="\n\t"))
+
+
 def print_error(message: str) -> None:
     """Print an error message."""
-    error_console().print(f"{_rank_prefix()}[red]error:[/] {escape(message)}", soft_wrap=True, highlight=False)
+    error_console().print(f"{_rank_prefix()}[red]error:[/] {escape_text(message)}", soft_wrap=True, highlight=False)
 
 
 def print_json(value: Any) -> None:
@@ -109,10 +115,10 @@ def _is_output_error(error: OSError) -> bool:
 def _print_error_lines(error: HookbusError) -> None:
     """Print the lines of an error and its notes."""
     if isinstance(error, ConfigError):
-        for problem in error.problems:
-            error_console().print(escape(f"{_rank_prefix()}{problem}"), soft_wrap=True, highlight=False)
+        for problem in limit_lines(error.problems):
+            error_console().print(escape_text(f"{_rank_prefix()}{problem}"), soft_wrap=True, highlight=False)
     else:
-        for line in str(error).splitlines():
+        for line in limit_lines(str(error).splitlines(), "line"):
             print_error(line)
     _print_notes(error)
 
@@ -120,11 +126,11 @@ def _print_error_lines(error: HookbusError) -> None:
 def _print_notes(error: BaseException) -> None:
     """Print the notes of an error, which name the hook and the point."""
     for note in getattr(error, "__notes__", ()):
-        error_console().print(f"  {escape(note)}", soft_wrap=True, highlight=False)
+        error_console().print(f"  {escape_text(note)}", soft_wrap=True, highlight=False)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    error_console().print(f"{_rank_prefix()}[yellow]warning:[/] {escape(str(message))}", soft_wrap=True)
+    error_console().print(f"{_rank_prefix()}[yellow]warning:[/] {escape_text(str(message))}", soft_wrap=True)
 
 
 @contextmanager
@@ -156,4 +162,4 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "
-        self.console.print(f"{_rank_prefix()}{level}{escape(self.format(record))}", soft_wrap=True)
+        self.console.print(f"{_rank_prefix()}{level}{escape_text(self.format(record))}", soft_wrap=True)

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
-from hookbus._cli.console import output_console
+from hookbus._cli.console import escape_text, output_console
 from hookbus.distributed.process_group import world_size
 
 if TYPE_CHECKING:
@@ -35,14 +33,14 @@ def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str
     directory = run.work_dir.path
     moved = [] if requested is None or Path(requested) == directory else [f"work_dir={directory}"]
     out = output_console()
-    out.print(f"\nThe files of this run are in [bold]{escape(str(directory))}[/]", soft_wrap=True)
+    out.print(f"\nThe files of this run are in [bold]{escape_text(str(directory))}[/]", soft_wrap=True)
     rows = [(_relative_path(path, directory), meaning) for path, meaning in _iter_files(run, directory)]
     width = max((len(name) for name, _ in rows), default=0)
     for name, meaning in rows:
-        out.print(f"  {escape(name.ljust(width))}  [dim]{escape(meaning)}[/]", soft_wrap=True)
+        out.print(f"  {escape_text(name.ljust(width))}  [dim]{escape_text(meaning)}[/]", soft_wrap=True)
     out.print("\nNext steps")
     for command in _iter_commands(run, str(file), [*overrides, *moved]):
-        out.print(escape(f"  {_get_program(command[0])} {shlex.join(command)}"), soft_wrap=True)
+        out.print(escape_text(f"  {_get_program(command[0])} {shlex.join(command)}"), soft_wrap=True)
 
 
 def _iter_files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.text import Text
 
-from hookbus._cli.console import output_console
+from hookbus._cli.console import escape_text, output_console
 from hookbus._cli.layout import print_paragraph, print_table
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def print_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) -
         metrics: Results by name.
     """
     suffix = ", averaged weights" if weights == "averaged" else ""
-    output_console().print(f"[dim]{escape(checkpoint)}{suffix}[/]", soft_wrap=True)
+    output_console().print(f"[dim]{escape_text(checkpoint)}{suffix}[/]", soft_wrap=True)
     print_table(["metric", "value"], [(name, f"{value:.6g}") for name, value in metrics.items()])
 
 

@@ -1,29 +1,25 @@
-"""Reading of run files and conversion of validation errors to messages with locations."""
+"""Hooks and aliases of a run file, and conversion of validation errors to messages with locations."""
 
 from __future__ import annotations
 
 import os
-import pathlib
 import warnings
 from collections.abc import Iterable, Mapping
-from types import NoneType
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hookbus._config import yaml as _yaml
 from hookbus._config.blocking import is_blocked, warn_of_unknown_blocks
+from hookbus._config.document import Document, Path
 from hookbus._config.hooks import add_instance_name
-from hookbus._config.yaml import Document, Path, invalid_character
 from hookbus._utils.plugin_entries import BLOCK_VARIABLE
 from hookbus._utils.validation_errors import validation_messages
-from hookbus.errors import ConfigError, HookWarning
+from hookbus.errors import HookWarning
 
 __all__ = [
     "Entries",
     "format_errors",
     "hook_entries",
-    "load_document",
     "resolve_aliases",
     "sort_by_location",
     "to_yaml_terms",
@@ -43,48 +39,6 @@ YAML_TERMS = {
 """Terms of pydantic's messages and the corresponding YAML terms."""
 
 
-def load_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
-    """Read a file, or copy a mapping.
-
-    Args:
-        source: Path of the file, or its content as a mapping.
-
-    Returns:
-        The document, without validation.
-
-    Raises:
-        ConfigError: If the file cannot be read, or if the mapping contains values that YAML cannot represent.
-    """
-    if isinstance(source, Mapping):
-        return Document("config", data=_to_builtin(source))
-    path = pathlib.Path(source)
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError([f"{path}: the run file cannot be read: {error.strerror}."]) from None
-    except UnicodeDecodeError as error:
-        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        raise ConfigError([f"{path}:{line}:{column}: invalid UTF-8: {error.reason}. Save the file as UTF-8."]) from None
-    return _yaml.parse(text.replace("\r\n", "\n"), str(path))
-
-
-def _to_builtin(value: Any, path: Path = ()) -> Any:
-    """Return a deep copy of nested built-in types."""
-    if isinstance(value, Mapping):
-        return {str(key): _to_builtin(item, (*path, str(key))) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_to_builtin(item, (*path, i)) for i, item in enumerate(value)]
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, str) and (error := invalid_character(value)):
-        raise ConfigError([Document("config").format_problem(path, error)])
-    if isinstance(value, (str, int, float, NoneType)):
-        return value
-    message = f"should be a built-in type, got {value!r}. Pass objects to the Trainer instead."
-    raise ConfigError([Document("config").format_problem(path, message)])
-
-
 def resolve_aliases(document: Document) -> None:
     """Rename the key `experiment_dir`, an alias of `work_dir`."""
     alias: Path = ("experiment_dir",)
@@ -100,7 +54,7 @@ def resolve_aliases(document: Document) -> None:
         if alias in locations:
             locations["work_dir",] = locations[alias]
     if alias in document.invalid_paths:
-        document.invalid_paths.add(("work_dir",))
+        document.mark_invalid(("work_dir",))
 
 
 def hook_entries(document: Document) -> Entries | None:
@@ -152,7 +106,7 @@ def format_errors(
         entries: Hooks among the data.
         error: Error that pydantic raised.
     """
-    errors = validation_messages(error, model, data)
+    errors = validation_messages(error, model, data, lambda path: document.get_position(_to_file_path(path, entries)))
     located = {_to_file_path(path, entries): to_yaml_terms(message) for path, message in errors.items()}
     return [
         document.format_problem(path, message, at_key=message.startswith("unknown key"))
@@ -180,7 +134,7 @@ def sort_by_location(document: Document, problems: Iterable[str]) -> list[str]:
 
     # The messages already contain their location, so it is parsed from there.
     def get_location(problem: str) -> tuple[bool, int, int]:
-        line, column, *_ = [*problem.removeprefix(f"{document.name}:").split(":", 2), "", ""]
+        line, column, *_ = [*problem.removeprefix(f"{document.label}:").split(":", 2), "", ""]
         has_location = line.isdigit() and column.isdigit()
         return (False, int(line), int(column)) if has_location else (True, 0, 0)
 

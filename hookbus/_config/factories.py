@@ -10,11 +10,12 @@ import torch
 from torch.nn import functional
 
 from hookbus import discovery
+from hookbus._config.document import Path
 from hookbus._config.models import Component, RunConfig
-from hookbus._config.yaml import Path
 from hookbus._training.eval_metrics import EvalMetric, build_metrics, duplicate_name_error
 from hookbus._utils.imports import import_string, suggest_if_close
 from hookbus._utils.packages import DATASETS_GROUP, MODELS_GROUP
+from hookbus._utils.values import format_value, shorten
 from hookbus.errors import ConfigError, PluginError, suggest_names
 
 __all__ = ["Factories", "Factory", "accepted_keywords"]
@@ -88,15 +89,15 @@ class Factories:
                 name,
                 (attribute for attribute, value in vars(namespace).items() if callable(value) and attribute[0] != "_"),
             )
-            advice = f"For your own, use an import string such as my_module:{name}."
-            self._add_problem(path, f"{name!r} is not {kind}.{hint} {advice}")
+            advice = f"For your own, use an import string such as my_module:{shorten(name)}."
+            self._add_problem(path, f"{format_value(name)} is not {kind}.{hint} {advice}")
             return None
         return self._check_keywords(section, factory, component)
 
     def _check_keywords(self, section: str, factory: Any, component: Component | str) -> Factory | None:
         """Return the factory of a section and report the keys of the section that it does not accept."""
         if not callable(factory):
-            self._add_problem((section, "type"), f"should refer to a callable, got {factory!r}.")
+            self._add_problem((section, "type"), f"should refer to a callable, got {format_value(factory)}.")
             return None
         known = accepted_keywords(factory)
         if isinstance(component, Component) and "**" not in known:
@@ -136,9 +137,9 @@ class Factories:
             # Only an allocation detects a device index or a backend that is not available.
             torch.empty(0, device=None if device == "auto" else device)
         except (RuntimeError, AssertionError) as error:
-            reason = str(error).partition("\n")[0].rstrip(".")
+            reason = shorten(str(error).partition("\n")[0].rstrip("."), 200)
             self._add_problem(
-                ("device",), f"{device!r} cannot be used: {reason}. Set auto to use the available device."
+                ("device",), f"{format_value(device)} cannot be used: {reason}. Set auto to use the available device."
             )
 
     def _add_problem(self, path: Path, message: str) -> None:

@@ -11,6 +11,7 @@ from hookbus._events.checks import OPTIONS_ATTRIBUTE
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
 from hookbus._utils.published import get_publishing_package
+from hookbus._utils.values import format_value
 from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFoundError, RegistrationError, suggest_names
 from hookbus.hook import Hook, HookConfig, Priority, validate_config
 
@@ -120,9 +121,11 @@ def get_hook_class(name: str) -> type:
         return registered
     implementation = _load_import_string(name) if ":" in name else _load_installed(name)
     if not isinstance(implementation, type):
-        raise PluginError(f"{name!r}: should refer to a hook class, got {implementation!r}.")
+        raise PluginError(f"{format_value(name)}: should refer to a hook class, got {implementation!r}.")
     if not _is_hook_class(implementation):
-        raise PluginError(f"{name!r}: not a hook class. Subclass hookbus.Hook, or mark a method with @hookimpl.")
+        raise PluginError(
+            f"{format_value(name)}: not a hook class. Subclass hookbus.Hook, or mark a method with @hookimpl."
+        )
     return implementation
 
 
@@ -144,14 +147,16 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
         config = {"type": config}
     if not isinstance(config, Mapping):
         if config is None or isinstance(config, (type, int, float, list, tuple)):
-            raise ConfigError([f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {config!r}."])
+            raise ConfigError(
+                [f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {format_value(config)}."]
+            )
         return config
     settings = dict(config)
     type_ = settings.pop("type", None)
     if isinstance(type_, type):
         return _instantiate(type_, settings)
     if not isinstance(type_, str):
-        raise ConfigError([f"hook: the key 'type' is missing or not a string, got {dict(config)!r}."])
+        raise ConfigError([f"hook: the key 'type' is missing or not a string, got {format_value(dict(config))}."])
     hook = _instantiate(get_hook_class(type_), settings)
     # A class may be published under multiple entry points, so the requested one is the default name.
     if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
@@ -174,7 +179,7 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
     if isinstance(configs, str) or (isinstance(configs, Mapping) and isinstance(configs.get("type"), str)):
         raise ConfigError(
             [
-                f"build_hooks: should be a list or a mapping of names to settings, got {configs!r}. Use "
+                f"build_hooks: should be a list or a mapping of names to settings, got {format_value(configs)}. Use "
                 "build_hook for a single hook."
             ]
         )

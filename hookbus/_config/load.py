@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from hookbus._config.diagnostics import (
     format_errors,
     hook_entries,
-    load_document,
     resolve_aliases,
     sort_by_location,
 )
+from hookbus._config.document import Document
 from hookbus._config.models import RunConfig
 from hookbus._config.overrides import apply_overrides
-from hookbus._config.yaml import Document
+from hookbus._config.reading import load_document
 from hookbus.errors import ConfigError
 
 __all__ = ["load_config", "parse_config"]

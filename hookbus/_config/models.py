@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from types import NoneType
 from typing import Any, Literal
 
@@ -11,13 +12,22 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from hookbus._config import yaml as _yaml
 from hookbus._config.diagnostics import sort_by_location, to_yaml_terms
+from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook
-from hookbus._config.yaml import Document, Path
 from hookbus._run.work_dir import parse_resume
+from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
 from hookbus._utils.validation_errors import ALL_SETTINGS, missing_key_message
+from hookbus._utils.values import format_value, shorten
 from hookbus.bus import HookBus
-from hookbus.errors import ConfigError, PluginError, PluginNotFoundError, RegistrationError
+from hookbus.errors import (
+    MAX_ERROR_LINES,
+    ConfigError,
+    PluginError,
+    PluginNotFoundError,
+    RegistrationError,
+    omit_hints,
+)
 from hookbus.hook import Hook
 
 __all__ = [
@@ -192,14 +202,14 @@ class RunConfig(Section):
     @classmethod
     def _reject_bare_type(cls, value: object) -> object:
         if isinstance(value, str):
-            raise ValueError(f"should be a mapping, such as {{type: {value}}}, got {value!r}.")
+            raise ValueError(f"should be a mapping, such as {{type: {shorten(value)}}}, got {format_value(value)}.")
         return value
 
     @field_validator("metrics", mode="before")
     @classmethod
     def _reject_bare_name(cls, value: object) -> object:
         if isinstance(value, str):
-            raise ValueError(f"should be a list, such as [{value}], or a mapping, got {value!r}.")
+            raise ValueError(f"should be a list, such as [{shorten(value)}], or a mapping, got {format_value(value)}.")
         return value
 
     @field_validator("resume", mode="before")
@@ -211,10 +221,10 @@ class RunConfig(Section):
     @classmethod
     def _validate_hooks(cls, value: object) -> object:
         if not isinstance(value, (list, Mapping)):
-            shown = value if isinstance(value, str) else "logger"
+            shown = shorten(value) if isinstance(value, str) else "logger"
             raise ValueError(
                 f"should be a list, such as [{shown}], or a mapping, such as {{{shown}: {{priority: 50}}}}, got "
-                f"{value!r}."
+                f"{format_value(value)}."
             )
         return value
 
@@ -222,7 +232,7 @@ class RunConfig(Section):
     @classmethod
     def _expand_path(cls, value: object) -> object:
         if not isinstance(value, (str, Mapping, NoneType)):
-            raise ValueError(f"should be a path, or a mapping with path and weights, got {value!r}.")
+            raise ValueError(f"should be a path, or a mapping with path and weights, got {format_value(value)}.")
         return {"path": value} if isinstance(value, str) else value
 
     def build_hooks(self) -> list[Any]:
@@ -290,13 +300,17 @@ class RunConfig(Section):
         """Return the hooks with their paths in the file."""
         built: list[tuple[Any, Path]] = []
         problems: list[str] = []
-        for settings, path in zip(self.hooks, self._hook_paths(), strict=True):
-            try:
-                built += [(hook, path) for hook in _build_entry(settings)]
-            except ConfigError as error:
-                problems += [message for text in error.problems for message in self._hook_problem(path, text)]
-            except PluginError as error:
-                problems.append(self._type_problem(path, str(error)))
+        with ExitStack() as stack:
+            stack.enter_context(cached_lookups())
+            for settings, path in zip(self.hooks, self._hook_paths(), strict=True):
+                if len(problems) >= MAX_ERROR_LINES:
+                    stack.enter_context(omit_hints())
+                try:
+                    built += [(hook, path) for hook in _build_entry(settings)]
+                except ConfigError as error:
+                    problems += [message for text in error.problems for message in self._hook_problem(path, text)]
+                except PluginError as error:
+                    problems.append(self._type_problem(path, str(error)))
         problems += self._duplicate_names(built)
         if problems:
             raise ConfigError(self.sort_problems(problems))
@@ -309,7 +323,9 @@ class RunConfig(Section):
             if not isinstance(hook, Hook) or not hook.config.enabled:
                 continue
             if hook.name in names:
-                problems.append(self.format_problem(path, f"duplicate hook name {hook.name!r}. Set a unique name."))
+                problems.append(
+                    self.format_problem(path, f"duplicate hook name {format_value(hook.name)}. Set a unique name.")
+                )
             names.add(hook.name)
         return problems
 
@@ -345,7 +361,8 @@ def _list_entry_hint(settings: Mapping[str, Any]) -> str:
     (name, inner), *_ = settings.items()
     if not isinstance(inner, (Mapping, NoneType)):
         return ""
-    return f" In a list, write {{{', '.join(['type: ' + str(name), *(f'{key}: ...' for key in inner or ())])}}}."
+    entry = ", ".join(["type: " + str(name), *(f"{key}: ..." for key in inner or ())])
+    return f" In a list, write {{{shorten(entry)}}}."
 
 
 def _build_entry(settings: Mapping[str, Any]) -> list[Any]:
@@ -354,7 +371,7 @@ def _build_entry(settings: Mapping[str, Any]) -> list[Any]:
     if type_name is None:
         raise ConfigError([f"hook: type: {missing_key_message('type', settings)}{_list_entry_hint(settings)}"])
     if not isinstance(type_name, str):
-        raise ConfigError([f"hook: type: should be a name, got {type_name!r}."])
+        raise ConfigError([f"hook: type: should be a name, got {format_value(type_name)}."])
     try:
         return [build_hook(settings)]
     except PluginNotFoundError:

@@ -6,13 +6,18 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hookbus._config.document import Document, Path
 from hookbus._config.hooks import DEFAULT_HOOKS
-from hookbus._config.yaml import Document, Path, parse_value
+from hookbus._config.yaml import MAX_DEPTH, invalid_character, parse_value
 from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.packages import hook_names_of_entry
+from hookbus._utils.values import format_value, shorten
 from hookbus.hook import snake_case
 
 __all__ = ["apply_overrides"]
+
+MAX_INDEX_DIGITS = 10
+"""Number of digits that no index has."""
 
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
@@ -77,7 +82,7 @@ class _Override:
                 child = target[inner] = {}
                 self._set_location(path)
             if not isinstance(child, (dict, list)):
-                raise ValueError(f"{'.'.join(map(str, path))} is {child!r}, which has no keys.")
+                raise ValueError(f"{shorten('.'.join(map(str, path)))} is {format_value(child)}, which has no keys.")
             target = child
         last = _to_index(target, keys[-1])
         target[last] = value
@@ -115,7 +120,7 @@ class _Override:
         names = {
             str(name_) for key, entry in self._entries() for name_ in (key, entry.get("name"), *_type_names(entry))
         }
-        return ValueError(f"unknown hook {name!r}.{suggest_if_close(name, [*names, *DEFAULT_HOOKS])}")
+        return ValueError(f"unknown hook {format_value(name)}.{suggest_if_close(name, [*names, *DEFAULT_HOOKS])}")
 
     def _find_hook(self, name: str) -> str | int | None:
         """Return the key of a hook in the file: by instance name, else by type, else by index; or None."""
@@ -125,12 +130,12 @@ class _Override:
             [key for key, entry in entries if name in _type_names(entry)],
         ):
             if len(matches) > 1:
-                choices = ", ".join(f"hooks.{key}" for key in matches)
-                raise ValueError(f"{name!r} refers to more than one hook. Use one of: {choices}.")
+                choices = shorten(", ".join(f"hooks.{key}" for key in matches))
+                raise ValueError(f"{format_value(name)} refers to more than one hook. Use one of: {choices}.")
             if matches:
                 return matches[0]
         hooks = self._document.data.get("hooks")
-        return int(_to_index(hooks, name)) if name.isdigit() and isinstance(hooks, list) else None
+        return int(_to_index(hooks, name)) if name.isdecimal() and isinstance(hooks, list) else None
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
         """Iterate over the keys and settings of the hooks in the file that are mappings or names."""
@@ -145,7 +150,7 @@ class _Override:
                 if isinstance(entry, dict):
                     yield i, entry
         elif hooks is not None:
-            raise ValueError(f"hooks should be a list or a mapping, got {hooks!r}.")
+            raise ValueError(f"hooks should be a list or a mapping, got {format_value(hooks)}.")
 
     def _add_hook(self, entry: dict[str, Any]) -> str | int:
         """Add a hook to the file and return its key."""
@@ -168,7 +173,8 @@ class _Override:
     def _set_location(self, path: Path) -> None:
         """Set the override as the location of a path and remove the locations below it."""
         for locations in (self._document.key_locations, self._document.value_locations):
-            for known in [known for known in locations if known[: len(path)] == path]:
+            # A value without a location has none below it: all locations are searched only if something is replaced.
+            for known in [known for known in locations if known[: len(path)] == path] if path in locations else ():
                 del locations[known]
             locations[path] = self._text
 
@@ -176,7 +182,11 @@ class _Override:
 def _split_keys(dotted: str) -> list[str]:
     keys = dotted.split(".")
     if not all(keys):
-        raise ValueError(f"invalid key {dotted!r}. Separate keys with single dots.")
+        raise ValueError(f"invalid key {format_value(dotted)}. Separate keys with single dots.")
+    if len(keys) > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels.")
+    if error := invalid_character(dotted):
+        raise ValueError(error)
     return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
 
 
@@ -184,8 +194,12 @@ def _to_index(target: Any, key: Any) -> Any:
     """Convert a key to the type of its container: an index for a list."""
     if not isinstance(target, list):
         return key
-    if not str(key).isdigit() or int(key) >= len(target):
-        raise ValueError(f"invalid index {key!r} in a list of length {len(target)}. Use an integer, starting at 0.")
+    # `int` rejects texts of thousands of digits.
+    is_index = str(key).isdecimal() and len(str(key)) < MAX_INDEX_DIGITS
+    if not is_index or int(key) >= len(target):
+        raise ValueError(
+            f"invalid index {format_value(key)} in a list of length {len(target)}. Use an integer, starting at 0."
+        )
     return int(key)
 
 

@@ -8,88 +8,27 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.representer import SafeRepresenter
 
-__all__ = ["Document", "Location", "Path", "dump", "invalid_character", "parse", "parse_value"]
+from hookbus._config.document import Document, Location, Path
+from hookbus._utils.values import format_value, shorten
 
-Path = tuple[str | int, ...]
-Location = tuple[int, int] | str
-"""Line and column, both starting at 1, or the text of the override that set the value."""
+__all__ = ["MAX_DEPTH", "MAX_INTEGER_BITS", "MAX_NODES", "dump", "invalid_character", "parse", "parse_value"]
 
 # Limits against "billion laughs" documents, whose nested aliases expand exponentially.
 MAX_NODES = 20_000
 MAX_DEPTH = 60
+MAX_INTEGER_BITS = 1024
 STANDARD_TAG_PREFIX = "tag:yaml.org,2002:"
 PLAIN_TAGS = {STANDARD_TAG_PREFIX + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "timestamp")}
-
-
-@dataclass
-class Document:
-    """Parsed data with locations.
-
-    Attributes:
-        name: Name of the file, for messages.
-        data: Mappings, lists and scalars.
-        key_locations: Locations of keys by path.
-        value_locations: Locations of values by path.
-        problems: Messages about the file itself, with locations.
-        invalid_paths: Paths of values that could not be parsed. These values are None in `data`.
-    """
-
-    name: str
-    data: Any = None
-    key_locations: dict[Path, Location] = field(default_factory=dict)
-    value_locations: dict[Path, Location] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    invalid_paths: set[Path] = field(default_factory=set)
-
-    def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
-        """Return a message with the location of a path: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`.
-
-        Args:
-            path: Path of the value.
-            message: The message.
-            at_key: Use the location of the key instead of the location of the value.
-        """
-        return self.format_problem_at(
-            self._get_location(path, self.key_locations if at_key else self.value_locations), message, path
-        )
-
-    def format_problem_at(self, location: Location | None, message: str, path: Path = ()) -> str:
-        """Return a message with a location.
-
-        Args:
-            location: The location, or None for data that do not come from a file.
-            message: The message.
-            path: Path of the value. Default: none.
-        """
-        where = self.name
-        if location is not None:
-            where = (
-                f"command line: {location}" if isinstance(location, str) else f"{self.name}:{location[0]}:{location[1]}"
-            )
-        dotted = ".".join(map(str, path))
-        return f"{where}: {f'{dotted}: ' if dotted else ''}{message}"
-
-    def is_invalid(self, path: Path) -> bool:
-        """Return whether the value at a path, or a value below it, could not be parsed."""
-        # The parser has reported such a value, and further messages would only repeat that error.
-        return any(invalid_path[: len(path)] == path for invalid_path in self.invalid_paths)
-
-    def _get_location(self, path: Path, locations: dict[Path, Location]) -> Location | None:
-        """Return the location of a path, or of its closest parent with a location."""
-        for end in range(len(path), -1, -1):
-            location = locations.get(path[:end]) or self.value_locations.get(path[:end])
-            if location is not None:
-                return location
-        return None
 
 
 def parse(text: str, name: str) -> Document:
@@ -104,15 +43,15 @@ def parse(text: str, name: str) -> Document:
     """
     document = Document(name)
     try:
-        node = YAML(typ="safe", pure=True).compose(text)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Composer = _BoundedComposer
+        node = yaml.compose(text)
         if node is None:
             document.problems.append(document.format_problem_at((1, 1), "the file is empty."))
         else:
             document.data = _Converter(document).convert(node, (), 0)
     except _ParsingAbortedError as error:
         document.problems.append(document.format_problem_at(error.location, str(error)))
-    except RecursionError:
-        document.problems.append(document.format_problem_at((1, 1), f"nested deeper than {MAX_DEPTH} levels."))
     except YAMLError as error:
         location, reason = _describe_error(error, text)
         document.problems.append(document.format_problem_at(location, f"invalid YAML: {reason}."))
@@ -134,7 +73,7 @@ def parse_value(text: str) -> Any:
     if not text.strip():
         return None
     if text.lstrip().startswith("#"):
-        raise ValueError(f"{text!r} is a comment in YAML. Quote the value.")
+        raise ValueError(f"{format_value(text)} is a comment in YAML. Quote the value.")
     document = parse(text, "value")
     if document.problems:
         raise ValueError(document.problems[0].partition(": ")[2])
@@ -177,9 +116,34 @@ _Representer.add_representer(str, _Representer.represent_str)
 class _ParsingAbortedError(Exception):
     """Abort parsing: the file exceeds a limit."""
 
-    def __init__(self, node: Node, message: str) -> None:
+    def __init__(self, source: Any, message: str) -> None:
         super().__init__(message)
-        self.location = _get_location(node)
+        self.location = _get_location(source)
+
+
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels."
+TOO_MANY = f"more than {MAX_NODES} values in one file; an alias counts each time it is used."
+
+
+class _BoundedComposer(Composer):
+    """Composer that stops at the limits, so that the time to read a hostile file is bounded."""
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self._nodes, self._depth = 0, 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.parser.peek_event()
+        self._nodes += 1
+        # A mapping has two nodes for each of its values.
+        if self._nodes > 2 * MAX_NODES:
+            raise _ParsingAbortedError(event, TOO_MANY)
+        if self._depth >= MAX_DEPTH and isinstance(event, CollectionStartEvent):
+            raise _ParsingAbortedError(event, TOO_DEEP)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Converter:
@@ -254,14 +218,17 @@ class _Converter:
         if error := invalid_character(node.value):
             return self._reject(path, error)
         try:
-            return self._constructor.construct_object(node)
+            value = self._constructor.construct_object(node)
         except (ValueError, KeyError, YAMLError):
-            return self._reject(path, f"{node.value[:40]!r} cannot be parsed as {_shorten_tag(node.tag)}.")
+            return self._reject(path, f"{format_value(node.value)} cannot be parsed as {_shorten_tag(node.tag)}.")
+        if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+            return self._reject(path, f"integer of more than {MAX_INTEGER_BITS} bits, got {format_value(node.value)}.")
+        return value
 
     @contextmanager
     def _enter_node(self, node: Node, depth: int) -> Iterator[None]:
         if depth >= MAX_DEPTH:
-            raise _ParsingAbortedError(node, f"nested deeper than {MAX_DEPTH} levels.")
+            raise _ParsingAbortedError(node, TOO_DEEP)
         self._open_node_ids.add(id(node))
         yield
         self._open_node_ids.discard(id(node))
@@ -269,25 +236,24 @@ class _Converter:
     def _count(self, node: Node) -> None:
         self._remaining_nodes -= 1
         if self._remaining_nodes < 0:
-            raise _ParsingAbortedError(
-                node, f"more than {MAX_NODES} values in one file; an alias counts each time it is used."
-            )
+            raise _ParsingAbortedError(node, TOO_MANY)
 
     def _reject(self, path: Path, message: str) -> None:
         """Report a value that cannot be parsed and mark its path, so that validation does not report it as missing."""
-        self._document.invalid_paths.add(path)
+        self._document.mark_invalid(path)
         self._document.problems.append(self._document.format_problem(path, message))
 
     def _add_problem(self, location: Location, path: Path, message: str) -> None:
         self._document.problems.append(self._document.format_problem_at(location, message, path))
 
 
-def _get_location(node: Node) -> tuple[int, int]:
-    return node.start_mark.line + 1, node.start_mark.column + 1
+def _get_location(source: Any) -> tuple[int, int]:
+    """Return the location of a node or of an event of the parser."""
+    return source.start_mark.line + 1, source.start_mark.column + 1
 
 
 def _shorten_tag(tag: object) -> str:
-    return str(tag).replace(STANDARD_TAG_PREFIX, "!!")
+    return shorten(str(tag).replace(STANDARD_TAG_PREFIX, "!!"))
 
 
 def _describe_error(error: YAMLError, text: str) -> tuple[Location, str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral
 
 from hookbus._utils.imports import suggest_if_close
+from hookbus._utils.values import format_value
 from hookbus.errors import ConfigError
 
 __all__ = [
@@ -44,7 +45,7 @@ def check_count(value: object, where: str, *, minimum: int = 1) -> None:
     """
     # `bool` is a subclass of `int`.
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ConfigError([f"{where}: expected an integer >= {minimum}, got {value!r}."])
+        raise ConfigError([f"{where}: expected an integer >= {minimum}, got {format_value(value)}."])
 
 
 def raise_config_error(problems: Iterable[str]) -> None:
@@ -61,7 +62,7 @@ def raise_config_error(problems: Iterable[str]) -> None:
 def check_bool(name: str, value: object) -> str:
     """Check that a value is a bool."""
     # Truthiness is not enough: the string "no" is true.
-    return "" if isinstance(value, bool) else f"{name}: should be True or False, got {value!r}."
+    return "" if isinstance(value, bool) else f"{name}: should be True or False, got {format_value(value)}."
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> str:
@@ -69,24 +70,29 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> str:
     choices = list(known)
     if value in choices:
         return ""
-    return f"{name}: should be one of {', '.join(choices)}, got {value!r}.{suggest_if_close(str(value), choices)}"
+    hint = suggest_if_close(str(value), choices)
+    return f"{name}: should be one of {', '.join(choices)}, got {format_value(value)}.{hint}"
 
 
 def check_seed(name: str, value: object) -> str:
     """Check that a value is a seed: an integer in [0, 2**63), or None."""
     is_number = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < SEED_LIMIT
-    return "" if value is None or is_number else f"{name}: should be an integer from 0 to 2**63 - 1, got {value!r}."
+    if value is None or is_number:
+        return ""
+    return f"{name}: should be an integer from 0 to 2**63 - 1, got {format_value(value)}."
 
 
 def check_callable(name: str, value: object, example: str) -> str:
     """Check that a value is callable, or None."""
-    return "" if value is None or callable(value) else f"{name}: should be callable, got {value!r}. Pass {example}."
+    if value is None or callable(value):
+        return ""
+    return f"{name}: should be callable, got {format_value(value)}. Pass {example}."
 
 
 def check_has_method(name: str, value: object, method: str) -> str:
     """Check that a value has a method, or is None."""
     is_valid = value is None or callable(getattr(value, method, None))
-    return "" if is_valid else f"{name}: should have a method {method}(), got {value!r}."
+    return "" if is_valid else f"{name}: should have a method {method}(), got {format_value(value)}."
 
 
 def check_is_instance(name: str, value: object) -> str:
@@ -105,19 +111,24 @@ def check_loader(name: str, value: object) -> str:
     if value is None or (is_iterable and not isinstance(value, (str, bytes))):
         return ""
     return (
-        f"{name}: should be iterable in every epoch, got {value!r}. Pass a DataLoader or another iterable of batches."
+        f"{name}: should be iterable in every epoch, got {format_value(value)}. Pass a DataLoader or another iterable "
+        "of batches."
     )
 
 
 def check_path(name: str, value: object) -> str:
     """Check that a value is a path, or None."""
-    return "" if value is None or isinstance(value, (str, os.PathLike)) else f"{name}: should be a path, got {value!r}."
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return ""
+    return f"{name}: should be a path, got {format_value(value)}."
 
 
 def check_mapping(name: str, value: object) -> str:
     """Check that a value is a configuration, a mapping or a pydantic model, or None."""
     is_valid = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
-    return "" if is_valid else f"{name}: should be a mapping of names to values, such as vars(args), got {value!r}."
+    if is_valid:
+        return ""
+    return f"{name}: should be a mapping of names to values, such as vars(args), got {format_value(value)}."
 
 
 def is_function_pair(value: object) -> bool:

@@ -10,9 +10,13 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
+from hookbus._utils.values import format_value, shorten
 from hookbus.errors import ConfigError, format_error, suggest_names
 
 __all__ = ["describe_error", "import_string", "require_library", "resolve_import", "suggest_if_close"]
+
+MAX_ERROR_LENGTH = 1000
+"""Maximum number of characters of the description of an error."""
 
 PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(__file__))
 """Directory of the package hookbus, whose errors are described without a location."""
@@ -36,11 +40,12 @@ def import_string(path: str) -> Any:
     try:
         target: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # a script may call sys.exit at import time
-        raise ImportError(f"{path!r} cannot be imported: {describe_error(error)}.") from error
+        raise ImportError(f"{format_value(path)} cannot be imported: {describe_error(error)}.") from error
     for part in name.split("."):
         if not hasattr(target, part):
             raise ImportError(
-                f"{path!r} cannot be imported: {module} has no attribute {name!r}.{suggest_if_close(part, dir(target))}"
+                f"{format_value(path)} cannot be imported: {module} has no attribute {format_value(name)}."
+                f"{suggest_if_close(part, dir(target))}"
             )
         target = getattr(target, part)
     return target
@@ -70,7 +75,7 @@ def resolve_import(value: object) -> Any:
 
 def describe_error(error: BaseException) -> str:
     """Return an error on one line, with the file and line that raised it unless that is an installed package."""
-    text = format_error(error).rstrip(": .!")
+    text = shorten(format_error(error), MAX_ERROR_LENGTH).rstrip(": .!")
     frames = traceback.extract_tb(error.__traceback__)
     # The messages of these two errors already name the module or the line.
     if isinstance(error, (ModuleNotFoundError, SyntaxError)) or not frames or _is_installed(frames[-1].filename):

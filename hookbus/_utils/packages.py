@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from types import ModuleType
 
 from hookbus._utils.imports import describe_error
+from hookbus._utils.lookup_cache import cache_within_lookups
 from hookbus.errors import PluginImportError
 
 __all__ = [
@@ -94,6 +95,7 @@ def _readable_distributions() -> list[importlib.metadata.Distribution]:
     return list(first.values())
 
 
+@cache_within_lookups
 def broken_distributions() -> dict[str, str]:
     """Return the distributions with hookbus entry points whose metadata cannot be read, with the reason of each."""
     publishing = [

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.packages import broken_distributions
+from hookbus._utils.values import format_value, shorten
 from hookbus.errors import suggest_names
 
 __all__ = ["PUBLISHED_HOOKS", "explain_missing", "get_publishing_package"]
@@ -93,6 +94,6 @@ def explain_missing(name: str, kind: str, installed: Collection[str]) -> str:
         f" The entry points of {package} cannot be read: {flaw}." for package, flaw in broken_distributions().items()
     )
     return (
-        f"No installed package publishes the {kind} {name!r}.{hint or suggest_names(name, installed)}{flaws} "
-        f"Install the package that publishes it, or use an import string such as my_module:{name}."
+        f"No installed package publishes the {kind} {format_value(name)}.{hint or suggest_names(name, installed)}"
+        f"{flaws} Install the package that publishes it, or use an import string such as my_module:{shorten(name)}."
     )

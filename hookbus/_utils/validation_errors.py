@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from hookbus.errors import suggest_names
+from hookbus._utils.values import format_value, shorten
+from hookbus.errors import MAX_ERROR_LINES, MAX_NAME_LENGTH, suggest_names
 
 __all__ = ["ALL_SETTINGS", "format_validation_error", "missing_key_message", "validation_messages"]
 
 
 ALL_SETTINGS = "settings"
 """Location of an error that concerns a combination of settings instead of one setting."""
+
+MAX_MESSAGE_LENGTH = 600
+"""Maximum number of characters of a message of pydantic or of a validator, which may contain the invalid value."""
+
+Path = tuple[Any, ...]
 
 
 def format_validation_error(error: ValidationError, model: type[BaseModel], data: Any) -> list[tuple[str, str]]:
@@ -35,43 +41,66 @@ def format_validation_error(error: ValidationError, model: type[BaseModel], data
     ]
 
 
-def validation_messages(error: ValidationError, model: type[BaseModel], data: Any) -> dict[tuple[Any, ...], str]:
+def validation_messages(
+    error: ValidationError,
+    model: type[BaseModel],
+    data: Any,
+    position: Callable[[Path], Any] | None = None,
+) -> dict[Path, str]:
     """Return one message per location at which pydantic reported an error.
 
     Args:
         error: The error that pydantic raised.
         model: The model that the data were validated against.
         data: The validated data.
+        position: Sort key of paths. Default: the order of pydantic. Only the first messages, which are those that a
+            `ConfigError` lists, contain hints, because the search for close matches takes time.
 
     Returns:
-        Messages by path in `data`.
+        Messages by path in `data`, in the order of `position`.
     """
-    messages: dict[tuple[Any, ...], list[str]] = {}
-    for details in error.errors():
-        path = _to_data_path(data, details["loc"], missing=details["type"] == "missing")
-        messages.setdefault(path, []).append(_format_message(details, model))
+    errors: dict[Path, list[Any]] = {}
+    find_path = _PathFinder(data).find
+    for details in error.errors(include_url=False):
+        path = find_path(details["loc"], missing=details["type"] == "missing")
+        errors.setdefault(path, []).append(details)
     # For a union, pydantic reports the errors of every branch. The branch with the deepest location is most likely
     # the one that the user meant.
+    parents = {path[:end] for path in errors for end in range(len(path))}
+    paths = [path for path in errors if path not in parents]
+    if position is not None:
+        paths.sort(key=position)
     return {
-        path: _merge_union_messages(texts)
-        for path, texts in messages.items()
-        if not any(_is_below(other, path) for other in messages)
+        path: _merge_union_messages(
+            [_format_message(details, model, with_hint=index < MAX_ERROR_LINES) for details in errors[path]]
+        )
+        for index, path in enumerate(paths)
     }
 
 
-def _is_below(path: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    return path != other and path[: len(other)] == other
+class _PathFinder:
+    """Convert locations of pydantic to paths in the data by dropping the names of union branches."""
 
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._keys: dict[int, dict[str, Any]] = {}
 
-def _to_data_path(data: Any, loc: tuple[str | int, ...], *, missing: bool) -> tuple[Any, ...]:
-    """Convert a location of pydantic to a path in the data by dropping the names of union branches."""
-    path: tuple[Any, ...] = ()
-    for key in loc:
-        keys: Any = data if isinstance(data, Mapping) else range(len(data)) if isinstance(data, list) else ()
-        match = next((item for item in keys if str(item) == str(key)), None)  # keys of JSON objects are strings
-        if match is not None:
-            path, data = (*path, match), data[match]
-    return (*path, loc[-1]) if missing else path
+    def find(self, loc: tuple[str | int, ...], *, missing: bool) -> Path:
+        path: Path = ()
+        data = self._data
+        for key in loc:
+            keys = self._get_keys(data)
+            if str(key) in keys:
+                path, data = (*path, keys[str(key)]), data[keys[str(key)]]
+        return (*path, loc[-1]) if missing else path
+
+    def _get_keys(self, data: Any) -> dict[str, Any]:
+        """Return the keys of a container by their text, because keys of JSON objects are strings."""
+        if not isinstance(data, (Mapping, list)):
+            return {}
+        if id(data) not in self._keys:
+            self._keys[id(data)] = {str(key): key for key in (data if isinstance(data, Mapping) else range(len(data)))}
+        return self._keys[id(data)]
 
 
 def _merge_union_messages(messages: list[str]) -> str:
@@ -82,8 +111,12 @@ def _merge_union_messages(messages: list[str]) -> str:
     return f"should be {' or '.join(expectation for expectation, _, _ in parts)}, got {parts[0][2]}"
 
 
-def _format_message(error: Any, model: type[BaseModel]) -> str:
+def _format_message(error: Any, model: type[BaseModel], *, with_hint: bool) -> str:
     loc, error_type, value = error["loc"], error["type"], error.get("input")
+    if error_type == "extra_forbidden" and not with_hint:
+        return "unknown key."
+    if error_type == "missing" and not with_hint:
+        return missing_key_message(str(loc[-1]), ())
     if error_type == "extra_forbidden":
         known = _get_fields(model, loc[:-1])
         homes = _sections_with_key(str(loc[-1]), model)
@@ -96,12 +129,14 @@ def _format_message(error: Any, model: type[BaseModel]) -> str:
         )
     if error_type == "import_error":
         return (
-            f"should be an import string package.module.name, but {value!r} cannot be imported: "
-            f"{error['ctx']['error']}."
+            f"should be an import string package.module.name, but {format_value(value)} cannot be imported: "
+            f"{shorten(str(error['ctx']['error']), MAX_MESSAGE_LENGTH)}."
         )
     # pydantic starts messages with the type of the input. The location already names the setting.
     message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
-    return message if error_type == "value_error" or message.endswith(".") else f"{message}, got {value!r}."
+    if error_type == "value_error" or message.endswith("."):
+        return shorten(message, MAX_MESSAGE_LENGTH)
+    return f"{shorten(message, MAX_MESSAGE_LENGTH)}, got {format_value(value)}."
 
 
 def missing_key_message(key: str, others: Iterable[Any]) -> str:
@@ -111,7 +146,8 @@ def missing_key_message(key: str, others: Iterable[Any]) -> str:
         key: The required key.
         others: The unknown keys of the same section.
     """
-    near = difflib.get_close_matches(key, map(str, others), n=1)
+    names = (str(other) for other in others)
+    near = difflib.get_close_matches(key, [name for name in names if len(name) <= MAX_NAME_LENGTH], n=1)
     return "required, but missing." + (f" Is {near[0]!r} a misspelling of it?" if near else "")
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from hookbus._config.document import Path
 from hookbus._config.factories import Factories, accepted_keywords
 from hookbus._config.load import parse_config
 from hookbus._config.models import RunConfig
-from hookbus._config.yaml import Path
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.steps import iter_parameters
 from hookbus._utils.imports import describe_error

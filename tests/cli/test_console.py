@@ -19,6 +19,24 @@ class TestExitCodes:
         assert caught.value.exit_code == 2
         assert capsys.readouterr() == ("", "run.yaml:1:2: [a]: no.\nrun.yaml:3:4: b: no.\n")
 
+    def test_at_most_fifty_errors_are_printed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for error in (ConfigError(map(str, range(20_000))), HookbusError("\n".join(map(str, range(20_000))))):
+            with pytest.raises(typer.Exit), handle_errors():
+                raise error
+            lines = capsys.readouterr().err.splitlines()
+            assert len(lines) == 51
+            assert "and 19,950 more " in lines[-1]
+
+    def test_control_characters_do_not_reach_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def fail() -> None:
+            warnings.warn("w\x1b[31m", HookWarning, stacklevel=1)
+            logging.getLogger("hookbus").warning("l\x07")
+            raise HookbusError("e\x1b]0;title\x07")
+
+        with pytest.raises(typer.Exit), handle_errors():
+            fail()
+        assert capsys.readouterr().err == "warning: w\\x1b[31m\nwarning: l\\x07\nerror: e\\x1b]0;title\\x07\n"
+
     def test_hookbus_error_is_printed_without_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         error = HookbusError("one\ntwo")
         error.add_note("hook 'x', at before_run")

@@ -11,12 +11,13 @@ from pydantic import BaseModel, ValidationError
 from hookbus._config.diagnostics import (
     format_errors,
     hook_entries,
-    load_document,
     resolve_aliases,
     sort_by_location,
     to_yaml_terms,
 )
-from hookbus._config.yaml import Document, parse
+from hookbus._config.document import Document
+from hookbus._config.reading import load_document
+from hookbus._config.yaml import parse
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -263,7 +263,7 @@ class TestErrors:
         assert load_problems("nowhere.yaml") == [
             "nowhere.yaml: the run file cannot be read: No such file or directory."
         ]
-        assert load_problems(project.path) == [f"{project.path}: the run file cannot be read: Is a directory."]
+        assert load_problems(project.path) == [f"{project.path}: the run file cannot be read: is a directory."]
 
     def test_invalid_utf8_is_an_error(self, project: Project) -> None:
         (project.path / "run.yaml").write_bytes(b"seed: 1\ndevice: caf\xe9 x\n")

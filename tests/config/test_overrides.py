@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from hookbus._config.document import Document
 from hookbus._config.overrides import apply_overrides
-from hookbus._config.yaml import Document, parse
+from hookbus._config.yaml import parse
 
 FILE = """
 training: {epochs: 5}
@@ -204,3 +205,26 @@ def test_all_invalid_overrides_are_listed() -> None:
     problems = apply_overrides(document, ["a", "training.epochs=2", "b"])
     assert [problem.split(": ")[1] for problem in problems] == ["a", "b"]
     assert document.data["training"] == {"epochs": 2}
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("override", "problem"),
+        [
+            ("seed=" + "[" * 100_000, f"command line: seed={'[' * 74}…: nested deeper than 60 levels."),
+            ("a" + ".a" * 100_000 + "=1", f"command line: {'a.' * 39}a…: nested deeper than 60 levels."),
+            (f"metrics.{'9' * 5000}=1", f"command line: metrics.{'9' * 71}…: invalid index"),
+            ("metrics.²=1", "command line: metrics.²=1: invalid index '²' in a list of length 2. Use an integer, "),
+            (
+                "training=\x1b[31m=",
+                "command line: training=\\x1b[31m=: invalid YAML: the character U+001B is not allowed",
+            ),
+            ("a\0=1", "command line: a\\x00=1: invalid character U+0000, which no file name can contain. Remove it."),
+        ],
+        ids=["value", "key", "digits", "superscript", "escape", "nul"],
+    )
+    def test_hostile_override_is_an_error_of_one_short_line(self, override: str, problem: str) -> None:
+        (message,) = apply_overrides(parse(FILE, "run.yaml"), [override])
+        assert problem.partition("…")[0] in message
+        assert message.isprintable()
+        assert len(message) < 300

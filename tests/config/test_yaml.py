@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hookbus._config.yaml import MAX_NODES, Document, dump, parse, parse_value
+from hookbus._config.document import Document
+from hookbus._config.yaml import MAX_NODES, dump, parse, parse_value
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ class TestMerging:
         ("a: 1\nb: x\x00\n", "f:2:5: invalid YAML: the character U+0000 is not allowed."),
         ("[a]: 1\n", "f:1:1: a key should be a scalar, not a list or a mapping."),
         ("a: " + "[" * 100 + "]" * 100, "f:1:63: nested deeper than 60 levels."),
-        ("a: " + "[" * 1000, "f:1:1: nested deeper than 60 levels."),
+        ("a: " + "[" * 100_000, "f:1:63: nested deeper than 60 levels."),
     ],
     ids=lambda value: value[:30] if len(value) < 40 else None,
 )  # fmt: skip
@@ -140,7 +141,18 @@ def test_second_document_is_an_error() -> None:
 
 def test_too_long_integer_is_an_error() -> None:
     (problem,) = parse(f"a: {'1' * 5000}", "f").problems
-    assert problem == f"f:1:4: a: {'1' * 40!r} cannot be parsed as !!int."
+    assert problem == f"f:1:4: a: '{'1' * 79}…' cannot be parsed as !!int."
+
+
+def test_integer_that_json_cannot_represent_is_an_error() -> None:
+    (problem,) = parse(f"a: 0x{'f' * 5000}", "f").problems
+    assert problem == f"f:1:4: a: integer of more than 1024 bits, got '0x{'f' * 77}…'."
+    assert parse(f"a: 0x{'f' * 256}", "f").problems == []
+
+
+def test_time_to_parse_is_bounded_by_the_number_of_values() -> None:
+    (problem,) = parse(f"a: [{'1,' * 500_000}]", "f").problems
+    assert problem == "f:1:79999: more than 20000 values in one file; an alias counts each time it is used."
 
 
 def test_all_errors_are_listed_and_the_rest_is_parsed() -> None:

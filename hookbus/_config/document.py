@@ -1,0 +1,100 @@
+"""Data of a run file with the location of every value, and messages that contain these locations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hookbus._utils.paths import format_path
+from hookbus._utils.values import escape_control_characters, shorten
+
+__all__ = ["Document", "Location", "Path"]
+
+Path = tuple[str | int, ...]
+Location = tuple[int, int] | str
+"""Line and column, both starting at 1, or the text of the override that set the value."""
+
+MAX_PATH_LENGTH = 300
+"""Maximum number of characters of a path in a message."""
+
+
+@dataclass
+class Document:
+    """Parsed data with locations.
+
+    Attributes:
+        name: Name of the file, for messages.
+        data: Mappings, lists and scalars.
+        key_locations: Locations of keys by path.
+        value_locations: Locations of values by path.
+        problems: Messages about the file itself, with locations.
+        invalid_paths: Paths of values that could not be parsed, see `mark_invalid`. These values are None in `data`.
+    """
+
+    name: str
+    data: Any = None
+    key_locations: dict[Path, Location] = field(default_factory=dict)
+    value_locations: dict[Path, Location] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    invalid_paths: set[Path] = field(default_factory=set)
+    _invalid_parents: set[Path] = field(default_factory=set)
+
+    def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
+        """Return a message with the location of a path: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`.
+
+        Args:
+            path: Path of the value.
+            message: The message.
+            at_key: Use the location of the key instead of the location of the value.
+        """
+        return self.format_problem_at(
+            self._get_location(path, self.key_locations if at_key else self.value_locations), message, path
+        )
+
+    def format_problem_at(self, location: Location | None, message: str, path: Path = ()) -> str:
+        """Return a message with a location.
+
+        Args:
+            location: The location, or None for data that do not come from a file.
+            message: The message.
+            path: Path of the value. Default: none.
+        """
+        dotted = escape_control_characters(".".join(shorten(str(key)) for key in path))
+        text = (
+            f"{self._format_location(location)}: {f'{shorten(dotted, MAX_PATH_LENGTH)}: ' if dotted else ''}{message}"
+        )
+        # A message may have several lines, but no other character that a terminal interprets.
+        return escape_control_characters(text, keep="\n")
+
+    def _format_location(self, location: Location | None) -> str:
+        if isinstance(location, str):
+            return f"command line: {escape_control_characters(shorten(location))}"
+        return self.label if location is None else f"{self.label}:{location[0]}:{location[1]}"
+
+    @property
+    def label(self) -> str:
+        """Name of the file in messages."""
+        return shorten(format_path(self.name), MAX_PATH_LENGTH)
+
+    def mark_invalid(self, path: Path) -> None:
+        """Mark a value that could not be parsed, so that validation reports neither it nor its parents."""
+        self.invalid_paths.add(path)
+        self._invalid_parents.update(path[:end] for end in range(len(path) + 1))
+
+    def get_position(self, path: Path) -> tuple[bool, int, int]:
+        """Return the sort key of a path: its location in the file; paths without one come last."""
+        location = self._get_location(path, self.value_locations)
+        return (False, *location) if isinstance(location, tuple) else (True, 0, 0)
+
+    def is_invalid(self, path: Path) -> bool:
+        """Return whether the value at a path, or a value below it, could not be parsed."""
+        # The parser has reported such a value, and further messages would only repeat that error.
+        return path in self._invalid_parents
+
+    def _get_location(self, path: Path, locations: dict[Path, Location]) -> Location | None:
+        """Return the location of a path, or of its closest parent with a location."""
+        for end in range(len(path), -1, -1):
+            location = locations.get(path[:end]) or self.value_locations.get(path[:end])
+            if location is not None:
+                return location
+        return None

@@ -1,0 +1,48 @@
+"""Values, names and lists of errors in messages: on one line, without control characters, and of bounded length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["MAX_VALUE_LENGTH", "escape_control_characters", "format_value", "shorten"]
+
+MAX_VALUE_LENGTH = 80
+"""Maximum number of characters of a value in a message."""
+
+
+def shorten(text: str, limit: int = MAX_VALUE_LENGTH) -> str:
+    """Return a text of at most `limit` characters, of which the last is an ellipsis if the text is longer."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def escape_control_characters(text: str, keep: str = "") -> str:
+    r"""Return a text in which characters that a terminal may interpret are escaped, such as `\x1b`.
+
+    Args:
+        text: The text.
+        keep: Characters that are not escaped although they are not printable. Default: none.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character in keep else ascii(character)[1:-1] for character in text
+    )
+
+
+def format_value(value: Any, limit: int = MAX_VALUE_LENGTH) -> str:
+    """Return the repr of a value for a message, on one line and shortened.
+
+    Args:
+        value: Any value. An invalid `__repr__` is replaced by the type.
+        limit: Maximum number of characters, without the quotes of a string.
+    """
+    if isinstance(value, (str, bytes)):
+        # The repr of a part, because that of the whole could be long.
+        is_long = len(value) > limit
+        text = repr(value[: limit - 1] if is_long else value)
+        return f"{text[:-1]}…{text[-1]}" if is_long else text
+    try:
+        text = repr(value)
+    except Exception:  # includes a RecursionError of nested values
+        text = f"<{type(value).__name__}>"
+    return shorten(escape_control_characters(" ".join(text.split())), limit)
