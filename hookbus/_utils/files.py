@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["get_reason", "open_regular_file", "parse_json", "read_regular_file"]
+__all__ = ["get_reason", "open_for_writing", "open_regular_file", "parse_json", "read_regular_file"]
 
 MAX_DEPTH = 64
 """Maximum number of nested JSON arrays and objects. Files of hookbus have fewer than ten levels."""
@@ -51,6 +51,26 @@ def open_regular_file(path: Path | str, *, follow: bool = True) -> IO[bytes]:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_for_writing(path: str, flags: int) -> int:
+    """Open or create a regular file for `open(..., opener=)`, without following a link or blocking on a FIFO.
+
+    Args:
+        path: Path of the file.
+        flags: Flags of the mode, to which those for a safe access are added.
+
+    Returns:
+        The file descriptor.
+
+    Raises:
+        OSError: If the file cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return descriptor
 
 
 def read_regular_file(path: Path | str, limit: int) -> bytes:

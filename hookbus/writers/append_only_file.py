@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+from hookbus._utils.files import open_for_writing, open_regular_file
 from hookbus.checkpoint.atomic_files import atomic_write
 
 __all__ = ["AppendOnlyFile"]
@@ -16,16 +17,17 @@ class AppendOnlyFile:
 
     Args:
         path: Path of the file; the file and its directory are created if they do not exist.
+        run: ID of the run that owns the file, for the names of temporary files; "" if it belongs to no run.
 
     Attributes:
         path: Path of the file.
 
     Raises:
-        OSError: If the file cannot be opened.
+        OSError: If the file cannot be opened, is not a regular file, or is a symbolic link.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, run: str = "") -> None:
+        self.path, self._run = path, run
         path.parent.mkdir(parents=True, exist_ok=True)
         self._pending: list[bytes] = []
         self._open()
@@ -63,7 +65,8 @@ class AppendOnlyFile:
 
     def read_lines(self) -> list[str]:
         """Return the complete lines of the file, with line breaks; a last line truncated by a kill is omitted."""
-        complete = self.path.read_bytes().rpartition(b"\n")[0]
+        with open_regular_file(self.path, follow=False) as file:
+            complete = file.read().rpartition(b"\n")[0]
         return [f"{line}\n" for line in complete.decode().split("\n")] if complete else []
 
     def replace(self, content: bytes) -> None:
@@ -72,7 +75,7 @@ class AppendOnlyFile:
         Raises:
             OSError: If the content could not be written; the file is unchanged.
         """
-        atomic_write(self.path, lambda file: file.write(content))
+        atomic_write(self.path, lambda file: file.write(content), run=self._run)
         # The open descriptor refers to the replaced file.
         self._file.close()
         self._open()
@@ -92,4 +95,4 @@ class AppendOnlyFile:
 
     def _open(self) -> None:
         # Unbuffered, so that a failed write leaves no data in a Python buffer that a later close would write.
-        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - stays open until `close`
+        self._file = open(self.path, "ab", buffering=0, opener=open_for_writing)  # noqa: SIM115 - stays open until `close`

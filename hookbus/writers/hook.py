@@ -23,6 +23,7 @@ from pydantic import Field
 from hookbus._events.markers import hookimpl
 from hookbus._events.schedules import every
 from hookbus._utils.imports import require_library
+from hookbus.checkpoint.atomic_files import remove_temporary_files
 from hookbus.distributed.process_group import is_main
 from hookbus.errors import HookError, HookWarning
 from hookbus.hook import HookConfig, Priority
@@ -31,6 +32,7 @@ from hookbus.metrics.windows import Window
 from hookbus.writers.entries import EntryFactory, RecentRecords, WrittenSteps
 from hookbus.writers.host_copies import snapshot_value
 from hookbus.writers.log_points import LogPointsMixin
+from hookbus.writers.output_files import register_directory, set_aside
 from hookbus.writers.queue_entry import OUTCOMES, Entry
 from hookbus.writers.thread import WriterThread
 from hookbus.writers.writer import Writer
@@ -86,7 +88,10 @@ class WriterHook(LogPointsMixin):
         if self.library and is_main():
             require_library(type(self).__name__, self.library, self.install)
         self._writer_thread: WriterThread | None = None
-        self._warned = self._resumed = self._opened = False
+        self._warned = self._opened = self._started = False
+        self._directory: Path | None = None
+        self._has_earlier_files = False
+        self._recorded_run = ""  # ID of the run of which this process has written records
         self._reset()
 
     # -- defined by subclasses -----------------------------------------------------------------
@@ -105,9 +110,28 @@ class WriterHook(LogPointsMixin):
         """Return the name of a record in the backend. Default: `name`."""
         return name
 
-    def may_truncate(self) -> bool:
-        """Return whether records of later steps may be removed even if the run was not resumed from a checkpoint."""
-        return True
+    def prepare_directory(self, run: Run) -> None:
+        """Prepare the directory of `directory()` when it is known whether the run resumes, before the first writer.
+
+        Default: remove the temporary files of killed processes of the run. If a training starts at iteration 0, a
+        directory with the records of an earlier process is renamed, so that they are kept.
+
+        Raises:
+            OSError: If the directory cannot be renamed.
+        """
+        if self._directory is None:
+            return
+        remove_temporary_files(self._directory, run.id)
+        if self._has_earlier_files and self.restarts(run):
+            set_aside(run, self._directory)
+
+    def restarts(self, run: Run) -> bool:
+        """Return whether a training starts at iteration 0 and has no records of this process.
+
+        A backend whose records continue those of the stopped training returns False.
+        """
+        is_new = run.mode == "train" and not run.resumed and not run.iters_done
+        return is_new and self._recorded_run != run.id
 
     def undelivered_note(self) -> str:
         """Return a note about records that the backend has buffered but not written when a run ends. Default: ""."""
@@ -115,6 +139,8 @@ class WriterHook(LogPointsMixin):
 
     def directory(self, run: Run, directory: Path | None) -> Path:
         """Return the directory for files: `directory`, or a directory named after this hook in the run's log directory.
+
+        A directory of this name that no run has created is left unchanged, and a numbered name is used instead.
 
         Raises:
             HookError: If `directory` is None and the run has no work directory.
@@ -126,9 +152,9 @@ class WriterHook(LogPointsMixin):
             raise HookError(
                 "No directory to write to: the run has no work directory. Set `work_dir`, or the directory of the hook."
             )
-        directory = Path(logs) / self.name
-        run.register_output(directory)
-        return directory
+        self._directory = register_directory(run, Path(logs) / self.name)
+        self._has_earlier_files = self._directory.is_dir() and any(self._directory.iterdir())
+        return self._directory
 
     # -- events of the run ---------------------------------------------------------------------
 
@@ -137,15 +163,13 @@ class WriterHook(LogPointsMixin):
         # A second `train` of the same run continues its records.
         if not run.iters_done:
             self._reset()
-        self._warned = self._resumed = self._opened = False
+        self._warned = self._opened = self._started = False
         self._make_writer = self.writer_factory(run)
         self._writer_thread = WriterThread(limit=self.queue_bytes, period=self.period, pause=self.pause)
         if mode == "train":
             # Requested before the first value is logged, so that the metric store collects values from the start.
             self._get_window(run)
             run.track_learning_rates()
-        else:
-            self._start_thread(run)
 
     def before_train(self, run: Run) -> None:
         """Start the thread; after a resume, first write the numbers that a kill may have lost."""
@@ -227,7 +251,7 @@ class WriterHook(LogPointsMixin):
         self._recent = RecentRecords()
         for step, values in state["recent"]:
             self._recent.add(step, {name: snapshot_value(value) for name, value in values.items()})
-        self._record_pending, self._resumed = state["waiting"], True
+        self._record_pending = state["waiting"]
 
     # -- private -------------------------------------------------------------------------------
 
@@ -250,20 +274,27 @@ class WriterHook(LogPointsMixin):
         self.log_scalars(self.run, {**metrics, **self.run.learning_rates(), **self.run.optimizer_steps()}, step)
 
     def _enqueue_entry(self, entry: Entry) -> None:
-        if self._writer_thread is not None:
-            self._warn_of_error(self._writer_thread)
-            self._writer_thread.enqueue(entry)
+        if self._writer_thread is None:
+            return
+        self._warn_of_error(self._writer_thread)
+        self._writer_thread.enqueue(entry)
+        # A separate validation or test starts with its first record, after its checkpoint was read.
+        if self.run.mode != "train" and self.run.resumed is not None:
+            self._start_thread(self.run)
 
     def _start_thread(self, run: Run) -> None:
         """Start the thread, with the step that the run resumes from."""
-        if self._writer_thread is None:
+        if self._writer_thread is None or self._started:
             return
+        self._started = True
+        self.prepare_directory(run)
+        self._recorded_run = run.id
         step = run.steps_done
         # The recent numbers are written again, so `_written` requires the existing records from the first of them on.
         since = min([step, *(at for at, _ in self._recent)])
         # Tests and validations write at the step of their checkpoint and must not remove later records.
-        resumes = run.mode == "train" and (self._resumed or self.may_truncate())
-        open_writer = partial(self._open_writer, self._make_writer, (since, step) if resumes else None)
+        steps = (since, step) if run.mode == "train" else None
+        open_writer = partial(self._open_writer, self._make_writer, steps)
         self._writer_thread.start(open_writer, f"hookbus {self.name}")
 
     def _open_writer(self, make: Callable[[], Writer], steps: tuple[int, int] | None) -> Writer:

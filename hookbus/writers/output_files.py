@@ -29,6 +29,7 @@ __all__ = [
     "is_plain_file",
     "iter_names",
     "owns_directory",
+    "register_directory",
     "set_aside",
     "write_output",
 ]
@@ -66,6 +67,21 @@ def owns_directory(run: Run, directory: Path) -> bool:
     return _is_marked(run, directory) or (_is_outside(run, directory) and _mark(run, directory))
 
 
+def register_directory(run: Run, directory: Path) -> Path:
+    """Return a directory in the work directory that belongs to the run: `directory`, or a numbered sibling.
+
+    Args:
+        run: Active run with a work directory.
+        directory: Requested directory. One that no run has created is not used.
+    """
+    own = next(name for name in iter_names(directory) if run.register_output(name) and not name.is_symlink())
+    if own != directory:
+        run.logger.warning(
+            "%s was not created by a run and is not changed; %s is used instead.", format_path(directory), own.name
+        )
+    return own
+
+
 def claim_directory(run: Run, directory: Path, is_foreign: Callable[[Path], bool]) -> Path:
     """Return a directory for the files of a run: `directory`, or a subdirectory `run-2`, `run-3`, ... of it.
 
@@ -80,7 +96,7 @@ def claim_directory(run: Run, directory: Path, is_foreign: Callable[[Path], bool
     for candidate in _iter_directories(directory):
         if owns_directory(run, candidate):
             return candidate
-        if candidate.is_dir() and not (candidate / MARKER).exists() and not is_foreign(candidate):
+        if candidate.is_dir() and not os.path.lexists(candidate / MARKER) and not is_foreign(candidate):
             _write_marker(run, candidate)
             return candidate
     raise AssertionError  # there are infinitely many candidates

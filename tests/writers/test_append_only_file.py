@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -92,3 +93,19 @@ def test_full_disk_leaves_the_file_unchanged(tmp_path: Path) -> None:
     )
     assert done.stdout == "first\n"  # the limit leaves space for 4 bytes of the second line
     assert (tmp_path / "file").read_bytes() == b"first\nagain\n"
+
+
+def test_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text("content")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "other.txt")
+
+    with pytest.raises(OSError, match="symbolic link"):
+        AppendOnlyFile(tmp_path / "link.txt")
+    assert (tmp_path / "other.txt").read_text() == "content"
+
+
+def test_fifo_is_refused_without_blocking(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+
+    with pytest.raises(OSError, match=r"fifo|not a regular file"):
+        AppendOnlyFile(tmp_path / "fifo")

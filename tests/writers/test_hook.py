@@ -12,6 +12,7 @@ import torch
 from hookbus import Hook, HookBus, Run, Writer, WriterHook
 from hookbus.errors import ConfigError
 from hookbus.testing import fake_training
+from hookbus.writers.append_only_file import AppendOnlyFile
 from tests.toys import Saver, trainer
 
 
@@ -200,3 +201,88 @@ def test_missing_library_is_reported_with_the_package_to_install() -> None:
         ConfigError, match="MissingLibrary: the required module missing_library .* Run: pip install missing-library"
     ):
         MissingLibrary()
+
+
+class LineWriter(Writer):
+    """Writer of one line per number."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = AppendOnlyFile(path)
+
+    def write_scalar(self, name: str, value: Any, step: int) -> None:
+        self.file.append(f"{name} {step}\n".encode())
+
+    def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
+        """Ignore images."""
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Ignore the configuration."""
+
+    def resume(self, since: int, step: int) -> frozenset[Any]:
+        lines = [line for line in self.file.read_lines() if int(line.split()[1]) <= step]
+        self.file.replace("".join(lines).encode())
+        return frozenset()
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class LineHook(WriterHook):
+    """Hook that writes one line per number to a file."""
+
+    def writer_factory(self, run: Run) -> Callable[[], Writer]:
+        path = self.directory(run, None) / "lines.txt"
+        return lambda: LineWriter(path)
+
+
+class FailAt(Hook):
+    """Raise an error after an iteration."""
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.iters_done == 2:
+            raise RuntimeError("simulated crash")
+
+
+def read_steps(directory: Path) -> list[int]:
+    lines = (directory / "lines.txt").read_text().splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith("train/loss")]
+
+
+def test_records_before_a_restart_are_kept_under_another_name(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            fake_training([LineHook(interval=1, name="lines"), FailAt()], work_dir=tmp_path, resume="auto")
+    fake_training([LineHook(interval=1, name="lines")], work_dir=tmp_path, resume="auto")
+
+    steps = [read_steps(tmp_path / "logs" / name) for name in ("lines", "lines-old", "lines-old-2")]
+    assert steps == [[1, 2, 3, 4, 5, 6], [1], [1]]
+
+
+def test_run_that_fails_before_its_training_removes_no_record(tmp_path: Path) -> None:
+    class FailEarly(Hook):
+        def before_run(self) -> None:
+            raise RuntimeError("simulated crash")
+
+    with pytest.raises(RuntimeError):
+        fake_training([LineHook(interval=1, name="lines"), FailAt()], work_dir=tmp_path)
+    content = (tmp_path / "logs" / "lines" / "lines.txt").read_bytes()
+    with pytest.raises(RuntimeError):
+        fake_training([LineHook(interval=1, name="lines"), FailEarly()], work_dir=tmp_path, resume="auto")
+
+    assert (tmp_path / "logs" / "lines" / "lines.txt").read_bytes() == content
+
+
+def test_directory_that_no_run_has_created_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "logs" / "lines").mkdir(parents=True)
+    (tmp_path / "logs" / "lines" / "lines.txt").write_text("mine 9\n")
+
+    fake_training([LineHook(interval=1, name="lines")], work_dir=tmp_path)
+
+    assert (tmp_path / "logs" / "lines" / "lines.txt").read_text() == "mine 9\n"
+    assert read_steps(tmp_path / "logs" / "lines-2") == [1, 2, 3, 4, 5, 6]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'logs' / 'lines'} was not created by a run and is not changed; lines-2 is used instead."
+    ]

@@ -7,14 +7,13 @@ import errno
 import hashlib
 import json
 import os
-import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hookbus._utils.files import open_regular_file
+from hookbus._utils.files import open_for_writing, open_regular_file
 from hookbus.checkpoint.atomic_files import atomic_write
 
 __all__ = ["JsonLines", "contains_line", "iter_rows", "parse_row", "read_jsonl"]
@@ -126,7 +125,7 @@ class JsonLines:
 
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "r+b", buffering=0, opener=_open_own)  # noqa: SIM115 - closed in `close`
+        self._file = open(self.path, "r+b", buffering=0, opener=open_for_writing)  # noqa: SIM115 - closed in `close`
         content = self._file.read()
         complete = content.rfind(b"\n") + 1
         # Another name of the file is a backup, for example of `cp -al`, and keeps its content.
@@ -243,16 +242,6 @@ def contains_line(path: Path, digest: str) -> bool:
             return any(_hash_line(line) == digest for line in iter(lambda: next(lines, b""), b""))
     except OSError:
         return False
-
-
-def _open_own(path: str, flags: int) -> int:
-    """Open a file without following a link, and without blocking on a FIFO."""
-    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    return descriptor
 
 
 def _hash_line(line: bytes) -> str:

@@ -44,6 +44,10 @@ class MLflowHook(WriterHook):
         )
         return partial(MLflowWriter, target)
 
+    def restarts(self, run: Run) -> bool:
+        """Return False: a training that starts again continues its MLflow run."""
+        return False
+
     def backend_name(self, name: str) -> str:
         """Return a valid MLflow name."""
         return to_mlflow_name(name)

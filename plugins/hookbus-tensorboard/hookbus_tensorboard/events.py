@@ -8,16 +8,20 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from hookbus._utils.files import open_regular_file
 from hookbus.writers.append_only_file import AppendOnlyFile
+from hookbus.writers.output_files import is_plain_file, iter_names
 
-__all__ = ["EventFile", "iter_records"]
+__all__ = ["EventFile", "contains_events", "iter_records", "move_events"]
 
 PREFIX = "events.out.tfevents."
 _file_counter = count()
@@ -87,8 +91,29 @@ def iter_records(directory: Path, since: int, step: int) -> Iterator[tuple[str, 
             yield value.metadata.plugin_data.plugin_name or value.WhichOneof("value"), value.tag, event.step
 
 
+def contains_events(directory: Path) -> bool:
+    """Return whether a directory contains event files."""
+    return any(_find_event_files(directory))
+
+
+def move_events(directory: Path) -> Path | None:
+    """Move the event files of a directory to a new subdirectory `old`, `old-2`, ..., and return it; None without any.
+
+    Raises:
+        OSError: If a file cannot be moved.
+    """
+    files = _find_event_files(directory)
+    if not files:
+        return None
+    target = next(name for name in iter_names(directory / "old") if not os.path.lexists(name))
+    target.mkdir()
+    for file in files:
+        file.rename(target / file.name)
+    return target
+
+
 def _find_event_files(directory: Path) -> list[Path]:
-    return sorted(directory.glob(f"{PREFIX}*"))
+    return sorted(filter(is_plain_file, directory.glob(f"{PREFIX}*")))
 
 
 def _get_newest_second(directory: Path) -> int:
@@ -99,10 +124,12 @@ def _get_newest_second(directory: Path) -> int:
 
 def _read_events(path: Path) -> Iterator[Any]:
     """Yield the complete events of a file in TFRecord format: length (8 bytes), checksum (4), data, checksum (4)."""
-    with open(path, "rb") as file:
+    with open_regular_file(path, follow=False) as file:
+        size = os.fstat(file.fileno()).st_size
         while len(head := file.read(12)) == 12:
             (length,) = struct.unpack("<Q", head[:8])
-            data = file.read(length + 4)
-            if len(data) < length + 4:  # a kill during the write truncated the last event
+            if file.tell() + length + 4 > size:  # a kill during the write truncated the last event
                 return
-            yield Event.FromString(data[:length])
+            data = file.read(length + 4)
+            with suppress(DecodeError):
+                yield Event.FromString(data[:length])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from hookbus import Run, Writer, WriterHook, every, hookimpl
 from hookbus._training.evaluation import eval_mode
+from hookbus._utils.paths import format_path
 from hookbus.distributed import named_parameters
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import ConfigError, format_error
+from hookbus.writers.output_files import claim_directory
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.graph import trace_graph
 from hookbus_tensorboard.inputs import find_images, get_model_arguments, subsample
@@ -37,6 +39,7 @@ class TensorBoardHook(WriterHook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._run_config: Mapping[str, Any] = {}
+        self._event_directory = Path()
         self._trace_pending = self.config.log_graph
 
     def check(self, run: Run) -> None:
@@ -63,11 +66,31 @@ class TensorBoardHook(WriterHook):
         """
         from hookbus_tensorboard.writer import TensorBoardWriter
 
-        return partial(TensorBoardWriter, self.directory(run, self.config.log_dir))
+        self._event_directory = self.directory(run, self.config.log_dir)
+        return lambda: TensorBoardWriter(self._event_directory)
 
-    def may_truncate(self) -> bool:
-        """Return whether later steps may be removed: not in `log_dir`, which can contain the events of other runs."""
-        return self.config.log_dir is None
+    def prepare_directory(self, run: Run) -> None:
+        """Determine a directory without the events of other runs: `log_dir`, or a subdirectory of it.
+
+        Raises:
+            OSError: If the directory cannot be created, or earlier events cannot be moved.
+        """
+        super().prepare_directory(run)
+        if (log_dir := self.config.log_dir) is None:
+            return
+        from hookbus_tensorboard.events import contains_events, move_events
+
+        self._event_directory = claim_directory(run, log_dir, contains_events)
+        if self._event_directory != log_dir:
+            run.logger.warning(
+                "%s: log_dir: %s contains the events of another run, so the events are written to %s. Set another "
+                "`log_dir` for each run.",
+                self.name,
+                format_path(log_dir),
+                format_path(self._event_directory),
+            )
+        if self.restarts(run) and (moved := move_events(self._event_directory)) is not None:
+            run.logger.info("%s: the events before the restart are kept in %s.", self.name, format_path(moved))
 
     # -- text and hparams ------------------------------------------------------------------------
 

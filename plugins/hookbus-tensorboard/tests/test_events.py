@@ -1,9 +1,11 @@
+import os
+import struct
 import time
 
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
 
-from hookbus_tensorboard.events import EventFile, iter_records
+from hookbus_tensorboard.events import EventFile, contains_events, iter_records, move_events
 from hookbus_tensorboard.writer import TensorBoardWriter
 
 
@@ -41,3 +43,29 @@ def test_records_are_listed_and_a_truncated_event_is_skipped(tmp_path):
     resumed = TensorBoardWriter(tmp_path)
     assert resumed.resume(5, 5) == {("scalar", "loss", 5), ("text", "note", 5)}
     resumed.abandon()
+
+
+def test_invalid_files_in_the_directory_contain_no_records(tmp_path):
+    writer = TensorBoardWriter(tmp_path)
+    writer.write_scalar("loss", 1.0, 4)
+    writer.close()
+    huge, invalid = struct.pack("<QI", 1 << 62, 0), struct.pack("<QI", 3, 0) + b"xxx" + bytes(4)
+    for number, content in enumerate((huge, invalid, b"\xff" * 100, b"")):
+        (tmp_path / f"events.out.tfevents.{number}").write_bytes(content)
+    os.mkfifo(tmp_path / "events.out.tfevents.4")
+    (tmp_path / "events.out.tfevents.5").mkdir()
+    (tmp_path / "events.out.tfevents.6").symlink_to(next(tmp_path.glob("*.0")))
+
+    assert list(iter_records(tmp_path, 0, 9)) == [("simple_value", "loss", 4)]
+
+
+def test_events_are_moved_to_a_new_directory(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    assert move_events(tmp_path) is None
+    for name in ("old", "old-2"):
+        EventFile(tmp_path).close()
+        assert contains_events(tmp_path)
+        assert move_events(tmp_path) == tmp_path / name
+        assert contains_events(tmp_path / name)
+    assert not contains_events(tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "mine"

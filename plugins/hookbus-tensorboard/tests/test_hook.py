@@ -9,7 +9,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from hookbus import HookBus
+from hookbus import Hook, HookBus
+from hookbus.checkpoint.state import write_checkpoint
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import check_hook, fake_training
 from hookbus_tensorboard import TensorBoardHook
@@ -152,3 +153,74 @@ def test_two_hooks_with_one_log_dir_are_rejected_at_the_start(tmp_path, names):
     hooks = [TensorBoardHook(name=name, log_dir=tmp_path / "events") for name in names]
     with pytest.raises(ConfigError, match="log_dir: hook .* also writes to .*events. Set another `log_dir`"):
         fake_training(hooks, work_dir=tmp_path)
+
+
+class TestRunsWithOneLogDir:
+    def load_steps(self, directory: Path) -> list[int]:
+        return [event.step for event in load_events(directory).Scalars("train/loss")]
+
+    def test_second_run_writes_to_a_subdirectory_with_a_warning(self, tmp_path, caplog):
+        events = tmp_path / "events"
+        for name in "ab":
+            fake_training([TensorBoardHook(log_dir=events, interval=3)], work_dir=tmp_path / name)
+
+        assert self.load_steps(events) == self.load_steps(events / "run-2") == [3, 6]
+        assert [record.getMessage() for record in caplog.records] == [
+            f"tensorboard: log_dir: {events} contains the events of another run, so the events are written to "
+            f"{events / 'run-2'}. Set another `log_dir` for each run."
+        ]
+
+    def test_resumed_run_continues_its_directory(self, tmp_path, caplog):
+        events, hook = tmp_path / "events", TensorBoardHook
+        fake_training([hook(log_dir=events, interval=3)], work_dir=tmp_path / "a")
+        for epochs in (1, 2):
+            hooks = [hook(log_dir=events, interval=1), SaveAtEpoch()]
+            fake_training(hooks, epochs=epochs, work_dir=tmp_path / "b", resume="auto")
+
+        assert self.load_steps(events) == [3, 6]
+        assert self.load_steps(events / "run-2") == [1, 2, 3, 4, 5, 6]
+        assert not (events / "run-3").exists()
+
+    def test_later_runs_of_one_bus_write_to_the_same_directory(self, tmp_path, caplog):
+        bus = HookBus([TensorBoardHook(log_dir=tmp_path / "events", interval=3)])
+        fake_training(bus=bus, epochs=1)
+        fake_training(bus=bus, epochs=2)
+
+        assert self.load_steps(tmp_path / "events") == [3, 6]
+        assert caplog.records == []
+
+    @pytest.mark.parametrize("is_default", [True, False])
+    def test_events_before_a_restart_are_kept(self, tmp_path, is_default):
+        log_dir = None if is_default else tmp_path / "events"
+        for _ in range(2):
+            hooks = [TensorBoardHook(log_dir=log_dir, interval=1), FailAtIteration()]
+            with pytest.raises(RuntimeError):
+                fake_training(hooks, work_dir=tmp_path / "run", resume="auto")
+        fake_training([TensorBoardHook(log_dir=log_dir, interval=3)], work_dir=tmp_path / "run", resume="auto")
+
+        directory = log_dir or tmp_path / "run" / "logs" / "tensorboard"
+        assert self.load_steps(directory) == [3, 6]
+        for name in ("tensorboard-old", "tensorboard-old-2") if is_default else ("old", "old-2"):
+            assert self.load_steps((directory.parent if is_default else directory) / name) == [1]
+
+
+class SaveAtEpoch(Hook):
+    """Write a checkpoint after each epoch."""
+
+    def after_epoch(self, run):
+        run.request_save(saver=self)
+
+    def plan(self, run, requests):
+        return Path(run.require("checkpoints_dir")) / f"{run.epochs_done}.pth"
+
+    def write(self, run, checkpoint):
+        write_checkpoint(self.plan(run, []), checkpoint, run.epochs_done)
+        return False
+
+
+class FailAtIteration(Hook):
+    """Raise an error after the second iteration."""
+
+    def after_train_iter(self, run):
+        if run.iters_done == 2:
+            raise RuntimeError("simulated crash")

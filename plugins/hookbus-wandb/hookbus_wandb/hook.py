@@ -70,6 +70,10 @@ class WandbHook(WriterHook):
 
         return open_writer
 
+    def restarts(self, run: Run) -> bool:
+        """Return False: a training that starts again continues its W&B run."""
+        return False
+
     def backend_name(self, name: str) -> str:
         """Return a valid W&B name."""
         from hookbus_wandb.names import to_wandb_name

@@ -13,8 +13,8 @@ from hookbus.writers.append_only_file import AppendOnlyFile
 class CsvWriter(Writer):
     """Write one row per value: name, step, value."""
 
-    def __init__(self, path: Path) -> None:
-        self.file = AppendOnlyFile(path)
+    def __init__(self, path: Path, run_id: str) -> None:
+        self.file = AppendOnlyFile(path, run_id)
 
     def write_scalar(self, name: str, value: Any, step: int) -> None:
         self.file.append(format_rows([(name, step, value)]))
@@ -47,7 +47,7 @@ class CsvHook(WriterHook):
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         path = self.directory(run, None) / "numbers.csv"
-        return lambda: CsvWriter(path)
+        return lambda: CsvWriter(path, run.id)
 
 
 def format_rows(rows: Iterable[Iterable[Any]]) -> bytes:

@@ -1,0 +1,135 @@
+"""Tests of the output files of hooks: those of others are never replaced or changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hookbus import HookBus, Run
+from hookbus.writers.output_files import (
+    MARKER,
+    claim_directory,
+    owns_directory,
+    register_directory,
+    set_aside,
+    write_output,
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with HookBus().run(work_dir=tmp_path / "run") as run:
+        yield run
+
+
+def create(kind: str, path: Path) -> None:
+    creators: dict[str, Callable[[], object]] = {
+        "file": lambda: path.write_text("mine"),
+        "link": lambda: path.symlink_to(path.parent / "target"),
+        "directory": path.mkdir,
+        "fifo": lambda: os.mkfifo(path),
+    }
+    creators[kind]()
+
+
+def describe(path: Path) -> tuple[int, int, int]:
+    state = os.lstat(path)
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "directory", "fifo"])
+def test_foreign_name_is_not_replaced(run: Run, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "target").write_text("mine")
+    create(kind, tmp_path / "x.png")
+    before = describe(tmp_path / "x.png")
+
+    written = [write_output(run, tmp_path / "x.png", lambda file: file.write(b"new"), owned=False) for _ in range(2)]
+
+    assert written == [tmp_path / "x-2.png", tmp_path / "x-3.png"]
+    assert [path.read_bytes() for path in written] == [b"new", b"new"]
+    assert describe(tmp_path / "x.png") == before
+    assert (tmp_path / "target").read_text() == "mine"
+    assert caplog.records[0].getMessage() == (
+        f"{tmp_path / 'x.png'} already exists and was not written by this run, so x-2.png is written."
+    )
+
+
+@pytest.mark.parametrize("kind", ["link", "directory", "fifo"])
+def test_only_files_are_replaced_in_an_own_directory(run: Run, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "target").write_text("mine")
+    create(kind, tmp_path / "x.png")
+
+    assert write_output(run, tmp_path / "x.png", lambda file: file.write(b"new"), owned=True).name == "x-2.png"
+    assert (tmp_path / "target").read_text() == "mine"
+    assert write_output(run, tmp_path / "x-2.png", lambda file: file.write(b"newer"), owned=True).name == "x-2.png"
+    assert (tmp_path / "x-2.png").read_bytes() == b"newer"
+
+
+def test_directory_outside_is_owned_if_this_run_has_created_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine").write_text("")
+
+    owned = [owns_directory(run, tmp_path / name) for name in ("new", "empty", "used", "new")]
+
+    assert owned == [True, True, False, True]
+    assert (tmp_path / "new" / MARKER).read_text() == f"run: {run.id}\n"
+    assert os.listdir(tmp_path / "used") == ["mine"]
+    run.id = "0" * 32
+    assert not owns_directory(run, tmp_path / "new")
+
+
+def test_leftovers_of_the_run_are_removed_from_its_directory(run: Run, tmp_path: Path) -> None:
+    owns_directory(run, tmp_path / "new")
+    own, other = f".tmp-{run.id}-{'0' * 32}", f".tmp-{'1' * 32}-{'0' * 32}"
+    for name in (own, other, ".tmp-mine"):
+        (tmp_path / "new" / name).write_text("")
+
+    assert owns_directory(run, tmp_path / "new")
+    assert sorted(os.listdir(tmp_path / "new")) == [MARKER, other, ".tmp-mine"]
+
+
+@pytest.mark.parametrize("content", ["", "run: 0\n", "x" * 1000])
+def test_directory_with_another_marker_is_foreign(run: Run, tmp_path: Path, content: str) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / MARKER).write_text(content)
+
+    assert not owns_directory(run, tmp_path / "new")
+    assert claim_directory(run, tmp_path / "new", lambda _: False) == tmp_path / "new" / "run-2"
+
+
+def test_claimed_directory_is_found_again(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "event").write_text("")
+
+    def is_foreign(directory: Path) -> bool:
+        return (directory / "event").exists()
+
+    claimed = [claim_directory(run, tmp_path / "events", is_foreign) for _ in range(2)]
+    assert claimed == [tmp_path / "events" / "run-2"] * 2
+    (claimed[0] / "event").write_text("")
+    assert claim_directory(run, tmp_path / "events", is_foreign) == claimed[0]
+    run.id = "0" * 32
+    assert claim_directory(run, tmp_path / "events", is_foreign) == tmp_path / "events" / "run-3"
+
+
+def test_directory_in_the_work_dir_is_registered(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run" / "mine").mkdir()
+
+    assert register_directory(run, tmp_path / "run" / "new").name == "new"
+    assert register_directory(run, tmp_path / "run" / "mine").name == "mine-2"
+    assert owns_directory(run, tmp_path / "run" / "new")
+    assert not owns_directory(run, tmp_path / "run" / "mine")
+
+
+def test_file_is_set_aside_under_the_first_free_name(run: Run, tmp_path: Path) -> None:
+    names = []
+    for _ in range(2):
+        (tmp_path / "x.txt").write_text("old")
+        names.append(set_aside(run, tmp_path / "x.txt").name)
+
+    assert names == ["x-old.txt", "x-old-2.txt"]
+    assert sorted(path.name for path in tmp_path.glob("x*")) == ["x-old-2.txt", "x-old.txt"]
