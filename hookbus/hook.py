@@ -259,6 +259,16 @@ class Hook:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
 
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Check a state of a checkpoint before anything of the run is restored. Override it; it must modify nothing.
+
+        Args:
+            state: State that `state_dict()` returned when the checkpoint was saved, or whatever the file contains.
+
+        Raises:
+            Exception: If `load_state_dict` cannot restore the state: the run does not resume from the checkpoint.
+        """
+
     def restore_structure(self, run: Run, state: dict[str, Any]) -> None:
         """Rebuild the modules and parameter groups that the hook adds during training. Override it if it adds any.
 

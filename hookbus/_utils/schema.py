@@ -67,7 +67,7 @@ def shorten(value: Any) -> str:
 
 def join(key: str, name: Any) -> str:
     """Return the key of an entry of a mapping or list."""
-    part = name if isinstance(name, str) and name.isprintable() and len(name) <= 80 else shorten(name)
+    part = name if isinstance(name, str) and name and name.isprintable() and len(name) <= 80 else shorten(name)
     return f"{key}.{part}" if key else part
 
 

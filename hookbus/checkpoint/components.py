@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch.optim import Optimizer
+
 from hookbus._training.scheduler_length import load_scheduler
+from hookbus._utils.schema import any_value, join, mapping_of, record
+from hookbus.checkpoint.component_checks import (
+    check_grads,
+    check_optimizer,
+    check_optimizer_structure,
+    check_template,
+)
+from hookbus.checkpoint.contents import wrap_invalid_data
 from hookbus.checkpoint.hook_states import STRUCTURE_FIX
 from hookbus.checkpoint.plain_data import to_plain_data
+from hookbus.checkpoint.weights import check_compatible
 from hookbus.distributed.sharding import TRAINING_WEIGHTS
-from hookbus.distributed.unwrap import match_names, named_parameters, strip_wrappers
+from hookbus.distributed.unwrap import match_names, named_parameters, strip_wrappers, unwrap_optimizer
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["collect_components", "collect_grads", "load_components", "load_grads"]
+__all__ = ["check_components", "collect_components", "collect_grads", "load_components", "load_grads"]
 
 COMPONENTS = ("optimizer", "scheduler", "scaler", "loss")
 """Keys of a checkpoint, and attributes of a run."""
@@ -41,6 +52,44 @@ def collect_components(run: Run) -> dict[str, Any]:
     return states
 
 
+def check_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
+    """Check the states of the components and the gradients, before anything is loaded.
+
+    Raises:
+        CheckpointError: If a state does not match.
+    """
+    for key, part in _iter_components(run):
+        saved = checkpoint.get(key)
+        if saved is None:
+            continue
+        _check_names(key, part, saved)
+        if isinstance(part, Mapping):
+            for name in part.keys() & saved.keys():
+                _check_component(key, name, part[name], saved[name])
+        else:
+            _check_component(key, "", part, saved)
+    with wrap_invalid_data():
+        check_grads(_get_parameters(run), checkpoint.get("grads", {}))
+
+
+def _check_component(key: str, name: str, part: Any, saved: Any) -> None:
+    where, optimizer = join(key, name) if name else key, unwrap_optimizer(part)
+    with wrap_invalid_data():
+        mapping_of(any_value)(saved, where)
+        if key == "loss":
+            check_compatible(part, saved)
+        elif key != "optimizer" and type(part).__module__.startswith("torch."):
+            own = part.state_dict()
+            record(dict.fromkeys(own.keys() & {"last_epoch"}, any_value))(saved, where)
+            check_template(own, saved, where)
+        elif getattr(type(optimizer), "state_dict", None) is Optimizer.state_dict:
+            check_optimizer_structure(saved, where)
+            label = f"{key} {name!r}" if name else key
+            _check_type(label, optimizer, saved)
+            _check_groups(label, optimizer, saved)
+            check_optimizer(optimizer, saved, where)
+
+
 def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
     """Load the state of each component; log a warning if only the run or the checkpoint has one.
 
@@ -63,8 +112,7 @@ def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
 
 def collect_grads(run: Run) -> dict[str, Any]:
     """Return the gradients of an incomplete accumulation by parameter name."""
-    assert run.model is not None
-    named = dict(named_parameters(run.model)) | _get_loss_parameters(run)
+    named = _get_parameters(run)
     return {name: parameter.grad for name, parameter in named.items() if parameter.grad is not None}
 
 
@@ -82,6 +130,11 @@ def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
     for name, parameter in [*model.named_parameters(), *_get_loss_parameters(run).items()]:
         grad = saved.get(name)
         parameter.grad = None if grad is None else grad.to(parameter.device, parameter.dtype)
+
+
+def _get_parameters(run: Run) -> dict[str, Any]:
+    """Return the parameters of the model and of the loss function by name in `grads`."""
+    return (dict(named_parameters(run.model)) if run.model is not None else {}) | _get_loss_parameters(run)
 
 
 def _get_loss_parameters(run: Run) -> dict[str, Any]:
@@ -139,8 +192,6 @@ def _load(run: Run, key: str, label: str, part: Any, saved: Mapping[str, Any] | 
     if saved is None:
         run.logger.warning("No %s state in the checkpoint; it is re-initialized.", label)
         return
-    _check_type(label, part, saved)
-    _check_groups(label, part, saved)
     try:
         if key == "scheduler":
             for message in load_scheduler(part, saved):
@@ -166,11 +217,19 @@ def _check_type(label: str, part: Any, saved: Mapping[str, Any]) -> None:
             )
 
 
-def _check_groups(label: str, part: Any, saved: Mapping[str, Any]) -> None:
-    """Raise if parameter groups were added to the optimizer during the run that wrote the checkpoint."""
-    groups, own = len(saved.get("param_groups", ())), len(getattr(part, "param_groups", ()))
+def _check_groups(label: str, part: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Raise if the optimizer has other parameter groups than in the run that wrote the checkpoint."""
+    groups, own = len(saved["param_groups"]), len(part.param_groups)
     if groups > own > 0:
         raise CheckpointError(
             f"The {label} state in the checkpoint does not match the run: it contains {groups} parameter groups, and "
             f"the {label} has {own}. {STRUCTURE_FIX}"
+        )
+    sizes, own_sizes = (
+        [len(group["params"]) for group in listed] for listed in (saved["param_groups"], part.param_groups)
+    )
+    if sizes != own_sizes:
+        raise CheckpointError(
+            f"The {label} state in the checkpoint does not match the run: its parameter groups contain {sizes} "
+            f"parameters, and those of the {label} {own_sizes}."
         )

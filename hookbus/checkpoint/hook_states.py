@@ -15,7 +15,14 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["STRUCTURE_FIX", "collect_hook_states", "explain_changed_model", "load_hook_states", "restore_structure"]
+__all__ = [
+    "STRUCTURE_FIX",
+    "check_hook_states",
+    "collect_hook_states",
+    "explain_changed_model",
+    "load_hook_states",
+    "restore_structure",
+]
 
 STRUCTURE_FIX = (
     "Hooks that add modules or parameter groups rebuild them in `restore_structure`, before the state is loaded."
@@ -43,6 +50,19 @@ def collect_hook_states(run: Run) -> dict[str, Any]:
             "config": json.loads(hook.config.set_fields_json),
         }
     return states
+
+
+def check_hook_states(run: Run, states: Mapping[str, Any]) -> None:
+    """Let hooks check their states, before anything is restored.
+
+    Raises:
+        CheckpointError: If a hook refuses its state, or the state has another version.
+    """
+    for name, hook in list(run.bus.hooks.items()):
+        if isinstance(hook, Hook) and name in states:
+            _check_version(name, hook, states[name])
+            with _wrap_errors(name, hook):
+                hook.check_state(states[name]["state"])
 
 
 def restore_structure(run: Run, states: Mapping[str, Any]) -> None:

@@ -25,7 +25,8 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,11 +34,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hookbus
-from hookbus._utils.schema import InvalidDataError
+from hookbus._utils.paths import format_path
+from hookbus._utils.schema import InvalidDataError, any_value, mapping_of
 from hookbus.checkpoint import atomic_files
-from hookbus.checkpoint.components import collect_components, collect_grads, load_components, load_grads
+from hookbus.checkpoint.components import (
+    check_components,
+    collect_components,
+    collect_grads,
+    load_components,
+    load_grads,
+)
+from hookbus.checkpoint.contents import check_contents, wrap_invalid_data
 from hookbus.checkpoint.generations import resolve_pointer
 from hookbus.checkpoint.hook_states import (
+    check_hook_states,
     collect_hook_states,
     explain_changed_model,
     load_hook_states,
@@ -50,7 +60,14 @@ from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
 from hookbus.checkpoint.structure import check_has_data
-from hookbus.checkpoint.weights import add_versions, get_structure, get_versions, load_into, matching_weights
+from hookbus.checkpoint.weights import (
+    add_versions,
+    check_compatible,
+    get_structure,
+    get_versions,
+    load_into,
+    matching_weights,
+)
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import shard_like
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
@@ -73,6 +90,9 @@ __all__ = [
 
 FORMAT_VERSION = 1
 """Version of the checkpoint format, stored as `meta["schema"]`."""
+
+REQUIRED_KEYS = ("meta", "state_dict", "hooks", "rng", "loop")
+"""Keys without which a run cannot resume from a checkpoint."""
 
 VALIDATED_KEYS = ("optimizer", "scheduler", "scaler", "loss", "state", "hooks", "rng")
 """Components that were validated when they were built. A second pass would take a large share of the time of a save."""
@@ -115,11 +135,13 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: If the checkpoint does not match the run.
     """
     check_resumable(checkpoint)
+    check_hook_states(run, checkpoint["hooks"])
     restore_structure(run, checkpoint["hooks"])
     own = dict(select_rank_state(reshard(checkpoint, run), run))
     versions = get_versions(own["state_dict"])
     own["state_dict"] = flatten_weights(own["state_dict"])
     checkpoint = shard_like(own, run.model, run.optimizer)
+    _check_compatible(run, checkpoint)
     # The state dict contains the weights of evaluation mode.
     run.weights.modes.end_training()
     if run.model is not None:
@@ -136,6 +158,14 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     load_loop_state(run.state, checkpoint.get("state", {}), run.logger)
     # Last, because the calls above may draw random numbers.
     set_rng_state(checkpoint["rng"])
+
+
+def _check_compatible(run: Run, checkpoint: Mapping[str, Any]) -> None:
+    """Raise if the weights or the states of the components do not match a run, before anything is loaded."""
+    if run.model is not None:
+        with explain_changed_model(checkpoint):
+            check_compatible(run.model, checkpoint["state_dict"])
+    check_components(run, checkpoint)
 
 
 def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = False, strict: bool = True) -> None:
@@ -245,12 +275,37 @@ def find_latest_checkpoint(
     ]
     for path in with_sidecar:
         try:
-            return path, read_checkpoint(path, map_location=map_location), messages + _find_missing(directory)
+            checkpoint = read_checkpoint(path, map_location=map_location)
+            with _prefix_path(path):
+                _check_if_complete(checkpoint)
+            return path, checkpoint, messages + _find_missing(directory)
         except CheckpointError as error:
             messages.append(str(error))
     if messages:
         raise CheckpointError("No checkpoint can be used:\n" + "\n".join(messages))
     return None
+
+
+def _check_if_complete(checkpoint: Mapping[str, Any]) -> None:
+    """Raise if a value of a checkpoint is invalid; a file of weights, or of another version, is not checked."""
+    if all(key in checkpoint for key in REQUIRED_KEYS) and _get_format_version(checkpoint) == FORMAT_VERSION:
+        check_contents(checkpoint)
+
+
+def _get_format_version(checkpoint: Mapping[str, Any]) -> int:
+    """Return the format version of a checkpoint; that of this version if it is invalid, which the schema reports."""
+    meta = checkpoint["meta"]
+    version = meta.get("schema") if isinstance(meta, Mapping) else None
+    return version if type(version) is int else FORMAT_VERSION
+
+
+@contextmanager
+def _prefix_path(path: Path) -> Iterator[None]:
+    """Add the path of the checkpoint to an error about its content."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise type(error)(f"{format_path(path)}: {error}") from None
 
 
 def _find_missing(directory: Path) -> list[str]:
@@ -267,20 +322,22 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
     """Raise if a run cannot resume from a checkpoint.
 
     Raises:
-        CheckpointError: If the checkpoint contains only weights, or has the format of another version.
+        CheckpointError: If the checkpoint contains only weights, has the format of another version, or contains an
+            invalid value.
     """
-    missing = [key for key in ("meta", "state_dict", "hooks", "rng", "loop") if key not in checkpoint]
+    missing = [key for key in REQUIRED_KEYS if key not in checkpoint]
     if missing:
         raise CheckpointError(
             f"Not a checkpoint to resume from: it has no {', '.join(missing)}. Set `load_from` instead of `resume` to "
             "start from its weights alone."
         )
-    schema = checkpoint["meta"].get("schema")
+    schema = _get_format_version(checkpoint)
     if schema != FORMAT_VERSION:
         raise CheckpointError(
             f"The checkpoint has format version {schema}, but hookbus {hookbus.__version__} loads format version "
             f"{FORMAT_VERSION}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
         )
+    check_contents(checkpoint)
 
 
 def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:
@@ -293,7 +350,7 @@ def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) ->
     Raises:
         CheckpointError: If `averaged` is set and the checkpoint contains no averaged weights.
     """
-    weights = flatten_weights(checkpoint.get("state_dict", checkpoint))
+    weights = _get_weights(checkpoint, "state_dict" if "state_dict" in checkpoint else "")
     if not averaged:
         return weights
     if "ema_state_dict" not in checkpoint:
@@ -301,7 +358,17 @@ def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) ->
             "weights: averaged is set, but the checkpoint contains no averaged weights. Set weights: raw."
         )
     # `ema_state_dict` may cover a part of the model only; the rest comes from the raw weights.
-    return {**weights, **flatten_weights(checkpoint["ema_state_dict"])}
+    return {**weights, **_get_weights(checkpoint, "ema_state_dict")}
+
+
+def _get_weights(checkpoint: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the weights under a key, or the checkpoint itself as weights."""
+    weights = checkpoint[key] if key else checkpoint
+    with wrap_invalid_data():
+        mapping_of(any_value)(weights, key)
+        if not weights:
+            raise InvalidDataError(key, "weights", "an empty mapping")
+    return flatten_weights(weights)
 
 
 # -- private ---------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hookbus._utils.schema import shorten
 from hookbus.distributed.unwrap import clean_names, match_names, remove_wrapper_names, strip_wrappers
 from hookbus.errors import CheckpointError
 
@@ -74,6 +75,9 @@ def load_into(
     Raises:
         CheckpointError: If keys or shapes do not match; the message lists them.
     """
+    if strict:
+        # Before anything is loaded: torch reports a mismatch after it has copied everything else.
+        check_compatible(model, weights)
     try:
         inner, renamed = strip_wrappers(model), rename_weights(model, weights)
         inner.load_state_dict(add_versions(renamed, _rename_versions(inner, versions)), strict=strict)
@@ -192,10 +196,26 @@ def _format_names(title: str, names: list[str]) -> str:
 
 def _describe_mismatch(name: str, value: Any, own: Any) -> str:
     """Return the message about a value that cannot be copied into the model, "" if it can."""
-    if name.rpartition(".")[2] == EXTRA_STATE or is_lazy(own) or _has_same_shape(value, own):
+    if name.rpartition(".")[2] == EXTRA_STATE or not isinstance(own, Tensor):
         return ""
+    if not isinstance(value, Tensor):
+        return f"invalid value for {name}: expected a tensor, got {shorten(value)}."
+    if is_lazy(own) or _has_same_shape(value, own):
+        return _describe_type_mismatch(name, value, own)
     shape, expected = tuple(getattr(value, "shape", ())), tuple(own.shape)
     # torch stores scalars of old versions as tensors of one element.
     if not expected and shape == (1,):
         return ""
     return f"size mismatch for {name}: the file contains {list(shape)}, the model contains {list(expected)}."
+
+
+def _describe_type_mismatch(name: str, value: Tensor, own: Tensor) -> str:
+    """Return the message about a tensor whose values would be lost by the conversion, "" if it can be copied."""
+    if value.layout == own.layout and _get_number_type(value) <= _get_number_type(own):
+        return ""
+    return f"type mismatch for {name}: the file contains {value.dtype}, the model contains {own.dtype}."
+
+
+def _get_number_type(tensor: Tensor) -> tuple[bool, bool]:
+    """Return whether a tensor contains complex numbers, and whether it contains floating-point numbers."""
+    return tensor.is_complex(), tensor.is_complex() or tensor.is_floating_point()

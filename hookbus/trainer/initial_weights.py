@@ -12,6 +12,7 @@ from hookbus._run.directory_lock import get_write_error
 from hookbus._run.resume import check_checkpoints, get_checkpoint_directories, get_checkpoint_directory
 from hookbus._run.work_dir import read_status
 from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint.contents import check_hook_records
 from hookbus.checkpoint.hook_states import restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.saver import is_saver
@@ -60,7 +61,9 @@ def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
         return
     checkpoint = read_checkpoint(trainer.load_from, sharding=sharding_of(run.model))
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=Path(trainer.load_from))
-    restore_structure(run, checkpoint.get("hooks", {}))
+    states = checkpoint.get("hooks", {})
+    check_hook_records(states)
+    restore_structure(run, states)
     averaged = trainer.load_weights == "averaged"
     load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
 
