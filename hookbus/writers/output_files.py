@@ -7,37 +7,125 @@ the ID of the run in a marker file. Everything else is foreign: a run that needs
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from hookbus._utils.files import read_regular_file
 from hookbus._utils.paths import format_path
-from hookbus.checkpoint.atomic_files import atomic_write, remove_temporary_files
+from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name, remove_temporary_files
 from hookbus.checkpoint.file_system import fsync_file
+from hookbus.distributed.process_group import is_main
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
 __all__ = [
     "MARKER",
+    "OutputFiles",
     "claim_directory",
-    "create_output",
     "is_plain_file",
     "iter_names",
     "owns_directory",
     "register_directory",
     "set_aside",
-    "write_output",
 ]
 
 MARKER = ".hookbus-run"
 """File that contains the ID of the run that created a directory outside its work directory."""
 
 MAX_MARKER_BYTES = 200
+
+
+class OutputFiles:
+    """Files of a run in one directory. Those that do not belong to the run are not replaced.
+
+    Created before the first iteration, before which no rank writes: the temporary files of killed processes of the run
+    are removed.
+
+    Args:
+        run: Active run.
+        directory: Directory of the files, created with the first one. If the run creates it, all regular files in it
+            belong to the run; otherwise those that the run has registered in its work directory.
+    """
+
+    def __init__(self, run: Run, directory: Path) -> None:
+        self.directory, self._run = directory, run
+        self._owned: bool | None = None
+        if is_main():
+            remove_temporary_files(directory, run.id)
+
+    def choose(self, path: Path) -> Path:
+        """Return the path of a file that the run may create or replace: `path`, or a numbered name with a warning.
+
+        Args:
+            path: Path in the directory.
+        """
+        if self._owned is None:
+            # Not before the first file: a run that resumes from a file knows its ID only after `before_run`.
+            self._owned = owns_directory(self._run, self.directory)
+        own = next(filter(self._may_replace, iter_names(path)))
+        if own != path:
+            self._run.logger.warning(
+                "%s already exists and was not written by this run, so %s is written.", format_path(path), own.name
+            )
+        return own
+
+    def write(self, name: str, write: Callable[[IO[bytes]], object]) -> Path:
+        """Write a file atomically, and return its path.
+
+        Args:
+            name: Name of the file.
+            write: Called with a binary file to write to.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        path = self.choose(self.directory / name)
+        atomic_write(path, write, run=self._run.id)
+        return path
+
+    def create(self, name: str, create: Callable[[Path], object]) -> Path:
+        """Create a file by a function that takes a path, and return the path of the file.
+
+        Args:
+            name: Name of the file.
+            create: Called with a temporary path with the same name.
+
+        Raises:
+            OSError: If the file cannot be created.
+        """
+        with self.temporary(name) as temporary:
+            create(temporary)
+            path = self.choose(self.directory / name)
+            os.replace(temporary, path)
+        return path
+
+    @contextmanager
+    def temporary(self, name: str) -> Iterator[Path]:
+        """Yield a path in a temporary directory, which is removed on exit, or by the next process of the run.
+
+        Args:
+            name: Name of the file.
+        """
+        directory = self.directory / make_temporary_name(self._run.id)
+        directory.mkdir(parents=True)
+        try:
+            yield directory / name
+        finally:
+            shutil.rmtree(directory)
+
+    def _may_replace(self, path: Path) -> bool:
+        if not os.path.lexists(path):
+            # Registered before it exists, so that the run recognizes the file when it resumes.
+            if not self._owned:
+                self._run.register_output(path)
+            return True
+        return is_plain_file(path) and (bool(self._owned) or self._run.register_output(path))
 
 
 def iter_names(path: Path) -> Iterator[Path]:
@@ -63,7 +151,7 @@ def owns_directory(run: Run, directory: Path) -> bool:
         directory: Directory; one outside the work directory is created and marked if it is missing or empty.
     """
     if run.register_output(directory):
-        return directory.is_dir() or not os.path.lexists(directory)
+        return not directory.is_symlink()
     return _is_marked(run, directory) or (_is_outside(run, directory) and _mark(run, directory))
 
 
@@ -102,45 +190,6 @@ def claim_directory(run: Run, directory: Path, is_foreign: Callable[[Path], bool
     raise AssertionError  # there are infinitely many candidates
 
 
-def write_output(run: Run, path: Path, write: Callable[[IO[bytes]], object], *, owned: bool) -> Path:
-    """Write a file atomically. A file that does not belong to the run is not replaced; another name is used instead.
-
-    Args:
-        run: Active run.
-        path: Path of the file.
-        write: Called with a binary file to write to.
-        owned: Whether the run owns the directory, so that a regular file in it is one of its own.
-
-    Returns:
-        Path of the written file.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    return create_output(run, path, lambda target: atomic_write(target, write, run=run.id), owned=owned)
-
-
-def create_output(run: Run, path: Path, create: Callable[[Path], object], *, owned: bool) -> Path:
-    """Call a function with the path of a file that the run may create or replace.
-
-    Args:
-        run: Active run.
-        path: Requested path.
-        create: Creates or replaces the file, atomically.
-        owned: As in `write_output`.
-
-    Returns:
-        Path of the file.
-    """
-    own = next(name for name in iter_names(path) if not os.path.lexists(name) or (owned and is_plain_file(name)))
-    if own != path:
-        run.logger.warning(
-            "%s already exists and was not written by this run, so %s is written.", format_path(path), own.name
-        )
-    create(own)
-    return own
-
-
 def set_aside(run: Run, path: Path) -> Path:
     """Rename a file or directory of a run that starts again from iteration 0 to `<stem>-old`, and return the new path.
 
@@ -166,14 +215,11 @@ def _is_outside(run: Run, directory: Path) -> bool:
 
 
 def _is_marked(run: Run, directory: Path) -> bool:
-    """Return whether a directory contains the marker of a run; the temporary files of that run are then removed."""
+    """Return whether a directory contains the marker of a run."""
     try:
-        marked = read_regular_file(directory / MARKER, MAX_MARKER_BYTES) == _get_mark(run)
+        return read_regular_file(directory / MARKER, MAX_MARKER_BYTES) == _get_mark(run)
     except OSError:
         return False
-    if marked:
-        remove_temporary_files(directory, run.id)
-    return marked
 
 
 def _mark(run: Run, directory: Path) -> bool:

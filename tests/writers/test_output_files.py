@@ -11,11 +11,11 @@ import pytest
 from hookbus import HookBus, Run
 from hookbus.writers.output_files import (
     MARKER,
+    OutputFiles,
     claim_directory,
     owns_directory,
     register_directory,
     set_aside,
-    write_output,
 )
 
 
@@ -46,12 +46,17 @@ def test_foreign_name_is_not_replaced(run: Run, tmp_path: Path, kind: str, caplo
     create(kind, tmp_path / "x.png")
     before = describe(tmp_path / "x.png")
 
-    written = [write_output(run, tmp_path / "x.png", lambda file: file.write(b"new"), owned=False) for _ in range(2)]
+    files = OutputFiles(run, tmp_path)
+    written = [
+        files.write("x.png", lambda file: file.write(b"new")),
+        files.create("x.png", lambda path: path.write_bytes(b"new")),
+    ]
 
     assert written == [tmp_path / "x-2.png", tmp_path / "x-3.png"]
     assert [path.read_bytes() for path in written] == [b"new", b"new"]
     assert describe(tmp_path / "x.png") == before
     assert (tmp_path / "target").read_text() == "mine"
+    assert not list(tmp_path.glob(".*"))
     assert caplog.records[0].getMessage() == (
         f"{tmp_path / 'x.png'} already exists and was not written by this run, so x-2.png is written."
     )
@@ -60,12 +65,42 @@ def test_foreign_name_is_not_replaced(run: Run, tmp_path: Path, kind: str, caplo
 @pytest.mark.parametrize("kind", ["link", "directory", "fifo"])
 def test_only_files_are_replaced_in_an_own_directory(run: Run, tmp_path: Path, kind: str) -> None:
     (tmp_path / "target").write_text("mine")
-    create(kind, tmp_path / "x.png")
+    directory = tmp_path / "images"
+    files = OutputFiles(run, directory)
+    files.write("first.png", lambda file: file.write(b"first"))
+    create(kind, directory / "x.png")
 
-    assert write_output(run, tmp_path / "x.png", lambda file: file.write(b"new"), owned=True).name == "x-2.png"
+    assert files.write("x.png", lambda file: file.write(b"new")).name == "x-2.png"
     assert (tmp_path / "target").read_text() == "mine"
-    assert write_output(run, tmp_path / "x-2.png", lambda file: file.write(b"newer"), owned=True).name == "x-2.png"
-    assert (tmp_path / "x-2.png").read_bytes() == b"newer"
+    again = OutputFiles(run, directory)
+    assert again.write("first.png", lambda file: file.write(b"newer")).name == "first.png"
+    assert (directory / "first.png").read_bytes() == b"newer"
+
+
+def test_file_of_the_run_is_replaced_in_a_directory_of_others(run: Run, tmp_path: Path) -> None:
+    directory = tmp_path / "run" / "mine"
+    directory.mkdir()
+    (directory / "x.png").write_text("mine")
+
+    names = [
+        OutputFiles(run, directory).write(name, lambda file: file.write(b"new")).name
+        for name in ("x.png", "x.png", "y.png", "y.png")
+    ]
+
+    assert names == ["x-2.png", "x-2.png", "y.png", "y.png"]
+    assert (directory / "x.png").read_text() == "mine"
+
+
+def test_failed_creation_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+
+    def fail(path: Path) -> None:
+        path.write_text("incomplete")
+        raise OSError("simulated full disk")
+
+    with pytest.raises(OSError, match="simulated"):
+        OutputFiles(run, tmp_path / "images").create("x.png", fail)
+    assert not list((tmp_path / "images").iterdir())
 
 
 def test_directory_outside_is_owned_if_this_run_has_created_it(run: Run, tmp_path: Path) -> None:
@@ -83,13 +118,13 @@ def test_directory_outside_is_owned_if_this_run_has_created_it(run: Run, tmp_pat
 
 
 def test_leftovers_of_the_run_are_removed_from_its_directory(run: Run, tmp_path: Path) -> None:
-    owns_directory(run, tmp_path / "new")
+    OutputFiles(run, tmp_path / "new").write("x", lambda file: file.write(b""))
     own, other = f".tmp-{run.id}-{'0' * 32}", f".tmp-{'1' * 32}-{'0' * 32}"
     for name in (own, other, ".tmp-mine"):
         (tmp_path / "new" / name).write_text("")
 
-    assert owns_directory(run, tmp_path / "new")
-    assert sorted(os.listdir(tmp_path / "new")) == [MARKER, other, ".tmp-mine"]
+    OutputFiles(run, tmp_path / "new")
+    assert sorted(os.listdir(tmp_path / "new")) == [MARKER, other, ".tmp-mine", "x"]
 
 
 @pytest.mark.parametrize("content", ["", "run: 0\n", "x" * 1000])

@@ -11,11 +11,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
-from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.distributed import named_parameters, unwrap_model
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus.writers.images import image_directory
+from hookbus.writers.output_files import OutputFiles
 from hookbus_gradient_flow.chart import render_chart
 from hookbus_gradient_flow.config import GradientFlowConfig
 from hookbus_gradient_flow.diagnostics import ProblemReporter
@@ -43,7 +43,7 @@ class GradientFlowHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._parameters: dict[str, Tensor] = {}
-        self._directory: Path | None = None
+        self._files: OutputFiles | None = None
         self._stats: GradientStats | None = None
         self._measured_iter = -1
         self._problem_reporter = ProblemReporter()
@@ -80,7 +80,8 @@ class GradientFlowHook(Hook):
             )
         self._parameters = {} if is_sharded else select_parameters(_get_parameters(model), self.config.targets)
         default_name = _get_directory_name(self)
-        self._directory = image_directory(run, self.name, "save_dir", self.config.save_dir, default_name)
+        directory = image_directory(run, self.name, "save_dir", self.config.save_dir, default_name)
+        self._files = None if directory is None else OutputFiles(run, directory)
         self._stats, self._measured_iter, self._problem_reporter = None, -1, ProblemReporter()
 
     # -- measuring -----------------------------------------------------------------------------
@@ -138,9 +139,8 @@ class GradientFlowHook(Hook):
         title = f"Gradients of step {run.steps_done}: maximum (light) and mean (dark)"
         image = render_chart(gradients, missing, title)
         run.bus.emit("log_images", tag=f"gradients/{self.name}", images=np.asarray(image), caption=title)
-        if self._directory is not None:
-            path = self._directory / f"step-{run.steps_done:08}.png"
-            atomic_write(path, lambda file: image.save(file, format="png"))
+        if self._files is not None:
+            self._files.write(f"step-{run.steps_done:08}.png", lambda file: image.save(file, format="png"))
 
 
 def _get_directory_name(hook: GradientFlowHook) -> str:

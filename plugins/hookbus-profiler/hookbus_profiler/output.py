@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import chain, count
+import os
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from hookbus import Run
-from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.distributed.process_group import is_main, rank, world_size
+from hookbus.writers.output_files import OutputFiles, iter_names
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.report import Report
@@ -35,11 +35,12 @@ class ProfilerOutput:
         self._traces: TraceWriter | None = None
         if self._directory is not None:
             run.register_output(self._directory)
+            self._files = OutputFiles(run, self._directory)
             suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
             exports_traces = config.export_chrome_trace or config.export_tensorboard
             # Each rank writes its own files without communication, so the limit is divided evenly.
             max_bytes = config.max_megabytes * 1e6 / world_size()
-            self._traces = TraceWriter(self._directory, f"rank{rank()}", suffix if exports_traces else None, max_bytes)
+            self._traces = TraceWriter(self._files, f"rank{rank()}", suffix if exports_traces else None, max_bytes)
 
     def write_cycle(self, cycle: Cycle, number: int) -> None:
         """Write the output of a cycle and call `on_trace_ready`.
@@ -69,7 +70,7 @@ class ProfilerOutput:
         """
         if self._directory is not None and is_main():
             text = report.to_text().encode()
-            atomic_write(_get_report_path(self._directory), lambda file: file.write(text))
+            self._files.write(_get_report_name(self._directory), lambda file: file.write(text))
 
     def print_report(self, report: Report) -> None:
         """Print the report and the output directory on the main process."""
@@ -81,7 +82,6 @@ class ProfilerOutput:
             console.print(Text(f"Profiler output: {self._directory}"), soft_wrap=True)
 
 
-def _get_report_path(directory: Path) -> Path:
-    """Return the path of `report.txt`, or of `report-2.txt`, `report-3.txt`, ... if it exists."""
-    names = chain(["report.txt"], (f"report-{number}.txt" for number in count(2)))
-    return next(directory / name for name in names if not (directory / name).exists())
+def _get_report_name(directory: Path) -> str:
+    """Return `report.txt`, or `report-2.txt`, `report-3.txt`, ... if it exists."""
+    return next(path.name for path in iter_names(directory / "report.txt") if not os.path.lexists(path))

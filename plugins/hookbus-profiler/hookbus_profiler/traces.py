@@ -1,7 +1,4 @@
-"""Files with traces and operator tables, limited in total size.
-
-Usable without hookbus.
-"""
+"""Files with traces and operator tables, limited in total size."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torch.profiler import profile
+
+from hookbus.writers.output_files import OutputFiles
 
 __all__ = ["TraceWriter", "format_operators"]
 
@@ -19,14 +18,14 @@ class TraceWriter:
     """Write one trace and one operator table per cycle until a size limit is reached.
 
     Args:
-        directory: Output directory, created if it does not exist.
+        files: Files of the output directory.
         owner: Prefix of the file names. Existing files with this prefix count toward the limit.
         suffix: Suffix of the trace file names; None to write tables only.
         max_bytes: Maximum total size in bytes.
     """
 
-    def __init__(self, directory: Path, owner: str, suffix: str | None, max_bytes: float) -> None:
-        self._directory, self._owner, self._suffix, self._max_bytes = directory, owner, suffix, max_bytes
+    def __init__(self, files: OutputFiles, owner: str, suffix: str | None, max_bytes: float) -> None:
+        self._files, self._owner, self._suffix, self._max_bytes = files, owner, suffix, max_bytes
         self._is_full = False
 
     def write(self, profiler: profile, name: str) -> str | None:
@@ -44,17 +43,15 @@ class TraceWriter:
         """
         if self._is_full:
             return None
-        self._directory.mkdir(parents=True, exist_ok=True)
         message = self._write_file(f"{name}.operators.txt", lambda path: path.write_text(format_operators(profiler)))
         if message is None and self._suffix is not None:
             message = self._write_file(f"{name}{self._suffix}", lambda path: profiler.export_chrome_trace(str(path)))
         return message
 
     def _write_file(self, name: str, write: Callable[[Path], object]) -> str | None:
-        path = self._directory / f"{self._owner}-{name}"
-        # The size of a trace is known only after its export; the prefix excludes the file from `_get_total_size`.
-        temporary = path.with_name(f".tmp-{path.name}")
-        try:
+        path = self._files.choose(self._files.directory / f"{self._owner}-{name}")
+        # The size of a trace is known only after its export.
+        with self._files.temporary(path.name) as temporary:
             write(temporary)
             size = temporary.stat().st_size
             self._is_full = self._get_total_size(exclude=path) + size > self._max_bytes
@@ -65,13 +62,11 @@ class TraceWriter:
                     "increase `max_megabytes`."
                 )
             temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
         return None
 
     def _get_total_size(self, *, exclude: Path) -> int:
         """Return the total size of the existing files in bytes, except the one to be replaced."""
-        return sum(path.stat().st_size for path in self._directory.glob(f"{self._owner}-*") if path != exclude)
+        return sum(path.lstat().st_size for path in self._files.directory.glob(f"{self._owner}-*") if path != exclude)
 
 
 def format_operators(profiler: profile) -> str:

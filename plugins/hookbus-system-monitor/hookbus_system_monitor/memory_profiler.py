@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from hookbus import Priority, Run, every, hookimpl
 from hookbus.distributed.process_group import rank
 from hookbus.errors import format_error
+from hookbus.writers.output_files import OutputFiles
 from hookbus_system_monitor.allocator import Allocation, get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
@@ -49,6 +50,7 @@ class MemoryProfilerHook(MonitorHook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._cgroup = Cgroup()
+        self._output: OutputFiles | None = None
         self._watches: dict[str, ThresholdWatch] = {}
         self._reader = Reader(self._log_warning)
 
@@ -62,8 +64,10 @@ class MemoryProfilerHook(MonitorHook):
 
     # -- events --------------------------------------------------------------------------------
 
-    def before_train(self) -> None:
-        """Reset the leak detection."""
+    def before_train(self, run: Run) -> None:
+        """Reset the leak detection, and determine the directory of snapshots."""
+        directory = run.get("logs_dir")
+        self._output = None if directory is None else OutputFiles(run, Path(directory))
         self._watches, self._reader = {}, Reader(self._log_warning)
         self._reset_records()
 
@@ -135,13 +139,12 @@ class MemoryProfilerHook(MonitorHook):
     # -- out of memory -------------------------------------------------------------------------
 
     def _save_snapshot(self, run: Run, error: BaseException) -> None:
-        directory = run.get("logs_dir")
-        if directory is None:
+        if self._output is None:
             run.logger.warning(
                 "%s: out of memory, and the run has no work directory for a snapshot. Set `work_dir`.", self.name
             )
             return
-        files = save_snapshot(Path(directory), rank(), self._collect_usage(run, error))
+        files = save_snapshot(self._output, rank(), self._collect_usage(run, error))
         run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(str, files)))
 
     def _collect_usage(self, run: Run, error: BaseException) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Priority, Run
+from hookbus.writers.output_files import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
 from hookbus_system_monitor.deferred_records import MonitorHook, check_settings_of_others
@@ -141,9 +142,8 @@ class SystemMonitorHook(MonitorHook):
         directory = run.get("visualization_dir")
         seconds, values = self._samples.history()
         if values and plot_error(directory) is None:
-            path = Path(directory) / f"system_{run.mode}.png"
-            run.register_output(path)
-            save_plots(path, seconds, values)
+            files = OutputFiles(run, Path(directory))
+            path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
             self._log_info(f"plots saved to {path}.")
 
     # -- messages ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hookbus.checkpoint.atomic_files import write_json
+from hookbus.writers.output_files import OutputFiles
 
 __all__ = ["is_out_of_memory", "save_snapshot"]
 
@@ -27,11 +28,11 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY_MESSAGES)
 
 
-def save_snapshot(directory: Path, rank: int, contents: Mapping[str, Any]) -> list[Path]:
+def save_snapshot(output: OutputFiles, rank: int, contents: Mapping[str, Any]) -> list[Path]:
     """Write `out_of_memory_rank<rank>.json` and, if CUDA is in use, the allocator's blocks as `.pickle`.
 
     Args:
-        directory: Output directory.
+        output: Files of the output directory.
         rank: Rank of this process.
         contents: Contents of the JSON file.
 
@@ -41,10 +42,8 @@ def save_snapshot(directory: Path, rank: int, contents: Mapping[str, Any]) -> li
     Raises:
         OSError: If a file cannot be written.
     """
-    path = directory / f"out_of_memory_rank{rank}.json"
-    write_json(path, dict(contents))
-    if not torch.cuda.is_initialized():
-        return [path]
-    blocks = path.with_suffix(".pickle")
-    torch.cuda.memory._dump_snapshot(str(blocks))
-    return [path, blocks]
+    name = f"out_of_memory_rank{rank}"
+    paths = [output.create(f"{name}.json", lambda path: write_json(path, dict(contents)))]
+    if torch.cuda.is_initialized():
+        paths.append(output.create(f"{name}.pickle", lambda path: torch.cuda.memory._dump_snapshot(str(path))))
+    return paths

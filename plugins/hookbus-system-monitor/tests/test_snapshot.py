@@ -4,6 +4,8 @@ import pickle
 import pytest
 import torch
 
+from hookbus import HookBus
+from hookbus.writers.output_files import OutputFiles
 from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
 
 
@@ -35,7 +37,7 @@ class TestOutOfMemory:
 
 class TestFiles:
     def test_snapshot_is_a_json_file_with_the_contents(self, tmp_path):
-        (path,) = save_snapshot(tmp_path, 3, {"error": "out of memory", "process": 5})
+        (path,) = save_snapshot(OutputFiles(HookBus().current, tmp_path), 3, {"error": "out of memory", "process": 5})
 
         assert path == tmp_path / "out_of_memory_rank3.json"
         assert json.loads(path.read_text()) == {"error": "out of memory", "process": 5}
@@ -43,7 +45,7 @@ class TestFiles:
     @pytest.mark.gpu
     def test_snapshot_on_cuda_includes_the_blocks_of_the_device(self, tmp_path):
         tensor = torch.zeros(2**25, dtype=torch.uint8, device="cuda")
-        path, blocks = save_snapshot(tmp_path, 0, {})
+        path, blocks = save_snapshot(OutputFiles(HookBus().current, tmp_path), 0, {})
         snapshot = pickle.loads(blocks.read_bytes())
 
         assert json.loads(path.read_text()) == {}

@@ -14,11 +14,11 @@ from PIL import Image
 from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
-from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.data.batches import move_to_device
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import ConfigError, HookError, format_error, suggest_names
 from hookbus.writers.images import image_directory
+from hookbus.writers.output_files import OutputFiles
 from hookbus.writers.tags import sanitize_name
 from hookbus_visualization.anomalies import collect_anomalies
 from hookbus_visualization.compose import compose_panels, has_display, open_window
@@ -48,7 +48,7 @@ class ImageHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._output_dir: Path | None = None
+        self._files: OutputFiles | None = None
         self._logged_warnings: set[str] = set()
 
     def check(self, run: Run) -> None:
@@ -77,9 +77,10 @@ class ImageHook(Hook):
         self._logged_warnings = set()
         # The name of a hook is arbitrary text: sanitizing it keeps the directory below the visualization directory.
         default = sanitize_name(self.name, INVALID_NAME_CHARACTERS, MAX_NAME_LENGTH)
-        self._output_dir = (
+        directory = (
             image_directory(run, self.name, "out_dir", self.config.out_dir, default) if self.config.save else None
         )
+        self._files = None if directory is None else OutputFiles(run, directory)
         if self.config.show and not has_display():
             self.warn_once(run, "`show: true` is ignored because no display is available. Set `show: false`.")
 
@@ -155,13 +156,13 @@ class ImageHook(Hook):
         # Composing is expensive and not needed by the "tensorboard" backend without a file and without a window.
         compose = functools.cache(lambda: compose_panels(panels, title, self.config.backend))
         self._record(run, tag, panels, title, compose)
-        if self._output_dir is not None:
+        if self._files is not None:
             parts = (part.replace("/", "-", 1) for part in (stage, label))
             # Labels contain names from the user, such as loaders and keys of `visualize_features`.
             name = sanitize_name("-".join(parts), INVALID_NAME_CHARACTERS, MAX_NAME_LENGTH)
             image = Image.fromarray(compose())
             # An atomic write: a viewer that watches the directory never reads a truncated file.
-            atomic_write(self._output_dir / f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
+            self._files.write(f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
         if self.config.show and has_display():
             open_window(compose(), title)
 
