@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -10,11 +11,13 @@ from typing import Any
 
 from hookbus import Hook, Priority
 from hookbus._run.run import Run
+from hookbus._utils.paths import format_path
 from hookbus.errors import ConfigError, HookError
+from hookbus.writers.output_files import is_plain_file, iter_names, set_aside
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.durations import UNKNOWN, format_duration
 from hookbus_timer.epoch_timer import EpochTimer
-from hookbus_timer.lines import append_line
+from hookbus_timer.lines import append_line, read_first_line
 
 __all__ = ["TimeTrackingHook"]
 
@@ -46,6 +49,8 @@ class TimeTrackingHook(Hook):
         self.wall_clock: Callable[[], float] = time.time
         self._times = EpochTimer()
         self._file: Path | None = None
+        self._current: tuple[Path, str] | None = None  # file and run of this process
+        self._first_line = ""
 
     def check(self, run: Run) -> None:
         """Check that no other hook writes to the same file.
@@ -75,7 +80,7 @@ class TimeTrackingHook(Hook):
         clock = run.clock
         at_boundary = not clock.epoch_open or run.iters_done == clock.epoch_first_iter
         self._times.start(self.timer(), run.epochs_done, run.iters_done, at_boundary=at_boundary)
-        self._file = self._get_path(run) if self.config.log_to_file else None
+        self._file = self._choose_file(run, self._get_path(run)) if self.config.log_to_file else None
 
     def after_val(self, run: Run) -> None:
         """Exclude the sanity-check validation before training."""
@@ -139,19 +144,45 @@ class TimeTrackingHook(Hook):
                 f"{self.name}: `log_to_file` requires a work directory for the relative path {path}. Pass `work_dir` "
                 "to the run, or set an absolute `log_path`."
             )
-        path = path if directory is None else Path(directory) / path
-        run.register_output(path)  # registered, so that `overwrite` removes the file
-        return path
+        return path if directory is None else Path(directory) / path
+
+    def _choose_file(self, run: Run, path: Path) -> Path:
+        """Return the file of the run: `path`, or a numbered name if a file that it has not written has the name."""
+        file = next(name for name in iter_names(path) if not os.path.lexists(name) or self._owns(run, name))
+        is_new = not os.path.lexists(file)
+        if is_new:
+            run.register_output(file)
+        elif not run.resumed and not run.iters_done and self._current != (file, run.id):
+            set_aside(run, file)  # of a training that was stopped before its first checkpoint
+        if file != path and is_new:
+            run.logger.warning(
+                "%s: %s was not written by this run and is not changed; the lines are written to %s. Move the file, or "
+                "set another `log_path`.",
+                self.name,
+                format_path(path),
+                file.name,
+            )
+        self._current = (file, run.id)
+        return file
+
+    def _owns(self, run: Run, path: Path) -> bool:
+        """Return whether the run has written a file: in the work directory, in this process, or by its first line."""
+        if not is_plain_file(path):
+            return False
+        is_of_checkpoint = bool(run.resumed and self._first_line) and read_first_line(path) == self._first_line
+        return self._current == (path, run.id) or is_of_checkpoint or run.register_output(path)
 
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the totals of the timed epochs and the time of the current epoch."""
-        return self._times.state_dict(self.timer())
+        """Return the totals of the timed epochs, the time of the current epoch, and the first line of the file."""
+        first_line = self._first_line if self._file is None else read_first_line(self._file)
+        return {**self._times.state_dict(self.timer()), "first_line": first_line}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self._times.load_state_dict(state)
+        self._first_line = state.get("first_line", "")  # absent in earlier checkpoints
 
 
 def _format_time(seconds: float) -> str:

@@ -1,4 +1,5 @@
 import logging
+import os
 import time
 
 import pytest
@@ -299,6 +300,20 @@ class TestRuns:
         assert not (tmp_path / "run" / "logs").exists()
 
 
+class SaveAtEpoch(Hook):
+    """Write a checkpoint after each epoch."""
+
+    def after_epoch(self, run):
+        run.request_save(saver=self)
+
+    def plan(self, run, requests):
+        return run.require("checkpoints_dir") / f"{run.epochs_done}.pth"
+
+    def write(self, run, checkpoint):
+        state.write_checkpoint(self.plan(run, []), checkpoint, run.epochs_done)
+        return False
+
+
 class TestFile:
     def test_file_contains_each_line_with_a_timestamp(self, clock, tmp_path):
         bus = HookBus([make_tracker(clock, log_to_file=True)])
@@ -325,6 +340,46 @@ class TestFile:
             train(bus, run, clock)
 
         assert len(path.read_text().splitlines()) == 1
+
+    @pytest.mark.parametrize("kind", ["file", "link", "fifo"])
+    @pytest.mark.parametrize("is_inside", [True, False])
+    def test_foreign_file_is_not_appended_to(self, clock, tmp_path, lines, kind, is_inside):
+        path = tmp_path / "run" / "logs" / "times.log" if is_inside else tmp_path / "times.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = tmp_path / "target"
+        target.write_text("mine")
+        {
+            "file": lambda: path.write_text("mine"),
+            "link": lambda: path.symlink_to(target),
+            "fifo": lambda: os.mkfifo(path),
+        }[kind]()
+        bus = HookBus([make_tracker(clock, log_to_file=True, log_path=str(path))])
+        with bus.run(epochs=1, work_dir=tmp_path / "run") as run:
+            train(bus, run, clock)
+
+        assert target.read_text() == "mine"
+        assert kind != "file" or path.read_text() == "mine"
+        assert len(path.with_name("times-2.log").read_text().splitlines()) == 1
+
+    @pytest.mark.parametrize("is_inside", [True, False])
+    def test_resumed_run_appends_to_its_file(self, clock, tmp_path, is_inside):
+        path = tmp_path / "run" / "logs" / "times.log" if is_inside else tmp_path / "times.log"
+        for epochs in (1, 2):
+            bus = HookBus([make_tracker(clock, log_to_file=True, log_path=str(path)), SaveAtEpoch()])
+            with bus.run(epochs=epochs, work_dir=tmp_path / "run", resume="auto") as run:
+                train(bus, run, clock)
+
+        assert [line[20:29] for line in path.read_text().splitlines()] == ["epoch 1/1", "epoch 2/2"]
+        assert os.listdir(path.parent).count("times-2.log") == 0
+
+    def test_file_before_a_restart_is_kept(self, clock, tmp_path):
+        for _ in range(2):
+            bus = HookBus([make_tracker(clock, log_to_file=True)])
+            with bus.run(epochs=1, work_dir=tmp_path / "run", resume="auto") as run:
+                train(bus, run, clock)
+
+        names = ("time_tracking.log", "time_tracking-old.log")
+        assert [len((tmp_path / "run" / "logs" / name).read_text().splitlines()) for name in names] == [1, 1]
 
     def test_relative_path_without_a_work_dir_warns_and_continues(self, clock):
         bus = RecordingBus([make_tracker(clock, log_to_file=True)])
