@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -337,14 +338,16 @@ class Run(ProgressMixin, RequestMixin):
         Raises:
             WorkDirError: If an active run has locked the directory.
         """
-        if not is_main() or directory in self.locks:
+        # Two paths may denote one directory, and a link inside the work directory may lead out of it.
+        real = Path(os.path.realpath(directory))
+        if not is_main() or real in self.locks:
             return
         from hookbus._run.work_dir import lock_directory
 
         # The lock of the work directory covers its subdirectories.
-        inside = self.work_dir is not None and directory.absolute().is_relative_to(self.work_dir.path.absolute())
+        inside = self.work_dir is not None and real.is_relative_to(os.path.realpath(self.work_dir.path))
         removed = self.work_dir.removed_run if self.work_dir is not None else ""
-        self.locks[directory] = lock_directory(directory, self.id, removed, locked=inside)
+        self.locks[real] = lock_directory(directory, self.id, removed, locked=inside)
 
     # -- metrics -----------------------------------------------------------------------------
 

@@ -24,7 +24,14 @@ from hookbus._run.directory_lock import (
     release_lock,
     warn_if_unsupported,
 )
-from hookbus.checkpoint.atomic_files import atomic_write, remove, remove_temporary_files, write_json, written_by
+from hookbus.checkpoint.atomic_files import (
+    atomic_write,
+    remove,
+    remove_orphaned_sidecars,
+    remove_temporary_files,
+    write_json,
+    written_by,
+)
 from hookbus.checkpoint.file_system import reset_warnings
 from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
@@ -250,6 +257,7 @@ def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked:
     if lock is not None:
         warn_if_unsupported(lock, directory)
     remove_temporary_files(directory, run)
+    remove_orphaned_sidecars(directory, run)
     if removed:
         _remove_run_files(directory, removed)
     return partial(release_lock, lock) if lock is not None else lambda: None
@@ -330,6 +338,7 @@ def _remove_run_files(directory: Path, run: str) -> None:
     for file in directory.glob("[!.]*"):
         if written_by(file, run):
             remove(file)
+    remove_orphaned_sidecars(directory, run)
     if any(iter_generations(directory)):
         from hookbus.checkpoint.store import remove_unreferenced  # imports torch
 

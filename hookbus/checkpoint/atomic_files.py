@@ -9,12 +9,14 @@ do not protect against deliberate changes to both files.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,11 +38,14 @@ __all__ = [
     "add_link",
     "atomic_write",
     "checksum",
+    "get_sidecar_path",
     "hash_file",
+    "is_available",
     "list_newest_first",
     "make_temporary_name",
     "read_sidecar",
     "remove",
+    "remove_orphaned_sidecars",
     "remove_temporary_files",
     "verify",
     "write_json",
@@ -109,7 +114,8 @@ def atomic_write(
         Size and hash of the written file.
 
     Raises:
-        OSError: If the file could not be written; the file under `path` is unchanged.
+        OSError: If the file could not be written, or if a file without a sidecar of the run has the name of the file or
+            of its sidecar; the file under `path` is unchanged.
     """
     with _temporary_path(path, run) as temporary, add_path(path):
         with open(temporary, "wb") as file:
@@ -128,6 +134,7 @@ def add_link(source: Path, target: Path) -> None:
 
     Raises:
         CheckpointError: If the source has no valid sidecar.
+        OSError: If the link could not be written, or if a file of another owner has its name; see `atomic_write`.
     """
     sidecar = read_sidecar(source)
     if sidecar is None:
@@ -143,8 +150,12 @@ def add_link(source: Path, target: Path) -> None:
 
 def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
     """Rename a complete temporary file to its final name, and update its sidecar."""
-    old = read_sidecar(path) if sidecar is not None and path.exists() else None
+    old = None
     if sidecar is not None:
+        # Checked again: while a large file is written, another program may use its name.
+        if not is_available(path, sidecar.run):
+            raise FileExistsError(errno.EEXIST, "another program has written a file of this name", str(path))
+        old = read_sidecar(path) if os.path.lexists(path) else None
         # An interrupted replacement leaves entries of earlier files; any of these may be the file on disk.
         replaced = (replace(old, previous=()), *old.previous) if old else ()
         # The sidecar comes first: if the process is killed before the rename, the old file still matches an entry.
@@ -164,7 +175,26 @@ def remove(path: Path) -> None:
         # The temporary name contains the ID of the run, so `remove_temporary_files` deletes the file after a kill.
         with suppress(FileNotFoundError):
             os.replace(path, hidden)
-        _get_sidecar_path(path).unlink(missing_ok=True)
+            # Durable before the sidecar is removed: after a power failure, the file could exist without it.
+            fsync(path.parent)
+        get_sidecar_path(path).unlink(missing_ok=True)
+
+
+def remove_orphaned_sidecars(directory: Path, run: str) -> None:
+    """Delete the sidecars of a run whose files do not exist: the run was killed while it created or removed a file.
+
+    No process may be writing into the directory.
+
+    Args:
+        directory: Directory to clean up; it may be missing.
+        run: ID of the run; "" removes nothing.
+    """
+    for path in directory.glob(f"[!.]*{SIDECAR_SUFFIX}") if run else ():
+        file = path.with_name(path.name.removesuffix(SIDECAR_SUFFIX))
+        # A copy of a sidecar under another name contains the original name, and is foreign.
+        sidecar = None if os.path.lexists(file) else read_sidecar(file)
+        if sidecar is not None and (sidecar.run, sidecar.name) == (run, file.name):
+            path.unlink()
 
 
 def make_temporary_name(run: str) -> str:
@@ -217,7 +247,7 @@ def write_json(path: Path, value: Any, run: str = "") -> None:
 def read_sidecar(path: Path) -> Sidecar | None:
     """Return the sidecar of a file, None if it is missing or corrupted."""
     try:
-        fields = parse_json(read_regular_file(_get_sidecar_path(path), MAX_SIDECAR_SIZE))
+        fields = parse_json(read_regular_file(get_sidecar_path(path), MAX_SIDECAR_SIZE))
         _check_sidecar(fields, "")
     except (OSError, ValueError):
         return None
@@ -225,8 +255,33 @@ def read_sidecar(path: Path) -> Sidecar | None:
 
 
 def written_by(path: Path, run: str) -> bool:
-    """Return whether a file was written by the run with this ID, according to its sidecar."""
+    """Return whether a file was written by the run with this ID, according to its sidecar.
+
+    Links, directories, and files of another size than in the sidecar have replaced the written file.
+    """
     sidecar = read_sidecar(path)
+    if sidecar is None or sidecar.run != run:
+        return False
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size in {entry.size for entry in (sidecar, *sidecar.previous)}
+
+
+def is_available(path: Path, run: str) -> bool:
+    """Return whether a run can write a file: neither it nor its sidecar exists, or the run has written them.
+
+    Args:
+        path: Path of the file.
+        run: ID of the run.
+    """
+    if os.path.lexists(path):
+        return written_by(path, run)
+    if not os.path.lexists(get_sidecar_path(path)):
+        return True
+    sidecar = read_sidecar(path)
+    # Without the file, the run was killed between writing the two.
     return sidecar is not None and sidecar.run == run
 
 
@@ -339,7 +394,7 @@ def _to_json(value: Any) -> Any:
 
 def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
     fields = asdict(sidecar)
-    write_json(_get_sidecar_path(path), {**fields, "check": checksum(fields)}, sidecar.run)
+    write_json(get_sidecar_path(path), {**fields, "check": checksum(fields)}, sidecar.run)
 
 
 def _parse_sidecar(fields: Mapping[str, Any]) -> Sidecar:
@@ -362,7 +417,8 @@ def _current_entry(path: Path, sidecar: Sidecar) -> Sidecar:
         return sidecar
 
 
-def _get_sidecar_path(path: Path) -> Path:
+def get_sidecar_path(path: Path) -> Path:
+    """Return the path of the sidecar of a file."""
     return path.with_name(path.name + SIDECAR_SUFFIX)
 
 

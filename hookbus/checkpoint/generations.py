@@ -195,13 +195,23 @@ def _hash_or_raise(path: Path) -> str:
 
 
 def remove_generation(directory: Path, run: str) -> None:
-    """Delete a generation.
+    """Delete the files of a generation, and its directory unless it contains other files.
 
     Args:
         directory: Directory of the generation.
         run: ID of the run that wrote it.
+
+    Raises:
+        CheckpointCorruptedError: If the manifest, which lists the files, is missing or corrupted.
     """
-    # A partially deleted directory must not look like a generation.
-    hidden = directory.with_name(make_temporary_name(run))
-    os.rename(directory, hidden)
-    shutil.rmtree(hidden)
+    # The manifest is the last one: after a kill, it identifies the rest of the generation.
+    own = [directory / name for name in (*read_manifest(directory)["files"], MANIFEST_FILE)]
+    if set(directory.iterdir()) <= set(own):
+        # A partially deleted directory must not look like a generation.
+        hidden = directory.with_name(make_temporary_name(run))
+        os.rename(directory, hidden)
+        shutil.rmtree(hidden)
+        return
+    for path in own:
+        if path.is_file() and not path.is_symlink():
+            path.unlink()

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from hookbus.checkpoint.atomic_files import add_link, list_newest_first, read_sidecar, remove, written_by
-from hookbus.checkpoint.generations import iter_generations
+from hookbus.checkpoint.atomic_files import (
+    add_link,
+    get_sidecar_path,
+    is_available,
+    list_newest_first,
+    read_sidecar,
+    remove,
+    written_by,
+)
+from hookbus.checkpoint.generations import get_directory_name, is_generation, iter_generations
 from hookbus.checkpoint.store import remove_unreferenced
 
 __all__ = ["CheckpointDirectory", "Plan"]
@@ -51,7 +59,7 @@ class CheckpointDirectory:
     record: Callable[[Path], object] = lambda path: None
     _is_scanned: bool = False
     # Fingerprints of the best and last files, so that their sidecars are not read while the training is blocked.
-    _fingerprints: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    _fingerprints: dict[str, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
 
     def available_name(self, name: str) -> str:
         """Return the name, or the first available variant such as `last-2.pth` if a foreign file has the name."""
@@ -63,7 +71,8 @@ class CheckpointDirectory:
 
     def foreign_checkpoints(self) -> list[Path]:
         """Return the checkpoints whose sidecars contain the id of another run."""
-        return [path for path in list_newest_first(self.path) if not written_by(path, self.run)]
+        sidecars = ((path, read_sidecar(path)) for path in list_newest_first(self.path))
+        return [path for path, sidecar in sidecars if sidecar is not None and sidecar.run != self.run]
 
     def plan(self, periodic: Sequence[str], best: Sequence[str], last: str | None, pinned: Sequence[str] = ()) -> Plan:
         """Select the names of a checkpoint: the first one is written, the others are hard links.
@@ -83,6 +92,9 @@ class CheckpointDirectory:
         if not self._is_scanned:
             self._is_scanned = True
             self.generation = max(self.generation, self._get_newest_generation())
+        # A foreign file may have the name of a generation.
+        while os.path.lexists(self.path / get_directory_name(self.generation + 1)):
+            self.generation += 1
         return self.generation
 
     def begin(self, plan: Plan) -> int:
@@ -104,8 +116,16 @@ class CheckpointDirectory:
             add_link(plan.path, path)
         reused = [path for path in (plan.path, *plan.links) if path.name not in plan.counted]
         self._fingerprints.update({path.name: _get_fingerprint(path) for path in reused})
+        self.remove_excess(keep)
+
+    def remove_excess(self, keep: int | None) -> None:
+        """Remove the checkpoints that exceed the retention, and the generations that no file refers to.
+
+        Args:
+            keep: Maximum number of periodic checkpoints; None to keep all.
+        """
         while keep is not None and len(self.periodic) > keep:
-            # A foreign file may have replaced the checkpoint under this name.
+            # A foreign file may have replaced the checkpoint.
             if written_by(self.path / self.periodic[0], self.run):
                 remove(self.path / self.periodic[0])
             del self.periodic[0]
@@ -126,23 +146,22 @@ class CheckpointDirectory:
         self.generation = max(self.generation, generation)
 
     def _is_available(self, name: str) -> bool:
-        """Whether a name is available: no file has it, or a file of this run."""
-        path = self.path / name
-        try:
-            fingerprint = _get_fingerprint(path)
-        except OSError:
-            return True
-        return self._fingerprints.get(name) == fingerprint or written_by(path, self.run)
+        """Whether a name and that of its sidecar are available: no file has them, or files of this run."""
+        path, fingerprint = self.path / name, self._fingerprints.get(name)
+        return (fingerprint is not None and fingerprint == _get_fingerprint(path)) or is_available(path, self.run)
 
     def _get_newest_generation(self) -> int:
         newest = next(iter(list_newest_first(self.path)), None)
         sidecar = read_sidecar(newest) if newest is not None else None
-        unnamed = (number for number, _ in iter_generations(self.path))
+        unnamed = (number for number, path in iter_generations(self.path) if is_generation(path))
         return max([sidecar.generation if sidecar is not None else 0, *unnamed])
 
 
-def _get_fingerprint(path: Path) -> tuple[int, int, int]:
-    """Return a fingerprint of a file that changes if the file is replaced or modified."""
-    # `lstat`, because a symbolic link is a foreign file.
-    status = os.lstat(path)
-    return status.st_ino, status.st_size, status.st_mtime_ns
+def _get_fingerprint(path: Path) -> tuple[tuple[int, int, int], ...]:
+    """Return a fingerprint of a file and its sidecar that changes if one is replaced or modified; () without both."""
+    try:
+        # `lstat`, because a symbolic link is a foreign file.
+        entries = [os.lstat(path), os.lstat(get_sidecar_path(path))]
+    except OSError:
+        return ()
+    return tuple((entry.st_ino, entry.st_size, entry.st_mtime_ns) for entry in entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from hookbus._run.run import BestResult, Run
+from hookbus._utils.paths import format_path
 from hookbus.checkpoint.atomic_files import verify
 from hookbus.checkpoint.state import write_checkpoint
 from hookbus.checkpoint.store import remove_unreferenced
@@ -84,7 +86,8 @@ class Save:
             self.directory.record(self.plan.path)
             self.directory.finish(self.plan, self.keep)
         except OSError as error:
-            remove_unreferenced(self.directory.path, self.directory.run)
+            with suppress(OSError):  # the failed save is reported
+                remove_unreferenced(self.directory.path, self.directory.run)
             raise CheckpointError(self._format_error(error, checkpoint)) from error
 
     def write_collective(self, checkpoint: dict[str, Any], ranks: Collectives) -> None:
@@ -125,7 +128,7 @@ class Save:
         parents = (self.directory.path, *self.directory.path.absolute().parents)
         existing = next(path for path in parents if path.is_dir())
         return (
-            f"{self.plan.path} could not be written: {error}. About {required:,} bytes are required, and "
+            f"{format_path(self.plan.path)} could not be written: {error}. About {required:,} bytes are required, and "
             f"{shutil.disk_usage(existing).free:,} are available. Existing files are unchanged."
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from hookbus._run.requests import Request
 from hookbus._run.run import BestResult, Run
+from hookbus._utils.paths import format_path
 from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
@@ -24,6 +26,9 @@ from hookbus_checkpoint.saving import Save
 __all__ = ["CheckpointWriter"]
 
 LAST = "last.pth"
+MAX_LISTED = 10
+"""Maximum number of files that an error message lists."""
+
 LATEST_SAVES = "latest_checkpoint_saves"
 """Service with the latest save of each directory, since multiple hooks may write to one directory."""
 
@@ -76,20 +81,15 @@ class CheckpointWriter:
 
         Raises:
             WorkDirError: If the directory is in use by an active run.
-            CheckpointError: If the directory contains checkpoints of another run.
+            CheckpointError: If the directory contains checkpoints of another run, or excess ones cannot be removed.
         """
         run.lock_directory(self._directory.path)
         self._directory.run = run.id
         if run.work_dir is not None:
             self._directory.record = run.work_dir.record_checkpoint
-        # Automatic resume selects the latest checkpoint of a directory, so its checkpoints must belong to one run.
-        foreign = run.ranks.call_on_main("checkpoints of other runs", self._directory.foreign_checkpoints)
-        if foreign:
-            names = ", ".join(path.name for path in foreign)
-            raise CheckpointError(
-                f"{self._directory.path} contains checkpoints of another run: {names}. "
-                "Resume that run, move its files, or set another `out_dir`."
-            )
+        self._check_owner(run)
+        # A killed process may have committed its last checkpoint without removing older ones.
+        self._directory.periodic = run.ranks.call_on_main("the excess checkpoints", self._remove_excess)
 
     def detach(self, run: Run) -> None:
         """Shut down the writer thread."""
@@ -121,16 +121,18 @@ class CheckpointWriter:
         """
         # One save at a time: the memory of the previous copy is reused.
         self.wait_for_pending(run)
-        latest: dict[Path, _LatestSave] = run.require(LATEST_SAVES)
+        latest: dict[str, _LatestSave] = run.require(LATEST_SAVES)
+        # Two hooks may use different paths of one directory.
+        key = os.path.realpath(self._directory.path)
         # A save of another hook in progress may have the same names, and the newer one has to be written last.
-        if self._directory.path in latest:
-            latest[self._directory.path].writer.wait_for_pending(run)
+        if key in latest:
+            latest[key].writer.wait_for_pending(run)
         # Rank 0 decides, because names depend on the existing files.
         decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests))
         plan, bests, self._directory.generation = decided
         self._save = Save(self._directory, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
         self._save.register(run)
-        latest[self._directory.path] = _LatestSave(self, self._directory.generation)
+        latest[key] = _LatestSave(self, self._directory.generation)
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
 
@@ -209,6 +211,29 @@ class CheckpointWriter:
 
     # -- helpers -----------------------------------------------------------------------------
 
+    def _check_owner(self, run: Run) -> None:
+        """Raise if the directory contains checkpoints of another run."""
+        # Automatic resume selects the latest checkpoint of a directory, so its checkpoints must belong to one run.
+        foreign = run.ranks.call_on_main("checkpoints of other runs", self._directory.foreign_checkpoints)
+        if foreign:
+            names = ", ".join(format_path(path.name) for path in foreign[:MAX_LISTED])
+            more = f" and {len(foreign) - MAX_LISTED} more" if len(foreign) > MAX_LISTED else ""
+            raise CheckpointError(
+                f"{format_path(self._directory.path)} contains checkpoints of another run: {names}{more}. "
+                "Resume that run, move its files, or set another `out_dir`."
+            )
+
+    def _remove_excess(self) -> list[str]:
+        """Remove checkpoints that exceed the retention, and return the names of the others."""
+        try:
+            self._directory.remove_excess(self._config.max_keep_ckpts)
+        except OSError as error:
+            raise CheckpointError(
+                f"{format_path(self._directory.path)}: older checkpoints cannot be removed: {error}. Check the "
+                "permissions of the directory, or set another `out_dir`."
+            ) from error
+        return self._directory.periodic
+
     def _build_plan(self, run: Run, requests: list[Request]) -> tuple[Plan, dict[str, BestResult], int]:
         """Return the plan of a checkpoint for all requests, its best results, and the previous generation."""
         details = [request.details for request in requests]
@@ -222,7 +247,7 @@ class CheckpointWriter:
         plan = self._select_names(run, due, list(names.values()), last)
         placed = {m: self._best.with_path(best, self._directory.path / names[m]) for m, best in bests.items()}
         # Another hook of this run may have written to the directory since it was scanned.
-        latest: _LatestSave | None = run.require(LATEST_SAVES).get(self._directory.path)
+        latest: _LatestSave | None = run.require(LATEST_SAVES).get(os.path.realpath(self._directory.path))
         return plan, placed, max(self._directory.scan(), 0 if latest is None else latest.generation)
 
     def _select_names(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
@@ -243,9 +268,9 @@ class CheckpointWriter:
         if available != name and name not in self._logged_conflicts:
             self._logged_conflicts.add(name)
             run.logger.warning(
-                "%s was not written by this run and is not overwritten; this run writes %s. Move the existing file to "
-                "use the usual name.",
-                self._directory.path / name,
+                "%s, or its sidecar, was not written by this run and is not overwritten; this run writes %s. Move the "
+                "existing file to use the usual name.",
+                format_path(self._directory.path / name),
                 available,
             )
         return available
