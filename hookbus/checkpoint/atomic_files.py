@@ -16,8 +16,8 @@ import math
 import os
 import re
 import shutil
-import stat
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -56,6 +56,8 @@ __all__ = [
 SIDECAR_SUFFIX = ".json"
 TEMPORARY_PREFIX = ".tmp-"
 UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
+
+ZIP_MAGIC = b"PK\x03\x04"
 
 MAX_SIDECAR_SIZE = 1 << 20
 """Maximum size in bytes of a sidecar. An entry of a replaced file has about 250 bytes."""
@@ -152,9 +154,9 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
     """Rename a complete temporary file to its final name, and update its sidecar."""
     old = None
     if sidecar is not None:
-        # Checked again: while a large file is written, another program may use its name.
+        # Checked here as well: while a large file is written, another program may use its name.
         if not is_available(path, sidecar.run):
-            raise FileExistsError(errno.EEXIST, "another program has written a file of this name", str(path))
+            raise FileExistsError(errno.EEXIST, "a file of this name exists that this run did not write", str(path))
         old = read_sidecar(path) if os.path.lexists(path) else None
         # An interrupted replacement leaves entries of earlier files; any of these may be the file on disk.
         replaced = (replace(old, previous=()), *old.previous) if old else ()
@@ -194,7 +196,7 @@ def remove_orphaned_sidecars(directory: Path, run: str) -> None:
         # A copy of a sidecar under another name contains the original name, and is foreign.
         sidecar = None if os.path.lexists(file) else read_sidecar(file)
         if sidecar is not None and (sidecar.run, sidecar.name) == (run, file.name):
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 def make_temporary_name(run: str) -> str:
@@ -257,16 +259,14 @@ def read_sidecar(path: Path) -> Sidecar | None:
 def written_by(path: Path, run: str) -> bool:
     """Return whether a file was written by the run with this ID, according to its sidecar.
 
-    Links, directories, and files of another size than in the sidecar have replaced the written file.
+    A link, a directory, or a file of another size than in the sidecar has replaced the file that the run wrote, unless
+    that file was truncated.
     """
     sidecar = read_sidecar(path)
-    if sidecar is None or sidecar.run != run:
+    if sidecar is None or sidecar.run != run or not path.is_file() or path.is_symlink():
         return False
-    try:
-        status = path.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size in {entry.size for entry in (sidecar, *sidecar.previous)}
+    sizes, size = [entry.size for entry in (sidecar, *sidecar.previous)], path.stat().st_size
+    return size in sizes or (size < max(sizes) and _is_truncated_archive(path))
 
 
 def is_available(path: Path, run: str) -> bool:
@@ -390,6 +390,12 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_to_json(item) for item in value]
     return value if value is None or isinstance(value, (str, int)) else str(value)
+
+
+def _is_truncated_archive(path: Path) -> bool:
+    """Return whether a file is empty, or a zip file such as those of torch without its end, which nobody can load."""
+    with open(path, "rb") as file:
+        return file.read(len(ZIP_MAGIC)) in (b"", ZIP_MAGIC) and not zipfile.is_zipfile(path)
 
 
 def _write_sidecar(path: Path, sidecar: Sidecar) -> None:

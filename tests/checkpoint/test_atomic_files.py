@@ -8,7 +8,9 @@ import json
 import math
 import os
 import resource
+import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,9 +26,11 @@ from hookbus.checkpoint.atomic_files import (
     add_link,
     atomic_write,
     hash_file,
+    is_available,
     list_newest_first,
     read_sidecar,
     remove,
+    remove_orphaned_sidecars,
     remove_temporary_files,
     verify,
     write_json,
@@ -389,10 +393,15 @@ class TestKill:
             assert list_newest_first(tmp_path)[0] == kept
             if gone.exists():
                 self.check_complete(gone, OLD)  # with its sidecar: a file without one has no owner
+            is_gone = not gone.exists()
             remove_temporary_files(tmp_path, RUN)
+            remove_orphaned_sidecars(tmp_path, RUN)
+            remaining = [] if is_gone else ["gone.pth", "gone.pth.json"]
+            assert get_names(tmp_path) == [*remaining, "kept.pth", "kept.pth.json"]
             commit_in_two_writes(gone, OLD, 1)
 
-        assert kill_at_each_operation(lambda: remove(gone), check_and_reset) == 3
+        # rename, fsync of the directory (open and fsync), removal of the sidecar, removal of the file
+        assert kill_at_each_operation(lambda: remove(gone), check_and_reset) == 5
 
     def test_temporary_files_of_a_killed_process_are_removed_later(self, tmp_path: Path) -> None:
         counts: set[int] = set()
@@ -448,6 +457,146 @@ class TestRemoveTemporaryFiles:
         remove_temporary_files(tmp_path, RUN)
 
         assert list(tmp_path.iterdir()) == []
+
+
+def occupy(path: Path, kind: str) -> None:
+    """Create an entry that hookbus did not write."""
+    target = path.parent / "target"
+    target.write_text("years of work")
+    if kind == "file":
+        path.write_text("years of work")
+    elif kind == "directory":
+        path.mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        os.link(target, path)
+    else:
+        path.symlink_to(target if kind == "symlink" else path.parent / "nowhere")
+
+
+KINDS = ("file", "directory", "FIFO", "hard link", "symlink", "dangling symlink")
+
+
+def describe(directory: Path) -> dict[str, Any]:
+    """Return the type, the identity and the content of each entry of a directory."""
+    return {
+        path.name: (
+            os.lstat(path).st_mode,
+            os.lstat(path).st_ino,
+            os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None,
+        )
+        for path in directory.iterdir()
+    }
+
+
+class TestOwnership:
+    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("name", ["x.pth", "x.pth.json"])
+    @pytest.mark.parametrize("method", ["write", "link"])
+    def test_foreign_entry_is_neither_replaced_nor_followed(
+        self, tmp_path: Path, method: str, name: str, kind: str
+    ) -> None:
+        source = tmp_path / "source.pth"
+        commit_in_two_writes(source, NEW)
+        occupy(tmp_path / name, kind)
+        before = describe(tmp_path)
+
+        assert not is_available(tmp_path / "x.pth", RUN)
+        publish = partial(commit_in_two_writes, content=NEW) if method == "write" else partial(add_link, source)
+        with pytest.raises(FileExistsError, match=r"exists that this run did not write: .*x\.pth"):
+            publish(tmp_path / "x.pth")
+        assert describe(tmp_path) == before
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_entry_that_replaced_a_file_of_the_run_is_foreign(self, tmp_path: Path, kind: str) -> None:
+        commit_in_two_writes(tmp_path / "x.pth", OLD)
+        (tmp_path / "x.pth").unlink()
+        occupy(tmp_path / "x.pth", kind)
+
+        assert not written_by(tmp_path / "x.pth", RUN)
+        assert not is_available(tmp_path / "x.pth", RUN)
+
+    @pytest.mark.parametrize(
+        ("content", "is_own"),
+        [(b"", True), (b"PK\3\4 half", True), (b"notes", False), (b"PK\3\4" + NEW, False)],
+        ids=["empty", "truncated archive", "other content", "longer file"],
+    )
+    def test_file_of_another_size_is_foreign_unless_it_is_a_truncated_archive(
+        self, tmp_path: Path, content: bytes, is_own: bool
+    ) -> None:
+        commit_in_two_writes(tmp_path / "x.pth", NEW)
+        (tmp_path / "x.pth").write_bytes(content)
+
+        assert written_by(tmp_path / "x.pth", RUN) == is_available(tmp_path / "x.pth", RUN) == is_own
+
+    def test_complete_archive_of_another_size_is_foreign(self, tmp_path: Path) -> None:
+        commit_in_two_writes(tmp_path / "x.pth", NEW)
+        with zipfile.ZipFile(tmp_path / "x.pth", "w") as archive:
+            archive.writestr("x", "years")
+
+        assert (tmp_path / "x.pth").stat().st_size < len(NEW)
+        assert not written_by(tmp_path / "x.pth", RUN)
+
+    def test_symlink_to_a_file_of_the_run_is_foreign(self, tmp_path: Path) -> None:
+        commit_in_two_writes(tmp_path / "x.pth", OLD)
+        (tmp_path / "x.pth").rename(tmp_path / "moved.pth")
+        (tmp_path / "x.pth").symlink_to("moved.pth")
+
+        assert not written_by(tmp_path / "x.pth", RUN)
+
+    def test_name_is_available_to_the_run_of_its_sidecar_only(self, tmp_path: Path) -> None:
+        commit_in_two_writes(tmp_path / "x.pth", OLD)
+        commit_in_two_writes(tmp_path / "orphan.pth", OLD)
+        (tmp_path / "orphan.pth").unlink()
+
+        for name in ("x.pth", "orphan.pth"):
+            assert [is_available(tmp_path / name, run) for run in (RUN, "you", "")] == [True, False, False]
+        assert is_available(tmp_path / "new.pth", RUN)
+
+    def test_hard_link_of_a_user_keeps_the_content_of_a_replaced_file(self, tmp_path: Path) -> None:
+        commit_in_two_writes(tmp_path / "x.pth", OLD)
+        os.link(tmp_path / "x.pth", tmp_path / "copy")
+        commit_in_two_writes(tmp_path / "x.pth", NEW, 2)
+
+        assert (tmp_path / "copy").read_bytes() == OLD
+
+
+class TestRemoveOrphanedSidecars:
+    def test_sidecars_of_the_run_without_a_file_are_removed(self, tmp_path: Path) -> None:
+        for name in ("x.pth", "gone.pth", "model.safetensors"):
+            commit_in_two_writes(tmp_path / name, OLD)
+        (tmp_path / "gone.pth").unlink()
+        (tmp_path / "model.safetensors").unlink()
+        remove_orphaned_sidecars(tmp_path, RUN)
+
+        assert get_names(tmp_path) == ["x.pth", "x.pth.json"]
+        remove_orphaned_sidecars(tmp_path / "missing", RUN)
+
+    @pytest.mark.parametrize("run", ["you", "", "*"])
+    def test_sidecars_of_other_runs_are_kept(self, tmp_path: Path, run: str) -> None:
+        commit_in_two_writes(tmp_path / "gone.pth", OLD)
+        (tmp_path / "gone.pth").unlink()
+        remove_orphaned_sidecars(tmp_path, run)
+
+        assert get_names(tmp_path) == ["gone.pth.json"]
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_entries_with_the_name_of_a_sidecar_are_kept(self, tmp_path: Path, kind: str) -> None:
+        occupy(tmp_path / "x.pth.json", kind)
+        before = describe(tmp_path)
+        remove_orphaned_sidecars(tmp_path, RUN)
+
+        assert describe(tmp_path) == before
+
+    def test_copies_of_sidecars_and_sidecars_of_links_are_kept(self, tmp_path: Path) -> None:
+        commit_in_two_writes(tmp_path / "x.pth", OLD)
+        (tmp_path / "notes.json").write_bytes((tmp_path / "x.pth.json").read_bytes())
+        (tmp_path / "x.pth").unlink()
+        (tmp_path / "x.pth").symlink_to("nowhere")
+        remove_orphaned_sidecars(tmp_path, RUN)
+
+        assert get_names(tmp_path) == ["notes.json", "x.pth", "x.pth.json"]
 
 
 class TestVerify:

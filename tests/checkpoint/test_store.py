@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint.generations import verify_generation
 from hookbus.checkpoint.store import remove_unreferenced
 from tests.sharded_models import single_process_group, write_sharded_checkpoint
 
@@ -48,3 +52,49 @@ def test_reference_counts_without_a_sidecar_but_not_if_corrupted(tmp_path: Path)
     remove_unreferenced(tmp_path, "a-run")
 
     assert [path.name for path in tmp_path.glob("generation_*")] == ["generation_1"]
+
+
+def test_generation_that_was_replaced_by_a_link_is_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    atomic_files.remove(write_sharded_checkpoint(folder, 1))
+    (folder / "generation_1").rename(tmp_path / "moved")
+    (folder / "generation_1").symlink_to(tmp_path / "moved")
+    remove_unreferenced(folder, "a-run")
+
+    assert (folder / "generation_1").is_symlink()
+    verify_generation(folder / "generation_1")
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_foreign_files_in_a_generation_are_kept(tmp_path: Path, calls: int) -> None:
+    atomic_files.remove(write_sharded_checkpoint(tmp_path, 1))
+    (tmp_path / "generation_1/notes.txt").write_text("years of work")
+    (tmp_path / "generation_1/__0_0.distcp").unlink()
+    (tmp_path / "generation_1/__0_0.distcp").symlink_to(tmp_path / "generation_1/notes.txt")
+    for _ in range(calls):
+        remove_unreferenced(tmp_path, "a-run")
+
+    assert sorted(path.name for path in (tmp_path / "generation_1").iterdir()) == ["__0_0.distcp", "notes.txt"]
+    assert (tmp_path / "generation_1/notes.txt").read_text() == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == ["generation_1"]
+
+
+def test_generation_of_a_reference_that_cannot_be_read_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sharded_checkpoint(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "load", raise_io_error)
+        remove_unreferenced(tmp_path, "a-run")
+
+    verify_generation(tmp_path / "generation_1")
+
+
+def raise_io_error(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_fifo_with_the_name_of_a_reference_does_not_block(tmp_path: Path) -> None:
+    write_sharded_checkpoint(tmp_path, 1)
+    os.mkfifo(tmp_path / "epoch_2.pth")
+    remove_unreferenced(tmp_path, "a-run")
+
+    verify_generation(tmp_path / "generation_1")

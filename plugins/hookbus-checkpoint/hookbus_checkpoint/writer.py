@@ -13,6 +13,7 @@ from typing import Any
 from hookbus._run.requests import Request
 from hookbus._run.run import BestResult, Run
 from hookbus._utils.paths import format_path
+from hookbus.checkpoint.atomic_files import get_sidecar_path
 from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
@@ -267,10 +268,11 @@ class CheckpointWriter:
         available = self._directory.available_name(name)
         if available != name and name not in self._logged_conflicts:
             self._logged_conflicts.add(name)
+            path = self._directory.path / name
             run.logger.warning(
-                "%s, or its sidecar, was not written by this run and is not overwritten; this run writes %s. Move the "
-                "existing file to use the usual name.",
-                format_path(self._directory.path / name),
+                "%s was not written by this run and is not overwritten; this run writes %s. Move the existing file to "
+                "use the usual name.",
+                format_path(path if os.path.lexists(path) else get_sidecar_path(path)),
                 available,
             )
         return available

@@ -123,3 +123,57 @@ def test_file_is_stale_if_it_is_older_than_the_latest_or_missing(tmp_path: Path)
     assert not directory.is_stale("epoch_2.pth")
     (tmp_path / "epoch_2.pth").unlink()
     assert directory.is_stale("epoch_2.pth")
+
+
+def test_name_whose_sidecar_is_foreign_is_not_used(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path, "mine")
+    (tmp_path / "epoch_1.pth.json").write_text("{}")
+    (tmp_path / "epoch_2.pth.json").symlink_to(tmp_path / "nowhere")
+    for run in ("mine", "other"):
+        atomic_write(tmp_path / f"{run}.pth", lambda file: file.write(b"content"), 1, run)
+        (tmp_path / f"{run}.pth").unlink()
+
+    names = ("epoch_1.pth", "epoch_2.pth", "mine.pth", "other.pth")
+    assert [directory.available_name(name) for name in names] == [
+        "epoch_1-2.pth",
+        "epoch_2-2.pth",
+        "mine.pth",
+        "other-2.pth",
+    ]
+
+
+def test_last_file_whose_sidecar_was_replaced_is_not_used(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    save(directory, "epoch_1.pth", [], "last.pth")
+    assert directory.available_name("last.pth") == "last.pth"
+    (tmp_path / "last.pth.json").write_text("{}")
+
+    assert directory.available_name("last.pth") == "last-2.pth"
+
+
+def test_checkpoint_that_was_replaced_by_a_link_is_kept(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    save(directory, "epoch_1.pth", [], None)
+    (tmp_path / "epoch_1.pth").rename(tmp_path / "moved")
+    (tmp_path / "epoch_1.pth").symlink_to(tmp_path / "moved")
+    save(directory, "epoch_2.pth", [], None, keep=1)
+
+    assert (tmp_path / "epoch_1.pth").read_bytes() == b"epoch_1.pth"
+    assert directory.foreign_checkpoints() == []
+
+
+@pytest.mark.parametrize("kind", ["file", "directory", "symlink"])
+def test_generation_whose_name_is_in_use_is_skipped(tmp_path: Path, kind: str) -> None:
+    atomic_write(tmp_path / "epoch_3.pth", lambda file: file.write(b"content"), 3)
+    for name in ("generation_4", "generation_5"):
+        if kind == "directory":
+            (tmp_path / name).mkdir()
+        elif kind == "file":
+            (tmp_path / name).touch()
+        else:
+            (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    (tmp_path / "generation_99").mkdir()
+
+    directory = CheckpointDirectory(tmp_path)
+    assert directory.scan() == 5
+    assert directory.begin(directory.plan(["epoch_6.pth"], [], None)) == 6

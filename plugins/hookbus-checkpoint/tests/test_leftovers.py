@@ -1,0 +1,128 @@
+"""Files that a killed training leaves: the next run in the directory removes all that it does not use."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookbus.checkpoint.atomic_files import make_temporary_name, verify
+from hookbus.checkpoint.state import read_checkpoint
+from hookbus.testing import fake_training, fingerprint
+from hookbus_checkpoint import CheckpointHook
+from tests.crashes import is_killed_at, run_in_fork
+
+SCORES = (0.5, 0.7, 0.9)
+"""Scores of the epochs. The last checkpoint is the best one, and replaces all older files."""
+
+CASES: dict[str, dict[str, Any]] = {
+    "synchronous": {},
+    "elsewhere": {"out_dir": "out"},
+    "asynchronous": {"async_save": True},
+    "overlapped, elsewhere": {"async_save": "overlap", "out_dir": "out"},
+}
+
+
+def train(root: Path, settings: dict[str, Any], *, epochs: int = 3, **options: Any) -> None:
+    """Train or resume in a work directory below a directory."""
+    elsewhere = {"out_dir": str(root / settings["out_dir"])} if "out_dir" in settings else {}
+    hook = CheckpointHook(**{"max_keep_ckpts": 1, "publish": True, **settings, **elsewhere})
+    fake_training(
+        [hook],
+        epochs=epochs,
+        batches=1,
+        scores=lambda epoch: {"accuracy": SCORES[epoch - 1]},
+        work_dir=root / "run",
+        **(options or {"resume": "auto"}),
+    )
+
+
+def list_files(root: Path) -> dict[str, str]:
+    """Verify all checkpoints below a directory, and return all paths with fingerprints of the weights."""
+    for path in root.rglob("*.pth"):
+        verify(path)
+    return {
+        path.relative_to(root).as_posix(): fingerprint(read_checkpoint(path)["state_dict"])
+        if path.suffix == ".pth"
+        else ""
+        for path in root.rglob("*")
+    }
+
+
+def refuse_link(*_: object, **__: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def check_kills(tmp_path: Path, settings: dict[str, Any], *, step: int, links: bool = True, **options: Any) -> int:
+    """Kill the last epoch of a training before every `step`-th file operation, train again, and compare all files.
+
+    Returns:
+        Number of killed processes.
+    """
+    train(tmp_path / "reference", settings)
+    expected = list_files(tmp_path / "reference")
+    before, root = tmp_path / "before", tmp_path / "root"
+    train(root, settings, epochs=2)
+    root.rename(before)
+
+    def finish() -> None:
+        if not links:
+            os.link = refuse_link
+        train(root, settings)
+
+    for killed in count():
+        shutil.copytree(before, root)
+        if not is_killed_at(finish, killed * step):
+            return killed
+        assert run_in_fork(lambda: train(root, settings, **options)) == 0
+        assert list_files(root) == expected, f"killed at operation {killed * step}"
+        shutil.rmtree(root)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("case", ["synchronous", "elsewhere"])
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}], ids=["resume", "overwrite"])
+def test_killed_run_leaves_no_files_after_the_next_run(tmp_path: Path, case: str, options: dict[str, Any]) -> None:
+    assert check_kills(tmp_path, CASES[case], step=29, **options) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("case", list(CASES))
+def test_kill_at_any_operation_leaves_no_files_after_the_resume(tmp_path: Path, case: str) -> None:
+    assert check_kills(tmp_path, CASES[case], step=1) > 120
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("case", ["synchronous", "elsewhere"])
+def test_kill_at_any_operation_leaves_no_files_after_an_overwrite(tmp_path: Path, case: str) -> None:
+    assert check_kills(tmp_path, CASES[case], step=2, overwrite=True) > 60
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_kill_at_any_operation_without_hard_links_leaves_no_files(tmp_path: Path) -> None:
+    assert check_kills(tmp_path, CASES["synchronous"], step=2, links=False) > 60
+
+
+def test_excess_checkpoints_of_a_complete_training_are_removed_by_the_resume(tmp_path: Path) -> None:
+    train(tmp_path, {"max_keep_ckpts": 3})
+    train(tmp_path, {})
+
+    assert sorted(path.name for path in tmp_path.rglob("epoch_*")) == ["epoch_3.pth", "epoch_3.pth.json"]
+
+
+def test_files_of_other_runs_in_a_shared_directory_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    partial = tmp_path / "out" / make_temporary_name("other")
+    partial.write_text("a checkpoint that another run is writing")
+    train(tmp_path, {"out_dir": "out"})
+    train(tmp_path, {"out_dir": "out"}, overwrite=True)
+
+    assert partial.exists()
