@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
-from tempfile import TemporaryDirectory
+
+from hookbus.checkpoint.atomic_files import make_temporary_name
 
 __all__ = ["ensure_database"]
 
 
-def ensure_database(path: Path, artifacts: str) -> str:
+def ensure_database(path: Path, artifacts: str, owner: str = "") -> str:
     """Create an SQLite database of MLflow atomically, unless it exists.
 
     Args:
         path: File of the database, in an existing directory.
         artifacts: URI of the artifacts of new experiments.
+        owner: ID of the run of hookbus, whose next process removes the temporary directory of a killed one.
 
     Returns:
         URI of the database.
@@ -28,11 +31,15 @@ def ensure_database(path: Path, artifacts: str) -> str:
     if not path.exists():
         # MLflow creates the tables in many migrations, and cannot open a database that a kill left between two of them
         # (mlflow 3.17). The directory is next to the file, because `os.replace` requires the same file system.
-        with TemporaryDirectory(prefix=".new-", dir=path.parent) as directory:
-            temporary = Path(directory) / path.name
+        directory = path.parent / make_temporary_name(owner)
+        directory.mkdir()
+        try:
+            temporary = directory / path.name
             # Disposed, because an open connection would keep a journal under the temporary name.
             SqlAlchemyStore(_build_uri(temporary), artifacts).engine.dispose()  # type: ignore[no-untyped-call]
             os.replace(temporary, path)
+        finally:
+            shutil.rmtree(directory)
     return _build_uri(path)
 
 

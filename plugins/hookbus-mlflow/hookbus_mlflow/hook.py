@@ -41,6 +41,7 @@ class MLflowHook(WriterHook):
             experiment=self.config.experiment,
             run_name=self.config.run_name or run.work_dir.path.absolute().name,
             tags=self.config.tags,
+            owner=run.id,
         )
         return partial(MLflowWriter, target)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -19,6 +20,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.db.db_types import DATABASE_ENGINES
 
 from hookbus import Writer
+from hookbus._utils.files import read_regular_file
+from hookbus._utils.paths import format_path
+from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.errors import RejectedRecordsError
 from hookbus.writers.host_copies import to_finite_array
 from hookbus.writers.images import to_pil_image
@@ -36,6 +40,9 @@ METRICS_PER_BATCH, PARAMS_PER_BATCH = 1000, 100
 NUM_BINS = 64
 MAX_PARAM_LENGTH = 500
 """Older servers reject longer values; the artifact `config.json` contains the full configuration."""
+
+MAX_ID_BYTES = 200
+"""Maximum size of a file that contains an ID."""
 
 OWNER_TAG = "hookbus.owner"
 """Tag that identifies the run of a directory."""
@@ -65,6 +72,7 @@ class Target:
         experiment: Name of the experiment.
         run_name: Name of a new run.
         tags: Tags of a new run.
+        owner: ID of the run of hookbus, for the names of temporary files.
     """
 
     directory: Path
@@ -72,6 +80,7 @@ class Target:
     experiment: str
     run_name: str
     tags: Mapping[str, str] = field(default_factory=dict)
+    owner: str = ""
 
     @property
     def id_file(self) -> Path:
@@ -98,7 +107,7 @@ class Target:
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.uri:
             return MlflowClient(self.uri)
-        return MlflowClient(ensure_database(self.directory / "mlflow.db", str(self.artifact_uri)))
+        return MlflowClient(ensure_database(self.directory / "mlflow.db", str(self.artifact_uri), self.owner))
 
 
 class MLflowWriter(Writer):
@@ -227,7 +236,7 @@ def _raise_if_rejected(rejected: Sequence[tuple[Metric | Param, Exception]], kin
 
 
 def _read_run_id(target: Target) -> str | None:
-    return target.id_file.read_text().strip() if target.id_file.is_file() else None
+    return _read_id(target.id_file) if os.path.lexists(target.id_file) else None
 
 
 def _find_or_create_run(client: MlflowClient, target: Target) -> str:
@@ -238,19 +247,32 @@ def _find_or_create_run(client: MlflowClient, target: Target) -> str:
     )
     # The owner is stored before the run is created and the ID afterwards: a kill in between leaves a run that the next
     # process finds by the tag, instead of an orphaned run.
-    tags = {**target.tags, OWNER_TAG: _read_or_create(target.owner_file, token_hex(16))}
+    tags = {**target.tags, OWNER_TAG: _read_or_create(target.owner_file, token_hex(16), target.owner)}
     runs = client.search_runs([experiment], f"tags.`{OWNER_TAG}` = '{tags[OWNER_TAG]}'")
     run = runs[0] if runs else client.create_run(experiment, tags=tags, run_name=target.run_name)
-    return _read_or_create(target.id_file, run.info.run_id)
+    return _read_or_create(target.id_file, run.info.run_id, target.owner)
 
 
-def _read_or_create(file: Path, text: str) -> str:
+def _read_or_create(file: Path, text: str, owner: str) -> str:
     """Return the content of a file, which is created atomically with `text` if it does not exist."""
-    if not file.is_file():
-        temporary = file.with_name(f".{file.name}")
-        temporary.write_text(text)
-        os.replace(temporary, file)
-    return file.read_text().strip()
+    if not os.path.lexists(file):
+        atomic_write(file, lambda opened: opened.write(text.encode()), run=owner)
+    return _read_id(file)
+
+
+def _read_id(file: Path) -> str:
+    """Return the ID in a file.
+
+    Raises:
+        ValueError: If the file does not contain an ID.
+    """
+    try:
+        text = read_regular_file(file, MAX_ID_BYTES).decode().strip()
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"{format_path(file)}: the ID of the MLflow run cannot be read: {error}") from error
+    if not re.fullmatch(r"[\w-]+", text):
+        raise ValueError(f"{format_path(file)}: expected the ID of an MLflow run, got {text[:40]!r}")
+    return text
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
+from hookbus_mlflow.database import ensure_database
 from hookbus_mlflow.writer import MLflowWriter, Target
 
 FAIL_SECOND_FLUSH = """
@@ -242,3 +243,19 @@ def test_database_failure_raises_an_oserror_and_a_retry_succeeds(database, targe
     process = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     assert process.stdout == "error at 2.0\n"
     assert get_history(target, "a") == [(1, 1.0, 1000), (2, 2.0, 2000)]
+
+
+@pytest.mark.parametrize("content", [b"a/../b", b"\xff\xfe", b"x" * 1000, None])
+def test_invalid_id_file_is_an_error_that_names_it(target, content):
+    target.directory.mkdir()
+    if content is None:
+        target.id_file.symlink_to(target.directory)
+    else:
+        target.id_file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"run_id: .*ID of (an|the) MLflow run"):
+        MLflowWriter(target)
+
+
+def test_temporary_names_contain_the_owner(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"\.tmp-0a-[0-9a-f]{32}"):
+        ensure_database(tmp_path / "missing" / "mlflow.db", "file:///artifacts", "0a")

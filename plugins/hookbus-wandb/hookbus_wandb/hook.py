@@ -50,7 +50,7 @@ class WandbHook(WriterHook):
         from hookbus_wandb.writer import Target, WandbWriter, get_run_id, prepare
 
         prepare(self.config.mode)
-        directory = self._directory = self.directory(run, None).absolute()
+        directory = self._wandb_directory = self.directory(run, None).absolute()
         assert run.work_dir is not None
         target = Target(
             directory=directory,
@@ -60,6 +60,7 @@ class WandbHook(WriterHook):
             project=self.config.project,
             name=self.config.name or run.work_dir.path.absolute().name,
             config=redact(self.config.config or {}),
+            owner=run.id,
         )
         self._has_started = False
 
@@ -84,7 +85,7 @@ class WandbHook(WriterHook):
         """Return how to upload the records that W&B has stored in its files but not uploaded."""
         if not self._has_started:
             return "the W&B run could not be started"
-        return f"run `wandb sync {self._directory / 'wandb' / '*run-*'}` to upload the missing records"
+        return f"run `wandb sync {self._wandb_directory / 'wandb' / '*run-*'}` to upload the missing records"
 
     def before_train(self, run: Run) -> None:
         """Start writing, and upload the code if `log_code` is set."""

@@ -22,6 +22,9 @@ from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
 from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
 from hookbus import Writer
+from hookbus._utils.files import read_regular_file
+from hookbus._utils.paths import format_path
+from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.errors import HookError
 from hookbus.writers.host_copies import to_finite_array
 from hookbus.writers.images import to_pil_image
@@ -33,6 +36,8 @@ from hookbus_wandb.names import STEP, to_artifact_name
 __all__ = ["Target", "WandbWriter", "get_run_id", "prepare"]
 
 ID_FILE = "run_id"
+MAX_ID_BYTES = 200
+"""Maximum size of a file that contains an ID."""
 FLUSH_INTERVAL_SECONDS = 0.2
 """Interval at which the process of W&B writes its buffer to the file."""
 TIMEOUT_SECONDS = 10.0
@@ -73,6 +78,7 @@ class Target:
         project: Project of the run; None for the setting of W&B's environment.
         name: Name of the run.
         config: Values that take precedence over the configuration of the run; without secrets.
+        owner: ID of the run of hookbus, for the names of temporary files.
     """
 
     directory: Path
@@ -82,6 +88,7 @@ class Target:
     project: str | None = None
     name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    owner: str = ""
 
     @_preserve_exit_hooks()
     def start_run(self) -> Any:
@@ -97,7 +104,7 @@ class Target:
         has_user_service = wandb.env.SERVICE in os.environ
         self.directory.mkdir(parents=True, exist_ok=True)
         # Stored before W&B creates the run: after a kill in between, the next process continues this run.
-        _write_atomically(self.directory / ID_FILE, self.run_id)
+        atomic_write(self.directory / ID_FILE, lambda file: file.write(self.run_id.encode()), run=self.owner)
         exists = bool(find_run_files(self.directory, self.run_id))
         # W&B does not check `resume` for offline runs (wandb 0.31).
         if self.resume == "must" and not exists and (self.mode or wandb.setup().settings.mode) == "offline":
@@ -284,9 +291,20 @@ class WandbWriter(Writer):
 
 
 def get_run_id(directory: Path, *, new: bool) -> str:
-    """Return the run ID stored in a directory; a new ID if none is stored or `new` is true."""
+    """Return the run ID stored in a directory; a new ID if none is stored or `new` is true.
+
+    Raises:
+        HookError: If the file of the ID cannot be read, or contains none.
+    """
     file = directory / ID_FILE
-    known = file.read_text().strip() if file.is_file() and not new else ""
+    if new or not os.path.lexists(file):
+        return token_hex(4)
+    try:
+        known = read_regular_file(file, MAX_ID_BYTES).decode().strip()
+    except (OSError, UnicodeError) as error:
+        raise HookError(f"{format_path(file)}: the ID of the W&B run cannot be read: {error}. Remove it.") from error
+    if known and not re.fullmatch(r"[^\s/\\#?%:]+", known):
+        raise HookError(f"{format_path(file)}: expected the ID of a W&B run, got {known[:40]!r}. Remove the file.")
     return known or token_hex(4)
 
 
@@ -311,13 +329,6 @@ def prepare(mode: str | None) -> None:
             "wandb: no API key for an online run. Run `wandb login` once, set WANDB_API_KEY, or set `mode: offline`. "
             "Nothing is logged."
         )
-
-
-def _write_atomically(file: Path, text: str) -> None:
-    """Write a file atomically."""
-    temporary = file.with_name(f".{file.name}")
-    temporary.write_text(text)
-    os.replace(temporary, file)
 
 
 def _contains_secret(argument: str) -> bool:

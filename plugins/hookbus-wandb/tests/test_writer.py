@@ -295,6 +295,16 @@ def test_directory_stores_the_id_of_its_run(tmp_path):
     assert get_run_id(tmp_path, new=True) not in ("1a2b", first)
 
 
+@pytest.mark.parametrize("content", [b"a/../b", b"\xff\xfe", b"x" * 1000, None])
+def test_invalid_id_file_is_an_error_that_names_it(tmp_path, content):
+    if content is None:
+        os.mkfifo(tmp_path / "run_id")
+    else:
+        (tmp_path / "run_id").write_bytes(content)
+    with pytest.raises(HookError, match=r"run_id: .*ID of (a|the) W&B run.* Remove"):
+        get_run_id(tmp_path, new=False)
+
+
 def test_disabled_run_accepts_all_records_and_writes_no_file(tmp_path):
     writer = WandbWriter(Target(tmp_path, "1a2b", mode="disabled"))
     writer.write_scalar("a", 1.0, 1)
