@@ -10,38 +10,100 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+from hookbus._utils.files import open_regular_file
 from hookbus._utils.paths import format_path
 from hookbus.errors import WorkDirError
 
 __all__ = [
+    "LOCK",
+    "DirectoryLock",
     "acquire_lock",
+    "can_lock_new_file",
+    "create_directory",
+    "describe_foreign_file",
+    "find_lock_problem",
     "get_reason",
     "get_write_error",
+    "has_lock_file",
     "not_lockable_error",
     "not_writable_error",
-    "release_lock",
-    "warn_if_unsupported",
 ]
 
-LOCK = ".lock"
+LOCK = ".hookbus.lock"
+MARKER = b"hookbus lock: "
+"""Beginning of every lock file. A file of this name with another beginning is foreign."""
+RUN = "run "
+MAX_SIZE = 4096
+
 LOCKED_BY_OTHERS = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 LOCKS_UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 """Errors of `flock` on file systems without locks: NFS without a lock daemon, Lustre without `-o flock`, FUSE."""
 
 _logger = logging.getLogger("hookbus")
 
-_locks: set[int] = set()
-"""File descriptors of the locks of this process."""
 
-_unsupported: dict[int, str] = {}
-"""Descriptors of lock files without a lock, and the reason of the system."""
+class DirectoryLock:
+    """Exclusive lock of a directory. The system releases it when the process ends.
+
+    Attributes:
+        runs: IDs of the runs that earlier holders recorded in the lock file. Such a run may have been killed and have
+            left temporary files.
+    """
+
+    def __init__(self, descriptor: int, *, writable: bool, unsupported: str) -> None:
+        self._descriptor: int | None = descriptor
+        self._writable = writable
+        self._unsupported = unsupported
+        lines = os.pread(descriptor, MAX_SIZE, 0).decode(errors="replace").splitlines()
+        recorded = [line.removeprefix(RUN) for line in lines if line.startswith(RUN)]
+        self.runs = tuple(run for run in recorded if run.isascii() and run.isalnum())
+        # The recorded runs are kept until their temporary files are removed.
+        self._write(self.runs)
+        _locks.add(self)
+
+    def record_run(self, run: str) -> None:
+        """Replace the recorded runs by the one that uses the directory now, before it creates temporary files."""
+        self._write((run,))
+
+    def warn_if_unsupported(self, path: Path) -> None:
+        """Log a warning if the file system of the directory does not support locks."""
+        if self._unsupported:
+            _logger.warning(
+                "%s: the file system does not support locks (%s), so concurrent runs in this directory cannot be "
+                "detected. Start only one run at a time in it.",
+                format_path(path),
+                self._unsupported,
+            )
+
+    def release(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._descriptor is not None:
+            _locks.discard(self)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _write(self, runs: tuple[str, ...]) -> None:
+        if self._descriptor is None or not self._writable:
+            return
+        lines = [f"pid {os.getpid()} on {socket.gethostname()}", *(f"{RUN}{run}" for run in runs)]
+        content = MARKER + "".join(f"{line}\n" for line in lines).encode()
+        # The lock is that of the system; a file that cannot be written locks as well.
+        with suppress(OSError):
+            # Overwritten before it is truncated: the file begins with the marker whenever the process is killed.
+            os.pwrite(self._descriptor, content, 0)
+            os.ftruncate(self._descriptor, len(content))
+            os.fsync(self._descriptor)
+
+
+_locks: set[DirectoryLock] = set()
+"""Locks of this process."""
 
 
 # A lock of `flock` belongs to the open file, which a fork shares: it is released when all copies are closed.
 def _release_after_fork() -> None:
     """Close the locks in a forked child, such as a data worker, which may outlive this process."""
-    while _locks:
-        os.close(_locks.pop())
+    for lock in tuple(_locks):
+        lock.release()
 
 
 os.register_at_fork(after_in_child=_release_after_fork)
@@ -51,12 +113,16 @@ def get_write_error(path: Path) -> str:
     """Return the reason why a directory cannot be written or created, without writing to it; "" if it can."""
     try:
         os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
-        parent = next(ancestor for ancestor in (path, *path.absolute().parents) if ancestor.exists())
+        parent = next(ancestor for ancestor in (path, *path.absolute().parents) if _is_taken(ancestor))
     except (OSError, ValueError) as error:
         return get_reason(error)
     if not parent.is_dir():
-        return f"{parent} is not a directory"
-    return "" if os.access(parent, os.W_OK) else f"no write permission in {parent}"
+        return f"{format_path(parent)} is not a directory"
+    return "" if os.access(parent, os.W_OK) else f"no write permission in {format_path(parent)}"
+
+
+def _is_taken(path: Path) -> bool:
+    return path.exists() or path.is_symlink()  # a dangling link does not exist, but nothing can be created in its place
 
 
 def get_reason(error: OSError | ValueError) -> str:
@@ -71,7 +137,52 @@ def not_writable_error(
     return WorkDirError(f"The {label} {format_path(path)} cannot be written: {reason}. Set another {setting}.")
 
 
-def acquire_lock(path: Path, *, required: bool, label: str = "work directory", setting: str = "work_dir") -> int | None:
+def not_lockable_error(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
+    """Return the error of a directory that cannot be locked."""
+    return WorkDirError(f"The {label} {format_path(path)} cannot be locked: {reason}. Set another {setting}.")
+
+
+def describe_foreign_file(path: Path, reason: str, setting: str = "work_dir") -> str:
+    """Return the message about a file that has a name which a run needs, and that no run has written."""
+    return f"{format_path(path)} was not written by a run: {reason}. Move the file, or set another {setting}."
+
+
+def create_directory(path: Path, label: str = "directory", setting: str = "work_dir") -> None:
+    """Create a directory with its parents, unless it exists.
+
+    Raises:
+        WorkDirError: If it cannot be created, or if a file has its name.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise not_writable_error(path, get_reason(error), label, setting) from error
+
+
+def find_lock_problem(directory: Path, setting: str = "work_dir") -> str:
+    """Return the error of a foreign file in the place of the lock file; "" if the directory can be locked."""
+    path = directory / LOCK
+    try:
+        with open_regular_file(path, follow=False) as file:
+            start = file.read(len(MARKER))
+    except OSError as error:
+        return describe_foreign_file(path, get_reason(error), setting) if os.path.lexists(path) else ""
+    # A process that was killed before it wrote to the file leaves an empty one.
+    return "" if start in (b"", MARKER) else describe_foreign_file(path, "it is not a lock file", setting)
+
+
+def has_lock_file(directory: Path) -> bool:
+    """Return whether a directory contains a lock file that a run has written."""
+    try:
+        with open_regular_file(directory / LOCK, follow=False) as file:
+            return file.read(len(MARKER)) == MARKER
+    except OSError:
+        return False
+
+
+def acquire_lock(
+    path: Path, *, required: bool, label: str = "work directory", setting: str = "work_dir"
+) -> DirectoryLock | None:
     """Lock a directory.
 
     Args:
@@ -81,59 +192,67 @@ def acquire_lock(path: Path, *, required: bool, label: str = "work directory", s
         setting: Setting that names the directory, for messages.
 
     Returns:
-        The descriptor of the lock file, which is unlocked if the file system does not support locks; None if another
-        process has locked the directory.
+        The lock, which has no effect if the file system does not support locks; None if another process has locked the
+        directory.
 
     Raises:
-        WorkDirError: If the directory cannot be written or locked.
+        WorkDirError: If the directory cannot be written or locked, or the lock file is foreign.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except (OSError, ValueError) as error:
-        raise not_writable_error(path, get_reason(error), label, setting) from error
+    create_directory(path, label, setting)
+    descriptor, is_new = _open_lock_file(path, label, setting)
+    unsupported = ""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in LOCKED_BY_OTHERS:
-            owner = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+            owner = _read_owner(descriptor)
             os.close(descriptor)
             if required:
                 raise WorkDirError(
-                    f"The {label} {path} is in use by an active run ({owner}). Stop that run, or set another {setting}."
+                    f"The {label} {format_path(path)} is in use by an active run ({owner}). Stop that run, or set "
+                    f"another {setting}."
                 ) from None
             return None
         if error.errno not in LOCKS_UNSUPPORTED:
             os.close(descriptor)
             raise not_lockable_error(path, get_reason(error), label, setting) from error
-        _unsupported[descriptor] = get_reason(error)
-    # The content is informative only; the lock is that of the system, which is released when the process ends.
-    _locks.add(descriptor)
-    with suppress(OSError):
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
-    return descriptor
+        unsupported = get_reason(error)
+    return DirectoryLock(descriptor, writable=is_new or _is_own(descriptor), unsupported=unsupported)
 
 
-def warn_if_unsupported(lock: int, path: Path) -> None:
-    """Log a warning if the file system of a directory does not support locks."""
-    if lock in _unsupported:
-        _logger.warning(
-            "%s: the file system does not support locks (%s), so concurrent runs in this directory cannot be "
-            "detected. Start only one run at a time in it.",
-            path,
-            _unsupported[lock],
-        )
+def can_lock_new_file(directory: Path) -> bool:
+    """Return whether the file system locks a file that no other process can have locked."""
+    import tempfile
+
+    with tempfile.TemporaryFile(dir=directory) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in LOCKED_BY_OTHERS
+    return True
 
 
-def not_lockable_error(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
-    """Return the error of a directory that cannot be locked."""
-    return WorkDirError(f"The {label} {path} cannot be locked: {reason}. Set another {setting}.")
+def _open_lock_file(path: Path, label: str, setting: str) -> tuple[int, bool]:
+    """Open the lock file of a directory, and return its descriptor and whether it was created."""
+    if problem := find_lock_problem(path, setting):
+        raise WorkDirError(problem)
+    # The flags apply if the file is replaced after the check: a link is not followed, and a FIFO does not block.
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        with suppress(FileExistsError):
+            return os.open(path / LOCK, flags | os.O_CREAT | os.O_EXCL, 0o644), True
+        return os.open(path / LOCK, flags), False
+    except OSError as error:
+        raise not_writable_error(path, get_reason(error), label, setting) from error
 
 
-def release_lock(descriptor: int) -> None:
-    """Release a lock. Idempotent."""
-    if descriptor in _locks:  # a forked child has closed its descriptors already
-        _locks.remove(descriptor)
-        _unsupported.pop(descriptor, None)
-        os.close(descriptor)
+def _is_own(descriptor: int) -> bool:
+    """Return whether a lock file was written by a run, and has no other name under which it may belong to a user."""
+    return os.pread(descriptor, len(MARKER), 0) == MARKER and os.fstat(descriptor).st_nlink == 1
+
+
+def _read_owner(descriptor: int) -> str:
+    """Return the description of the process that has locked a file."""
+    lines = os.pread(descriptor, MAX_SIZE, 0).decode(errors="replace").splitlines()
+    owner = lines[0].removeprefix(MARKER.decode()) if lines else ""
+    return owner if owner and owner.isprintable() else "another process"

@@ -346,7 +346,7 @@ class Run(ProgressMixin, RequestMixin):
 
         # The lock of the work directory covers its subdirectories.
         inside = self.work_dir is not None and real.is_relative_to(os.path.realpath(self.work_dir.path))
-        removed = self.work_dir.removed_run if self.work_dir is not None else ""
+        removed = self.work_dir.removed_runs if self.work_dir is not None else ()
         self.locks[real] = lock_directory(directory, self.id, removed, locked=inside)
 
     # -- metrics -----------------------------------------------------------------------------

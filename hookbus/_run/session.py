@@ -21,16 +21,19 @@ from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, acquire, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
+from hookbus._utils.paths import format_path
 from hookbus.checkpoint.saver import is_saver
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_collectives import get_collectives
-from hookbus.errors import ConfigError, RequestError
+from hookbus.errors import ConfigError, RequestError, WorkDirError
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
     from hookbus.bus import HookBus
+
+MAX_LISTED_FILES = 10
 
 __all__ = ["acquire_work_dir", "ensure_no_active_run", "run_context", "run_scope", "validate_resume"]
 
@@ -172,6 +175,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
         # Before `before_run`: hooks that open files need the ID of the run that they continue.
         if resume == "auto":
             adopt_recorded_run(run)
+        run.ranks.call_on_main("the file of the configuration", partial(_check_config_file, run))
     except BaseException:
         release_directories(run)
         raise
@@ -204,6 +208,8 @@ def _start(run: Run) -> None:
         from hookbus.checkpoint.weights import get_structure  # imports torch, as the model does
 
         run.initial_structure = get_structure(run.model)
+    if run.work_dir is not None:
+        run.work_dir.begin(run.id)
     write_status(run)
     _log_work_dir(run)
     run.bus.fire("before_run", mode=run.mode)
@@ -318,17 +324,29 @@ def _get_length(loader: Any) -> int | None:
 def _log_work_dir(run: Run) -> None:
     """Warn if the run uses another directory than requested, or if `overwrite` did not remove all files."""
     if run.work_dir is not None and run.work_dir.kept_files:
-        run.logger.warning(
-            "overwrite: files that the removed run did not write are kept: %s.",
-            ", ".join(map(str, run.work_dir.kept_files)),
-        )
+        kept = run.work_dir.kept_files
+        names = ", ".join(map(format_path, kept[:MAX_LISTED_FILES]))
+        more = f" and {len(kept) - MAX_LISTED_FILES:,} more" if len(kept) > MAX_LISTED_FILES else ""
+        run.logger.warning("overwrite: files that the removed run did not write are kept: %s%s.", names, more)
     if run.work_dir is not None and run.work_dir.requested_path is not None:
         run.logger.warning(
             "%s already contains a run, so this run uses %s. Set `resume` to continue that run, or `overwrite` to "
             "replace it.",
-            run.work_dir.requested_path,
-            run.work_dir.path,
+            format_path(run.work_dir.requested_path),
+            format_path(run.work_dir.path),
         )
+
+
+def _check_config_file(run: Run) -> None:
+    """Raise if the run would write its configuration to a file that no run has written.
+
+    Raises:
+        WorkDirError: If there is such a file.
+    """
+    if run.mode != "train" or run.work_dir is None or not hasattr(run.config, "to_yaml"):
+        return
+    if problem := run.work_dir.find_config_problem(run.id):
+        raise WorkDirError(problem)
 
 
 def _log_config(run: Run) -> None:

@@ -1,39 +1,45 @@
-"""Work directory of a run: status file, configuration and registered outputs."""
+"""Work directory of a run: acquisition, status file, configuration and registered outputs.
+
+A file belongs to a run if it is a registered output, is inside a registered directory, or contains the ID of the run in
+its name, its content or its sidecar. Every other file is foreign: it is neither modified nor removed, and a run that
+needs its name raises an error.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from hookbus._run.directory_lock import (
+    LOCK,
+    DirectoryLock,
     acquire_lock,
+    can_lock_new_file,
+    create_directory,
     get_reason,
     get_write_error,
     not_lockable_error,
     not_writable_error,
-    release_lock,
-    warn_if_unsupported,
 )
-from hookbus.checkpoint.atomic_files import (
-    atomic_write,
-    remove,
-    remove_orphaned_sidecars,
-    remove_temporary_files,
-    write_json,
-    written_by,
+from hookbus._run.outputs import append_output, is_replaceable, read_outputs, write_outputs
+from hookbus._run.recorded_run import (
+    CONFIG,
+    RecordedRun,
+    contains_training_run,
+    find_config_problem,
+    get_config_header,
 )
+from hookbus._run.run_removal import remove_leftovers, remove_run, remove_run_files
+from hookbus._run.status import CHECKPOINT, OUTPUTS_KEY, OVERWRITTEN, STATUS, read_status
+from hookbus.checkpoint.atomic_files import atomic_write, remove_orphaned_sidecars, remove_temporary_files, write_json
 from hookbus.checkpoint.file_system import reset_warnings
-from hookbus.checkpoint.generations import iter_generations
 from hookbus.errors import WorkDirError
 
 __all__ = [
@@ -48,22 +54,6 @@ __all__ = [
     "read_status",
 ]
 
-STATUS = "status.json"
-CHECKPOINT = "checkpoint"
-"""Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one.
-
-The path is relative to the work directory if the file is inside it. Earlier versions did not write the key.
-"""
-
-CONFIG = "config.yaml"
-OUTPUTS = ".made"
-"""File that lists the outputs of runs in the work directory, one per line."""
-
-DIRECTORIES = ("checkpoints", "logs", "visualization")
-
-MAX_LOCKED_NEW_DIRECTORIES = 16
-"""Number of newly created siblings that may turn out to be locked before the search for a free one fails."""
-
 
 class WorkDir:
     """Work directory of a run. Only the process that acquired it owns the lock; other ranks store the path.
@@ -72,40 +62,62 @@ class WorkDir:
         path: Path of the directory.
         requested_path: Requested directory if it already contained a run; otherwise None.
         kept_files: Files that `overwrite` did not remove because the removed run did not write them.
-        removed_run: ID of the run that `overwrite` removed; "" if none was removed.
+        removed_runs: IDs of the overwritten runs whose files in other directories may not have been removed yet.
+        recorded_run: ID of the run that is resumed in the directory; "" for a new run and on other ranks.
         recorded_status: Status of the run that is resumed in the directory; empty for a new run and on other ranks.
     """
 
     def __init__(
         self,
         path: Path,
-        lock: int | None = None,
+        lock: DirectoryLock | None = None,
         requested_path: Path | None = None,
         kept_files: Iterable[Path] = (),
-        removed_run: str = "",
-        recorded_status: Mapping[str, Any] | None = None,
+        removed_runs: Iterable[str] = (),
+        recorded: RecordedRun | None = None,
     ) -> None:
         self.path = path
-        self.removed_run = removed_run
         self.requested_path = requested_path
         self.kept_files = list(kept_files)
-        self._outputs = _read_outputs(path)
+        self.removed_runs = tuple(removed_runs)
+        self.recorded_run = recorded.run if recorded is not None else ""
+        self.recorded_status: Mapping[str, Any] = recorded.status.fields if recorded is not None else {}
+        listed = read_outputs(path) if recorded is None else recorded.outputs
+        # A power failure may have prevented the creation of an output. A file that appears later is foreign.
+        self._outputs = {name for name in listed if os.path.lexists(path / name)}
         self._lock = lock
+        self._run = ""
         self._started = time.time()
-        self.recorded_status: Mapping[str, Any] = recorded_status or {}
         self._checkpoint: str | None = self.recorded_status.get(CHECKPOINT)
         self._status: dict[str, Any] | None = None
-        self._status_lock = threading.Lock()  # a save on another thread records its checkpoint
+        self._status_lock = threading.RLock()  # a save on another thread records its checkpoint
 
     def __reduce__(self) -> tuple[type[WorkDir], tuple[Path]]:
         # Rank 0 sends the object to the other ranks, without its lock.
         return WorkDir, (self.path,)
 
     def directory(self, name: str) -> Path:
-        """Return a subdirectory, which is created on first use."""
+        """Return a subdirectory, which is created on first use.
+
+        Raises:
+            WorkDirError: If it cannot be created, or if a file has its name.
+        """
         path = self.path / name
-        path.mkdir(parents=True, exist_ok=True)
+        create_directory(path)
         return path
+
+    def begin(self, run: str) -> None:
+        """Record the run that uses the directory, before it creates temporary files. Only rank 0 does so.
+
+        Args:
+            run: ID of the run.
+        """
+        if self._lock is None or run == self._run:
+            return
+        self._lock.record_run(run)
+        if not self._run and read_outputs(self.path) != self._outputs:
+            write_outputs(self.path, self._outputs, run)
+        self._run = run
 
     def register_output(self, path: Path) -> bool:
         """Register a file or directory before a run creates it.
@@ -114,29 +126,31 @@ class WorkDir:
             path: Path inside the work directory.
 
         Returns:
-            Whether the path belongs to a run; False if it already exists and was not created by a run, or is outside.
+            Whether the path belongs to a run; False if it already exists and was not created by a run, is a link or a
+            special file, or is outside.
+
+        Raises:
+            OSError: If the output cannot be recorded.
         """
         path = path.absolute()
         if not path.is_relative_to(self.path.absolute()):
             return False
         name = path.relative_to(self.path.absolute()).as_posix()
-        if name not in self._outputs:
-            if path.exists() or path.is_symlink():
+        with self._status_lock:
+            if name in self._outputs:
+                return is_replaceable(path)
+            if os.path.lexists(path):
                 return False
             # Before the file exists: a run that is killed in between leaves no file that `overwrite` cannot remove.
-            with open(self.path / OUTPUTS, "a") as file:
-                file.write(f"{json.dumps(name)}\n")
+            append_output(self.path, name)
             self._outputs.add(name)
+            self._rewrite_status()
         return True
 
-    @property
-    def recorded_run(self) -> str:
-        """ID of the run that is resumed in the directory; "" for a new run."""
-        return _get_run_id(self.recorded_status)
-
     def write_status(self, **fields: Any) -> None:
-        """Write the state of the run, and its newest checkpoint, to `status.json`."""
+        """Write the state of the run, its newest checkpoint and its outputs to `status.json`."""
         with self._status_lock:
+            self.begin(fields.get("run", ""))
             self._status = fields
             self._write_status(fields)
 
@@ -154,9 +168,14 @@ class WorkDir:
             inside = path.absolute().is_relative_to(self.path.absolute())
             # Relative to the work directory, which may be renamed or moved.
             self._checkpoint = path.absolute().relative_to(self.path.absolute()).as_posix() if inside else str(path)
-            if is_first and self._status is not None:
-                with suppress(OSError):  # the checkpoint is complete; the next status records it
-                    self._write_status(self._status)
+            if is_first:
+                self._rewrite_status()
+
+    def _rewrite_status(self) -> None:
+        """Write the last status again, with the current outputs and checkpoint."""
+        if self._status is not None:
+            with suppress(OSError):  # the checkpoint and the list of outputs are durable; the next status repeats them
+                self._write_status(self._status)
 
     def _write_status(self, fields: Mapping[str, Any]) -> None:
         now = time.time()
@@ -166,31 +185,44 @@ class WorkDir:
             "updated": _format_time(now),
             "seconds": round(now - self._started, 3),
         }
-        checkpoint = {CHECKPOINT: self._checkpoint}
-        write_json(self.path / STATUS, {**fields, **checkpoint, **times, **host}, fields.get("run", ""))
+        # Other ranks register outputs in the list only. A name that is not valid UTF-8 cannot be stored in the file.
+        outputs = sorted(name for name in self._outputs | read_outputs(self.path) if name.isprintable())
+        files: dict[str, Any] = {CHECKPOINT: self._checkpoint, OUTPUTS_KEY: outputs}
+        if self.removed_runs and fields.get("outcome") == "running":
+            files[OVERWRITTEN] = list(self.removed_runs)
+        # The ID comes first: it identifies the file also if the end is lost.
+        run = fields.get("run", "")
+        write_json(self.path / STATUS, {"run": run, **fields, **files, **times, **host}, run)
+
+    def find_config_problem(self, run: str) -> str:
+        """Return the error of a `config.yaml` that no run has written; "" if the file can be written.
+
+        Args:
+            run: ID of the run that writes the file.
+        """
+        return find_config_problem(self.path, self._outputs, {run, self.recorded_run} - {""})
 
     def write_config(self, text: str, run: str = "") -> None:
         """Write the resolved configuration of the run to `config.yaml`.
 
         Args:
             text: Content of the file.
-            run: ID of the run.
+            run: ID of the run, which the first line contains.
 
         Raises:
             WorkDirError: If a file of this name exists that no run has written.
             OSError: If the file cannot be written; an existing one is not modified.
         """
-        if not self.register_output(self.path / CONFIG):
-            raise WorkDirError(
-                f"{self.path / CONFIG} was not written by a run and would be overwritten. Move the file, or set "
-                "another work_dir."
-            )
-        atomic_write(self.path / CONFIG, lambda file: file.write(text.encode()), run=run)
+        if problem := self.find_config_problem(run):
+            raise WorkDirError(problem)
+        content = f"{get_config_header(run)}{text}".encode()
+        self.register_output(self.path / CONFIG)
+        atomic_write(self.path / CONFIG, lambda file: file.write(content), run=run)
 
     def release(self) -> None:
         """Release the lock of the directory. Idempotent."""
         if self._lock is not None:
-            release_lock(self._lock)
+            self._lock.release()
             self._lock = None
 
 
@@ -212,7 +244,7 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
     """Lock a work directory for a run.
 
     A directory that already contains a run is not overwritten by default: a new run uses the first free sibling
-    (`runs/x-2`).
+    (`runs/x-2`). An interrupted removal of a run is completed.
 
     Args:
         path: Requested directory; created if it is missing.
@@ -224,27 +256,45 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
         The locked work directory.
 
     Raises:
-        WorkDirError: If the directory cannot be written, or an active run uses it.
+        WorkDirError: If the directory cannot be written, an active run uses it, or a foreign file has a name that the
+            run needs.
     """
     reset_warnings()
     target, lock = _lock_free_directory(path, any_run=resume or overwrite)
-    status = read_status(target) if resume or overwrite else {}
-    earlier = _get_run_id(status)
-    removed = earlier if overwrite else ""
-    kept_files = _remove_run(target, removed) if overwrite and (target / STATUS).exists() else []
-    # Only with the lock: the temporary files of an active run must not be removed.
-    for directory in (target, target / "checkpoints"):
-        remove_temporary_files(directory, earlier)
-    return WorkDir(target, lock, None if target == path else path, kept_files, removed, status if resume else None)
+    try:
+        recorded = RecordedRun.read(target)
+        if recorded.problem:
+            raise WorkDirError(recorded.problem)
+        overwritten = tuple(recorded.status.fields.get(OVERWRITTEN, ()))
+        runs = {*lock.runs, *overwritten, recorded.run} - {""}
+        kept: list[Path] = []
+        if recorded.status.is_removed or (overwrite and recorded.is_training):
+            kept = remove_run(target, recorded)
+            overwritten, recorded = (recorded.run, *overwritten), RecordedRun()
+        # Only with the lock: the temporary files of an active run must not be removed.
+        remove_leftovers(target, recorded.outputs, runs)
+    except OSError as error:
+        lock.release()
+        raise not_writable_error(target, get_reason(error)) from error
+    except BaseException:
+        lock.release()
+        raise
+    requested = None if target == path else path
+    removed = dict.fromkeys(run for run in overwritten if run)
+    return WorkDir(
+        target, lock, requested, kept, removed, recorded if resume else RecordedRun(outputs=recorded.outputs)
+    )
 
 
-def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked: bool = False) -> Callable[[], None]:
+def lock_directory(
+    directory: Path, run: str = "", removed: Iterable[str] = (), *, locked: bool = False
+) -> Callable[[], None]:
     """Lock a directory for the files of a run.
 
     Args:
         directory: Directory; created if it is missing.
-        run: ID of the run, whose temporary files are removed.
-        removed: ID of the run that is overwritten, whose files are removed.
+        run: ID of the run, whose temporary files are removed. Those of other runs are kept.
+        removed: IDs of the runs that are overwritten, whose files are removed.
         locked: Whether the lock of the work directory covers the directory.
 
     Returns:
@@ -253,14 +303,16 @@ def lock_directory(directory: Path, run: str = "", removed: str = "", *, locked:
     Raises:
         WorkDirError: If the directory cannot be written, or an active run has locked it.
     """
+    if locked:
+        create_directory(directory)
     lock = None if locked else acquire_lock(directory, required=True, label="directory", setting="out_dir")
     if lock is not None:
-        warn_if_unsupported(lock, directory)
+        lock.warn_if_unsupported(directory)
     remove_temporary_files(directory, run)
     remove_orphaned_sidecars(directory, run)
-    if removed:
-        _remove_run_files(directory, removed)
-    return partial(release_lock, lock) if lock is not None else lambda: None
+    for overwritten in removed:
+        remove_run_files(directory, overwritten)
+    return lock.release if lock is not None else lambda: None
 
 
 def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
@@ -272,12 +324,9 @@ def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tup
         overwrite: As in `acquire`.
     """
     any_run = resume or overwrite
-    try:
-        target = next(candidate for candidate in _candidates(path) if any_run or not (candidate / STATUS).exists())
-    except OSError as error:
-        return path, str(not_writable_error(path, get_reason(error)))
+    target = next(candidate for candidate in _candidates(path) if any_run or not contains_training_run(candidate))
     reason = get_write_error(target)
-    return target, str(not_writable_error(target, reason)) if reason else ""
+    return target, str(not_writable_error(target, reason)) if reason else RecordedRun.read(target).problem
 
 
 def _candidates(path: Path) -> Iterator[Path]:
@@ -288,7 +337,7 @@ def _candidates(path: Path) -> Iterator[Path]:
         yield named.with_name(f"{named.name}-{number}")
 
 
-def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, int]:
+def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, DirectoryLock]:
     """Lock the first directory that can be used.
 
     Args:
@@ -296,103 +345,42 @@ def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, int]:
         any_run: Whether a directory that contains a run can be used.
 
     Returns:
-        The directory and the descriptor of its lock.
+        The directory and its lock.
 
     Raises:
-        WorkDirError: If no directory can be created or locked.
+        WorkDirError: If no directory can be created or locked, or a foreign file has a name that a run needs.
     """
-    locked_new = 0
     for target in _candidates(path):
+        recorded = RecordedRun.read(target)
+        if recorded.is_training and not any_run:
+            continue
+        # Before a lock file is created: nothing is written to a directory that is refused.
+        if recorded.problem:
+            raise WorkDirError(recorded.problem)
         is_new = not os.path.lexists(target)
         lock = acquire_lock(target, required=any_run)
+        if lock is None:
+            _check_new_directory(target, is_new=is_new)
+            continue
         # Checked with the lock: a run that starts at the same time may have written its status in the meantime.
-        if lock is not None and (any_run or not (target / STATUS).exists()):
-            warn_if_unsupported(lock, target)
+        if any_run or not contains_training_run(target):
+            lock.warn_if_unsupported(target)
             return target, lock
-        if lock is not None:
-            release_lock(lock)
-        elif is_new:
-            # Another process may lock a new directory first, but not repeatedly.
-            locked_new += 1
-            if locked_new == MAX_LOCKED_NEW_DIRECTORIES:
-                reason = f"the file system reports {locked_new} new directories as locked by other processes"
-                raise not_lockable_error(path, reason, "work directory", "work_dir")
+        lock.release()
     raise AssertionError  # there are infinitely many candidates
 
 
-def _remove_run(path: Path, run: str) -> list[Path]:
-    """Remove the files of a run, and return the files in its directories that it did not write."""
-    for name in (*_read_outputs(path), STATUS, OUTPUTS):
-        _remove(path / name)
-    directories = [path / name for name in DIRECTORIES if (path / name).is_dir() and not (path / name).is_symlink()]
-    for directory in directories:
-        _remove_run_files(directory, run)
-        with suppress(OSError):  # not empty: contains files that the run did not write
-            directory.rmdir()
-    return [entry for directory in directories if directory.is_dir() for entry in sorted(directory.iterdir())]
-
-
-def _remove_run_files(directory: Path, run: str) -> None:
-    """Remove the files of a run, according to their sidecars."""
-    remove_temporary_files(directory, run)
-    for file in directory.glob("[!.]*"):
-        if written_by(file, run):
-            remove(file)
-    remove_orphaned_sidecars(directory, run)
-    if any(iter_generations(directory)):
-        from hookbus.checkpoint.store import remove_unreferenced  # imports torch
-
-        remove_unreferenced(directory, run)
-
-
-def _remove(path: Path) -> None:
-    """Remove a file, a link or a directory; a link to a directory is removed, not its target."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _read_outputs(path: Path) -> set[str]:
-    """Return the registered outputs in a work directory. Invalid lines are ignored."""
-    try:
-        lines = (path / OUTPUTS).read_text().splitlines()
-    except OSError:
-        return set()
-    return {name for line in lines if (name := _parse_output(path, line))}
-
-
-def _parse_output(path: Path, line: str) -> str:
-    """Return the output that a line lists; "" if the line is invalid or refers to a path outside the directory."""
-    # Checked again: the file may have been edited, and `overwrite` removes what it lists.
-    try:
-        name: str = json.loads(line)
-        inside = (path / name).parent.resolve().is_relative_to(path.resolve()) and Path(name).name not in ("", "..")
-    except (OSError, TypeError, ValueError):
-        return ""
-    return name if inside else ""
+def _check_new_directory(target: Path, *, is_new: bool) -> None:
+    """Raise if the file system reports every file as locked, also one that no other process can have locked."""
+    if not is_new or can_lock_new_file(target):
+        return
+    with suppress(OSError):
+        (target / LOCK).unlink()
+        target.rmdir()
+    reason = "the file system reports a new file as locked by another process"
+    raise not_lockable_error(target, reason, "work directory", "work_dir")
 
 
 def _format_time(seconds: float) -> str:
     """Return a time in ISO 8601 format, in the local time zone."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(seconds))
-
-
-def _get_run_id(status: Mapping[str, Any]) -> str:
-    """Return the ID of the run that a status describes; "" if it has none."""
-    run = status.get("run")
-    return run if isinstance(run, str) and run.isalnum() else ""
-
-
-def contains_training_run(path: Path) -> bool:
-    """Return whether a work directory contains a training run, also if its `status.json` is invalid or missing."""
-    # Validations and tests register outputs as well, but only a training run writes its configuration.
-    return (path / STATUS).exists() or CONFIG in _read_outputs(path)
-
-
-def read_status(path: Path) -> dict[str, Any]:
-    """Return the content of `status.json` in a work directory; {} if it is missing or invalid."""
-    try:
-        return dict(json.loads((path / STATUS).read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}

@@ -197,42 +197,42 @@ class TestConfig:
     def test_config_is_written_before_it_is_logged(self, tmp_path: Path) -> None:
         bus, seen = HookBus(), []
         bus.on("log_config")(lambda: seen.append((tmp_path / "config.yaml").read_text()))
-        with bus.run(config=DumpableConfig(name="zwölf"), work_dir=tmp_path):
+        with bus.run(config=DumpableConfig(name="zwölf"), work_dir=tmp_path) as run:
             pass
-        assert seen == ["name: zwölf\n"]
+        assert seen == [f"# run: {run.id}\nname: zwölf\n"]
 
     def test_resumed_run_overwrites_the_config(self, tmp_path: Path) -> None:
         for lr in (0.1, 0.2):
-            with HookBus().run(config=DumpableConfig(lr=lr), work_dir=tmp_path, resume="auto"):
+            with HookBus().run(config=DumpableConfig(lr=lr), work_dir=tmp_path, resume="auto") as run:
                 pass
-        assert (tmp_path / "config.yaml").read_text() == "lr: 0.2\n"
+        assert (tmp_path / "config.yaml").read_text() == f"# run: {run.id}\nlr: 0.2\n"
 
     def test_config_that_cannot_be_written_keeps_the_previous_one(self, tmp_path: Path) -> None:
         class UnencodableConfig(DumpableConfig):
             def to_yaml(self) -> str:
                 return "\ud800"  # a lone surrogate, which cannot be encoded
 
-        with HookBus().run(config=DumpableConfig(lr=0.1), work_dir=tmp_path):
+        with HookBus().run(config=DumpableConfig(lr=0.1), work_dir=tmp_path) as run:
             pass
         with (
             pytest.raises(UnicodeEncodeError),
             HookBus().run(config=UnencodableConfig(), work_dir=tmp_path, resume="auto"),
         ):
             pass
-        assert (tmp_path / "config.yaml").read_text() == "lr: 0.1\n"
+        assert (tmp_path / "config.yaml").read_text() == f"# run: {run.id}\nlr: 0.1\n"
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
-            ".lock", ".made", "config.yaml", "status.json"
+            ".hookbus.lock", ".made", "config.yaml", "status.json"
         ]  # fmt: skip
 
     def test_separate_validation_neither_writes_nor_logs_its_config(self, tmp_path: Path) -> None:
         options: dict[str, Any] = {"work_dir": tmp_path, "val_loader": toys.pairs(), "epochs": 1}
         training = toys.trainer(config=DumpableConfig(lr=0.1), **options)
-        training.fit()
+        run = training.fit()
         other = toys.trainer(config=DumpableConfig(lr=0.2), **options)
         logged: list[Any] = []
         other.bus.on("log_config")(lambda config: logged.append(config))
         other.validate()
-        assert ((tmp_path / "config.yaml").read_text(), logged) == ("lr: 0.1\n", [])
+        assert ((tmp_path / "config.yaml").read_text(), logged) == (f"# run: {run.id}\nlr: 0.1\n", [])
 
     def test_written_config_can_be_loaded_as_a_run_file(self, project: Project) -> None:
         project.write(RUN)
@@ -298,7 +298,7 @@ class TestWorkDir:
             for name in ("log.txt", "notes.txt"):
                 (logs / name).touch()
         with HookBus().run(work_dir=tmp_path, overwrite=True):
-            assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "logs", "status.json"]
+            assert sorted(path.name for path in tmp_path.iterdir()) == [".hookbus.lock", "logs", "status.json"]
             assert [path.name for path in logs.iterdir()] == ["notes.txt"]
         assert caplog.messages == [
             f"overwrite: files that the removed run did not write are kept: {logs / 'notes.txt'}."

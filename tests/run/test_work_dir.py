@@ -80,7 +80,7 @@ class Holder:
 def run_in(path: Path, **options: Any) -> WorkDir:
     """Start and end a run in a directory."""
     work_dir = acquire(path, **options)
-    work_dir.write_status(outcome="finished")
+    work_dir.write_status(outcome="finished", run="me")
     work_dir.release()
     return work_dir
 
@@ -144,7 +144,7 @@ class TestClaim:
 
         names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
         kept = ["checkpoints/other.pth", "checkpoints/other.pth.json", "checkpoints/user.pth", "logs/user.txt"]
-        assert names == [".lock", *kept, "mine/file", "notes.txt"]
+        assert names == [".hookbus.lock", *kept, "mine/file", "notes.txt"]
         assert [str(path.relative_to(tmp_path)) for path in work_dir.kept_files] == kept
         assert not (tmp_path / "visualization").exists()
         work_dir.release()
@@ -213,14 +213,15 @@ class TestClaim:
         assert all(path.read_text() == "1,2,3" for path in paths)
 
     @pytest.mark.parametrize("run", ["*", "../x", 3, None, ""])
-    def test_status_without_a_run_id_removes_nothing(self, tmp_path: Path, run: object) -> None:
-        (tmp_path / STATUS).write_text(json.dumps({"run": run}))
+    def test_status_without_a_run_id_is_refused(self, tmp_path: Path, run: object) -> None:
+        (tmp_path / STATUS).write_text(json.dumps({"run": run, "outcome": "finished"}))
         (tmp_path / make_temporary_name("me")).write_text("mine")
-        (tmp_path / ".tmp-x").write_text("mine")
-        for options in ({"resume": True}, {"overwrite": True}):
-            acquire(tmp_path, **options).release()
+        before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+        for options in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(WorkDirError, match=r"status.json was not written by a run: .*Move the file, or set"):
+                acquire(tmp_path, **options)
 
-        assert len(list(tmp_path.glob(".tmp*"))) == 2
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
     @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}])
     def test_directory_that_cannot_be_written_raises_an_error(self, tmp_path: Path, options: dict[str, bool]) -> None:
@@ -253,7 +254,7 @@ class TestOwn:
         assert first.register_output(tmp_path / "new.txt")
         (tmp_path / "new.txt").touch()
         assert first.register_output(tmp_path / "new.txt")
-        first.write_status(outcome="stopped")
+        first.write_status(outcome="stopped", run="me")
         first.release()
         second = acquire(tmp_path, resume=True)
 
@@ -266,7 +267,10 @@ class TestOwn:
         assert not (tmp_path / "x" / ".made").exists()
         work_dir.release()
 
-    @pytest.mark.parametrize("line", ['"../precious"', '"/precious"', '"logs/../../precious"', '".."', '"."', "3", "{"])
+    @pytest.mark.parametrize(
+        "line",
+        ['"../precious"', '"/precious"', '"logs/../../precious"', '".."', '"."', '""', '"a" []', '"logs\\u0000"'],
+    )
     def test_modified_list_of_outputs_removes_nothing_outside(self, tmp_path: Path, line: str) -> None:
         (tmp_path / "precious").touch()
         run_in(tmp_path / "x")
@@ -275,12 +279,14 @@ class TestOwn:
         acquire(tmp_path / "x", overwrite=True).release()
 
         assert (tmp_path / "precious").exists()
-        assert [path.name for path in (tmp_path / "x").iterdir()] == [".lock"]
+        assert [path.name for path in (tmp_path / "x").iterdir()] == [".hookbus.lock"]
 
     def test_config_of_the_user_is_not_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("mine: 1")
         work_dir = acquire(tmp_path)
-        with pytest.raises(WorkDirError, match=r"config.yaml was not written by a run .* Move the file, or set"):
+        with pytest.raises(
+            WorkDirError, match=r"config.yaml was not written by a run: its first .* Move the file, or set"
+        ):
             work_dir.write_config("ours: 2")
         assert (tmp_path / "config.yaml").read_text() == "mine: 1"
         work_dir.release()
@@ -303,7 +309,7 @@ class TestHold:
         for run in ("me", "removed", "you", ""):
             (tmp_path / make_temporary_name(run)).write_text("half")
         (tmp_path / ".tmp-x.pth").symlink_to(tmp_path / "elsewhere")
-        lock_directory(tmp_path, "me", "removed", locked=locked)()
+        lock_directory(tmp_path, "me", ["removed"], locked=locked)()
 
         left = {path.name for path in tmp_path.glob(".tmp*")}
         assert len(left) == 3
@@ -333,7 +339,7 @@ class TestLock:
             holder.kill()
             work_dir = acquire(tmp_path, resume=True)
 
-            assert (tmp_path / ".lock").read_text().startswith(f"pid {os.getpid()} on ")
+            assert (tmp_path / ".hookbus.lock").read_text().startswith(f"hookbus lock: pid {os.getpid()} on ")
             work_dir.release()
 
     def test_lock_of_a_killed_process_is_released_while_its_child_runs(self, tmp_path: Path) -> None:
@@ -403,7 +409,7 @@ class TestFlockErrors:
 
         assert [message.split(":")[0] for message in caplog.messages] == [str(tmp_path)]
 
-    @pytest.mark.parametrize("function", ["ftruncate", "write"])
+    @pytest.mark.parametrize("function", ["ftruncate", "pwrite"])
     def test_lock_file_that_cannot_be_written_is_locked(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
     ) -> None:
@@ -433,16 +439,20 @@ class TestFlockErrors:
         assert len(os.listdir("/proc/self/fd")) == descriptors
 
     @pytest.mark.parametrize("code", [errno.EWOULDBLOCK, errno.EACCES])
-    def test_search_ends_if_every_new_directory_is_reported_as_locked(
+    def test_file_system_that_reports_each_file_as_locked_is_refused_without_a_trace(
         self, tmp_path: Path, fails_with: Callable[[int], None], code: int
     ) -> None:
         fails_with(code)
-        with pytest.raises(WorkDirError, match="reports 16 new directories as locked by other processes. Set another"):
+        with pytest.raises(WorkDirError, match="reports a new file as locked by another process. Set another"):
             acquire(tmp_path / "x")
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "x").mkdir()
         with pytest.raises(WorkDirError, match="in use by an active run"):
             acquire(tmp_path / "x", resume=True)
+        with pytest.raises(WorkDirError, match="x-2 cannot be locked: the file system reports a new file as locked"):
+            acquire(tmp_path / "x")
 
-        assert len(list(tmp_path.iterdir())) == 16
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 class TestSee:
@@ -476,7 +486,7 @@ class TestSee:
 class TestStatus:
     def test_status_contains_outcome_metrics_times_and_process(self, tmp_path: Path) -> None:
         work_dir = acquire(tmp_path)
-        work_dir.write_status(outcome="running", metrics={"val/loss": float("nan")})
+        work_dir.write_status(outcome="running", run="me", metrics={"val/loss": float("nan")})
         status = read_status(tmp_path)
 
         assert (status["outcome"], status["metrics"], status["pid"]) == ("running", {"val/loss": None}, os.getpid())
@@ -488,8 +498,8 @@ class TestStatus:
 
     def test_status_replaces_the_previous_status(self, tmp_path: Path) -> None:
         work_dir = acquire(tmp_path)
-        work_dir.write_status(outcome="running", only_first=1)
-        work_dir.write_status(outcome="finished")
+        work_dir.write_status(outcome="running", run="me", only_first=1)
+        work_dir.write_status(outcome="finished", run="me")
         work_dir.release()
 
         assert json.loads((tmp_path / STATUS).read_text()).keys() == read_status(tmp_path).keys()
