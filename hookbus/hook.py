@@ -17,6 +17,8 @@ from hookbus._events.points import POINT_ALIASES
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
 from hookbus._utils.packages import get_entry_point_name
+from hookbus._utils.redaction import redact
+from hookbus._utils.secret_types import dump_model
 from hookbus._utils.validation_errors import format_validation_error
 from hookbus.errors import ConfigError, suggest_names
 from hookbus.lifecycle import POINTS
@@ -87,8 +89,8 @@ class HookConfig(BaseModel):
 
     @cached_property
     def set_fields_json(self) -> str:
-        """Explicitly set fields as JSON. Values without a JSON representation are converted by `str`."""
-        return json.dumps(self.model_dump(exclude_unset=True), default=str)
+        """Explicitly set fields as JSON, with secrets redacted. Objects of other types are converted by `str`."""
+        return json.dumps(redact(dump_model(self, mode="python", exclude_unset=True)))
 
     @property
     def instance_name(self) -> str | None:
@@ -321,7 +323,7 @@ class Hook:
         return [name for name in POINTS if name in {POINT_ALIASES.get(target, target) for target in targets}]
 
     def __repr__(self) -> str:
-        settings = self.config.model_dump(exclude_unset=True)
+        settings = json.loads(self.config.set_fields_json)
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in settings.items())})"
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, ImportString
+from pydantic import BaseModel, ConfigDict, Field, ImportString, SecretStr
 
 from hookbus import BaseHook, Hook, HookBus, HookConfig, Priority, every, hookimpl, last
 from hookbus.errors import ConfigError
@@ -207,6 +208,23 @@ def test_json_schema_contains_every_common_key() -> None:
 def test_repr_contains_the_class_and_the_set_fields() -> None:
     assert repr(GreetHook(text="hi", when=every(2))) == "GreetHook(when='every(2)', text='hi')"
     assert repr(GreetHook()) == "GreetHook()"
+
+
+def test_repr_and_the_fields_for_checkpoints_contain_no_secrets() -> None:
+    class LoginConfig(HookConfig):
+        link: SecretStr
+        api_key: str
+        url: str
+        call: Any = None
+
+    class Login(Hook):
+        Config = LoginConfig
+
+    hook = Login(link="abc", api_key="abc", url="https://me:abc@host", call=len)
+
+    assert repr(hook) == ("Login(link='***', api_key='***', url='https://me:***@host', call='<built-in function len>')")
+    assert json.loads(hook.config.set_fields_json)["link"] == "***"
+    assert hook.config.link.get_secret_value() == hook.config.api_key == "abc"
 
 
 # -- names and the run -----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hookbus._events.checks import OPTIONS_ATTRIBUTE
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
 from hookbus._utils.published import get_publishing_package
+from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value
 from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFoundError, RegistrationError, suggest_names
 from hookbus.hook import Hook, HookConfig, Priority, validate_config
@@ -28,6 +29,7 @@ __all__ = [
     "build_hooks",
     "get_default_hooks",
     "get_hook_class",
+    "hide_declared_settings",
     "merge_defaults",
     "register_defaults",
 ]
@@ -229,6 +231,18 @@ def add_instance_name(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     type_ = settings.get("type", name)
     return {"type": type_, _instance_key(type_): name, **settings}
+
+
+def hide_declared_settings(settings: Mapping[str, Any]) -> Any:
+    """Return settings with a type in which the values that the hook class declares as secrets are redacted."""
+    type_ = settings.get("type")
+    try:
+        cls = get_hook_class(type_) if isinstance(type_, str) else None
+    except HookbusError:  # a disabled hook whose package is not installed
+        cls = None
+    # A hook declares its settings in its config model, in the parameters of `__init__`, or in both.
+    hidden = hide_declared(settings, cls.Config) if cls is not None and issubclass(cls, Hook) else settings
+    return hide_declared(hidden, cls)
 
 
 def _instantiate(cls: type, settings: Mapping[str, Any]) -> Any:

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from types import NoneType
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator, model_validator
 
 from hookbus._config import yaml as _yaml
 from hookbus._config.diagnostics import sort_by_location, to_yaml_terms
 from hookbus._config.document import Document, Path
-from hookbus._config.hooks import build_hook
+from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._run.work_dir import parse_resume
 from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
@@ -234,6 +234,11 @@ class RunConfig(Section):
         if not isinstance(value, (str, Mapping, NoneType)):
             raise ValueError(f"should be a path, or a mapping with path and weights, got {format_value(value)}.")
         return {"path": value} if isinstance(value, str) else value
+
+    @field_serializer("hooks", when_used="json")
+    def _hide_declared_secrets(self, hooks: list[dict[str, Any]]) -> list[Any]:
+        # As pydantic does for a field of the type SecretStr: the settings here are not validated.
+        return [hide_declared_settings(settings) for settings in hooks]
 
     def build_hooks(self) -> list[Any]:
         """Build the hooks in the order of the file.

@@ -95,14 +95,14 @@ def write_status(run: Run) -> None:
         exit_code=EXIT_CODES.get(run.outcome),
         mode=run.mode,
         run=run.id,
-        reasons=run.stop_reasons,
-        error=format_error(run.exception) if run.exception is not None else None,
+        reasons=run.redact(run.stop_reasons),
+        error=run.redact(format_error(run.exception)) if run.exception is not None else None,
         epochs_done=run.epochs_done,
         iters_done=run.iters_done,
         steps_done=run.steps_done,
         best={name: {"value": b.value, "epoch": b.epoch, "step": b.step} for name, b in run.best.items()},
         metrics=run.metrics.results,
-        about=run.metadata,
+        about=run.redact(run.metadata),
     )
 
 

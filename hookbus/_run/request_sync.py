@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._run.point_counters import PointCounters
 from hookbus._utils.packages import package_label
+from hookbus._utils.redaction import redact
 from hookbus.errors import RankError, RequestError
 from hookbus.hook import Hook
 from hookbus.lifecycle import POINTS
@@ -230,7 +231,7 @@ def _describe_hook(name: str, hook: object) -> str:
     priority = hook.priority if hook.config.priority is None else hook.config.priority
     fields = hook.config.model_dump(exclude_unset=True, exclude={"name", "priority"})
     # Through JSON: values of other types, such as functions, are replaced by their names.
-    settings = json.loads(json.dumps(fields, default=_get_name))
+    settings = redact(json.loads(json.dumps(fields, default=_get_name)))
     return ", ".join([text, f"priority {int(priority)}", *(f"{key}={value!r}" for key, value in settings.items())])
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_point
+from hookbus._events.checks import is_configured
 from hookbus._run.best import BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.iteration_gap import IterationGap
+from hookbus._run.known_secrets import redact_known
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
@@ -29,6 +31,7 @@ from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
 from hookbus._utils.named import get_by_name
+from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
@@ -36,7 +39,6 @@ from hookbus.errors import LoopError
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import MetricStore
 from hookbus.metrics.windows import Window
-from hookbus.writers.redaction import to_plain_dict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -375,9 +377,21 @@ class Run(ProgressMixin, RequestMixin):
         self.pending = True
 
     def plain_config(self) -> Mapping[str, Any]:
-        """Return the resolved configuration as built-in Python types; {} if there is none."""
-        plain: Mapping[str, Any] = to_plain_dict(self.config)
+        """Return the resolved configuration as built-in Python types, with secrets redacted; {} if there is none."""
+        plain: Mapping[str, Any] = redact_config(self.config)
         return plain
+
+    def redact(self, value: Any) -> Any:
+        """Return a copy of a value with secrets redacted, to write it to a file.
+
+        In addition to `hookbus.writers.redact`, the secret values of the configuration and of the hooks are redacted
+        wherever they occur, for example in the message of an exception.
+
+        Args:
+            value: Nested mappings, sequences and values.
+        """
+        settings = [hook.config for hook in self.bus.hooks.values() if is_configured(hook)]
+        return redact_known(value, self.config, settings)
 
     # -- validation --------------------------------------------------------------------------
 

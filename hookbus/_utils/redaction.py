@@ -32,7 +32,7 @@ def to_plain_dict(config: Any) -> Any:
 
     Fields of secret types, such as `SecretStr`, are redacted; all other secrets remain.
     """
-    if isinstance(config, BaseModel):
+    if hasattr(config, "model_dump"):
         return dump_model(config)
     if isinstance(config, Mapping):
         return {str(key): to_plain_dict(value) for key, value in config.items()}

@@ -21,13 +21,13 @@ SECRET_TYPES = (SecretStr, SecretBytes, Secret)
 
 
 def dump_model(model: BaseModel, **options: Any) -> Any:
-    """Dump a model in JSON mode, with the values of its secret types replaced by `***`.
+    """Dump a model, with the values of its secret types replaced by `***`.
 
     Args:
         model: The model.
-        options: Options of `model_dump`.
+        options: Options of `model_dump`; by default, the mode is "json".
     """
-    return _hide_dumped(model.model_dump(mode="json", **options), model)
+    return _hide_dumped(model.model_dump(**{"mode": "json", **options}), model)
 
 
 def hide_declared(value: Any, declared: Any) -> Any:
@@ -71,7 +71,7 @@ def _hide_dumped(dumped: Any, source: Any) -> Any:
     if isinstance(source, Mapping) and isinstance(dumped, Mapping):
         values = {str(key): item for key, item in source.items()}
         return {key: _hide_dumped(item, values.get(str(key))) for key, item in dumped.items()}
-    if isinstance(source, (list, tuple, set, frozenset)) and isinstance(dumped, list):
+    if isinstance(source, (list, tuple, set, frozenset)) and isinstance(dumped, (list, tuple, set, frozenset)):
         return [_hide_dumped(item, value) for item, value in zip(dumped, source, strict=False)]
     return dumped
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import SecretStr
 from torch import nn
 
 from hookbus._run.run import Run
 from hookbus.checkpoint.state import build_checkpoint, read_checkpoint, restore_checkpoint, write_checkpoint
 from hookbus.errors import CheckpointError
-from hookbus.hook import Hook
+from hookbus.hook import Hook, HookConfig
 from hookbus.testing import fingerprint
 from hookbus.trainer.trainer import Trainer
 from tests.toys import Saver, idle_run, net, pairs, trainer
@@ -62,6 +63,18 @@ class TestHookStates:
                 "config": {"name": "mine", "priority": 3},
             }
         }
+
+    def test_config_is_stored_without_secrets(self) -> None:
+        class LoginConfig(HookConfig):
+            link: SecretStr = SecretStr("")
+            api_key: str = ""
+            retries: int = 1
+
+        class Login(Hook):
+            Config = LoginConfig
+
+        checkpoint = build_checkpoint(idle_run(hooks=(Login(link="abc", api_key="abc", retries=2),)))
+        assert checkpoint["hooks"]["login"]["config"] == {"link": "***", "api_key": "***", "retries": 2}
 
     def test_each_hook_loads_its_own_state(self) -> None:
         hooks = [StatefulHook(name="a"), StatefulHook(name="b")]

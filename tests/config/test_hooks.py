@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
+from pydantic import SecretStr
 
 from hookbus import Hook, HookBus, HookConfig, Priority, hookimpl
-from hookbus._config.hooks import HOOKS, Registry, build_hook, build_hooks, get_hook_class
+from hookbus._config.hooks import HOOKS, Registry, build_hook, build_hooks, get_hook_class, hide_declared_settings
+from hookbus._config.load import load_config
 from hookbus.errors import ConfigError, PluginError, PluginNotFoundError, RegistrationError
 
 if TYPE_CHECKING:
@@ -283,3 +285,39 @@ def test_single_hook_is_not_accepted_by_build_hooks() -> None:
             ConfigError, match=r"build_hooks: should be a list or a mapping of names to settings, got .* Use build_hook"
         ):
             build_hooks(configs)
+
+
+class LoginConfig(HookConfig):
+    link: SecretStr | None = None
+    links: dict[str, SecretStr] | None = None
+
+
+class LoginHook(Hook):
+    Config = LoginConfig
+
+
+class KeywordLogin(Hook):
+    def __init__(self, link: SecretStr, count: int = 1) -> None:
+        super().__init__()
+
+
+def test_settings_that_a_hook_declares_as_secrets_are_hidden() -> None:
+    settings = {"type": f"{__name__}:LoginHook", "link": "S", "links": {"a": "S"}, "priority": 3}
+    assert hide_declared_settings(settings) == {**settings, "link": "***", "links": {"a": "***"}}
+    assert settings["link"] == "S"
+    keywords = {"type": f"{__name__}:KeywordLogin", "link": "S", "count": 2}
+    assert hide_declared_settings(keywords) == {**keywords, "link": "***"}
+
+
+@pytest.mark.parametrize("type_", ["no_such_hook", "no_such:Hook", None, 3])
+def test_settings_of_an_unknown_hook_declare_no_secrets(type_: Any) -> None:
+    assert hide_declared_settings({"type": type_, "link": "S"}) == {"type": type_, "link": "S"}
+
+
+def test_configuration_hides_the_declared_secrets_of_its_hooks_in_a_json_dump(project: Project) -> None:
+    hook = {"type": f"{__name__}:LoginHook", "link": "S"}
+    config = load_config({"hooks": [hook]})
+    assert config.model_dump(mode="json")["hooks"] == [{**hook, "link": "***"}]
+    assert config.hooks == [hook]
+    (built,) = config.build_hooks()
+    assert built.config.link.get_secret_value() == "S"

@@ -397,3 +397,23 @@ class TestStatus:
         before = (tmp_path / "status.json").read_text()
         training.validate()
         assert (tmp_path / "status.json").read_text() == before
+
+
+def test_status_file_contains_no_secrets(tmp_path: Path) -> None:
+    class Login(Hook):
+        def before_run(self, run: Any) -> None:
+            run.metadata |= {"hub": {"api_key": "keyvalue"}, "command": ["--token", "other"], "count": 3}
+
+        def after_train(self, run: Any) -> None:
+            run.request_stop("no access to https://me:other@host")
+            raise ValueError("rejected keyvalue")
+
+    training = toys.trainer(Login(), work_dir=tmp_path / "run", epochs=1, config={"api_key": "keyvalue"})
+    with pytest.raises(ValueError, match="keyvalue"):
+        training.fit()
+
+    status = status_of(training)
+    assert status["error"] == "ValueError: rejected ***"
+    assert status["about"] == {"hub": {"api_key": "***"}, "command": ["--token", "***"], "count": 3}
+    assert "keyvalue" not in json.dumps(status)
+    assert "other" not in json.dumps(status)

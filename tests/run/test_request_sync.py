@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pydantic import SecretStr
 from torch import Tensor
 
-from hookbus import Hook, every, hookimpl
-from hookbus._run.request_sync import sync_run_identity
+from hookbus import Hook, HookConfig, every, hookimpl
+from hookbus._run.request_sync import _describe_hook, sync_run_identity
 from hookbus.distributed.process_collectives import Collectives, Op
 from hookbus.errors import RankError
 from hookbus.testing import fake_training
@@ -162,3 +163,15 @@ def test_ranks_at_different_points_raise_an_error_with_both_points(monkeypatch: 
         "1. Make the training loaders of all ranks yield the same number of batches, and emit the same events on every "
         "rank."
     )
+
+
+def test_description_of_a_hook_for_the_comparison_contains_no_secrets() -> None:
+    class LoginConfig(HookConfig):
+        link: SecretStr
+        api_key: str
+
+    class Login(Hook):
+        Config = LoginConfig
+
+    text = _describe_hook("login", Login(link="abcdef", api_key="abcdef"))
+    assert text.endswith("priority 50, link='SecretStr', api_key='***'")

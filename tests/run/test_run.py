@@ -122,6 +122,11 @@ class TestConfig:
             assert run.config is run.require("config") is settings
             assert run.plain_config() == {"mode": "json"}
 
+    def test_plain_config_contains_no_secrets(self) -> None:
+        with HookBus().run(config={"lr": 0.1, "hub": {"api_key": "abc"}}) as run:
+            assert run.config["hub"] == {"api_key": "abc"}
+            assert run.plain_config() == {"lr": 0.1, "hub": {"api_key": "***"}}
+
 
 class MainRankHook(Hook):
     ranks = "main"

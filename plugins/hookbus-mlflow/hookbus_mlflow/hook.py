@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from hookbus import Run, Writer, WriterHook
+from hookbus.writers import redact
 from hookbus_mlflow.config import MLflowConfig
 from hookbus_mlflow.names import to_mlflow_name
 
@@ -38,9 +39,9 @@ class MLflowHook(WriterHook):
         target = Target(
             directory=directory,
             uri=self.config.tracking_uri,
-            experiment=self.config.experiment,
-            run_name=self.config.run_name or run.work_dir.path.absolute().name,
-            tags=self.config.tags,
+            experiment=redact(self.config.experiment),
+            run_name=redact(self.config.run_name or run.work_dir.path.absolute().name),
+            tags=redact(self.config.tags),
             owner=run.id,
         )
         return partial(MLflowWriter, target)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run
 from hookbus._run.finalize import write_status
-from hookbus.writers.redaction import flatten, redact_config
+from hookbus.writers.redaction import flatten
 from hookbus_runtime.environment import collect_environment
 
 __all__ = ["RuntimeInfoHook"]
@@ -22,8 +22,8 @@ class RuntimeInfoHook(Hook):
 
     def before_run(self, run: Run) -> None:
         """Collect and log the environment, and write it to the status file."""
-        run.metadata.update(collect_environment(run.device), seed=run.seed)
-        for name, value in {**run.metadata, **flatten({"config": redact_config(run.config)})}.items():
+        run.metadata.update(run.redact(collect_environment(run.device)), seed=run.seed)
+        for name, value in {**run.redact(run.metadata), **flatten({"config": run.plain_config()})}.items():
             run.logger.info("%s: %s", name, _format_value(value))
         # Written now, so that the file describes the run even if the process is killed later.
         write_status(run)
@@ -32,7 +32,7 @@ class RuntimeInfoHook(Hook):
         """Log the environment to the writers."""
         # A resumed run restores the seed of the checkpoint after `before_run`.
         run.metadata["seed"] = run.seed
-        lines = [f"{name}: {_format_value(value)}" for name, value in run.metadata.items()]
+        lines = [f"{name}: {_format_value(value)}" for name, value in run.redact(run.metadata).items()]
         run.bus.emit("log_text", tag="runtime_info", text="\n".join(lines))
 
 

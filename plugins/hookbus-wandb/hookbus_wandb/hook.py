@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,10 @@ class WandbHook(WriterHook):
             resume=self.config.resume,
             mode=self.config.mode,
             project=self.config.project,
-            name=self.config.name or run.work_dir.path.absolute().name,
+            name=redact(self.config.name or run.work_dir.path.absolute().name),
             config=redact(self.config.config or {}),
             owner=run.id,
+            hides_command=run.redact(sys.argv) != sys.argv,
         )
         self._has_started = False
 

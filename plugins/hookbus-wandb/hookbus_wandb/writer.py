@@ -79,6 +79,8 @@ class Target:
         name: Name of the run.
         config: Values that take precedence over the configuration of the run; without secrets.
         owner: ID of the run of hookbus, for the names of temporary files.
+        hides_command: Whether to log no metadata, because the command line contains a secret of the run. Metadata is
+            not logged either if an argument has the name or the form of a secret.
     """
 
     directory: Path
@@ -89,6 +91,7 @@ class Target:
     name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     owner: str = ""
+    hides_command: bool = False
 
     @_preserve_exit_hooks()
     def start_run(self) -> Any:
@@ -126,7 +129,7 @@ class Target:
                 console="off",
                 init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", INIT_TIMEOUT_SECONDS)),
                 x_transaction_log_flush_interval=FLUSH_INTERVAL_SECONDS,
-                x_disable_meta=any(map(_contains_secret, sys.argv)),  # the metadata contains the command line
+                x_disable_meta=self.hides_command or _contains_secret(sys.argv),  # metadata contains the command line
             ),
         )
         # Child processes find the W&B process of their parent by this variable. A killed child would leave its run open
@@ -331,8 +334,9 @@ def prepare(mode: str | None) -> None:
         )
 
 
-def _contains_secret(argument: str) -> bool:
-    return is_secret(argument.partition("=")[0]) or redact(argument) != argument
+def _contains_secret(arguments: list[str]) -> bool:
+    names = [argument.partition("=")[0] for argument in arguments]
+    return any(map(is_secret, names)) or redact(arguments) != arguments
 
 
 def _is_excluded(path: str, root: str) -> bool:

@@ -1,0 +1,72 @@
+"""Secret values of a run, which are also hidden where no key or pattern identifies them: in messages of errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from hookbus._utils.redaction import REDACTED, redact, redact_config
+from hookbus._utils.secret_types import SECRET_TYPES
+
+__all__ = ["redact_known"]
+
+MIN_LENGTH = 6
+"""Length from which a secret value is hidden within a text. A shorter one, such as `abc`, occurs in ordinary words."""
+
+
+def redact_known(value: Any, config: Any, settings: Iterable[Any]) -> Any:
+    """Return a copy with secrets redacted, see `redact`, and without the secret values of a configuration and of hooks.
+
+    Args:
+        value: Nested mappings, sequences and values.
+        config: Configuration of the run.
+        settings: Settings of the hooks of the run.
+    """
+    values = {secret for secret in _iter_secrets(config, settings) if len(secret) >= MIN_LENGTH}
+    secrets = sorted(values, key=len, reverse=True)
+    redacted = redact(value)
+    if not secrets:
+        return redacted
+    return _substitute(redacted, re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, secrets))})(?!\w)"))
+
+
+def _iter_secrets(config: Any, settings: Iterable[Any]) -> Iterator[str]:
+    """Yield the secret values in the configuration of a run and of its hooks."""
+    raw = config.model_dump() if hasattr(config, "model_dump") else config
+    yield from _iter_hidden(raw, redact_config(config))
+    for fields in settings:
+        yield from _iter_hidden(fields.model_dump(exclude_unset=True), json.loads(fields.set_fields_json))
+
+
+def _iter_hidden(raw: Any, redacted: Any) -> Iterator[str]:
+    """Yield the strings of `raw` that are replaced in `redacted`, which has the same structure."""
+    if isinstance(redacted, Mapping) and isinstance(raw, Mapping):
+        values = {str(key): value for key, value in raw.items()}
+        for key, item in redacted.items():
+            yield from _iter_hidden(values.get(key), item)
+    elif isinstance(redacted, list) and isinstance(raw, Iterable):
+        for value, item in zip(raw, redacted, strict=False):
+            yield from _iter_hidden(value, item)
+    elif isinstance(redacted, str) and REDACTED in redacted:
+        yield from _get_hidden_parts(_reveal(raw), redacted)
+
+
+def _reveal(value: Any) -> str:
+    revealed = value.get_secret_value() if isinstance(value, SECRET_TYPES) else value
+    return revealed.decode(errors="replace") if isinstance(revealed, bytes) else str(revealed)
+
+
+def _get_hidden_parts(text: str, redacted: str) -> Iterable[str]:
+    """Return the parts of a text that are replaced by `***`."""
+    match = re.fullmatch("(.*?)".join(map(re.escape, redacted.split(REDACTED))), text, re.DOTALL)
+    return () if match is None else match.groups()
+
+
+def _substitute(value: Any, pattern: re.Pattern[str]) -> Any:
+    if isinstance(value, dict):
+        return {pattern.sub(REDACTED, key): _substitute(item, pattern) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_substitute(item, pattern) for item in value]
+    return pattern.sub(REDACTED, value) if isinstance(value, str) else value
