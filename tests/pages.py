@@ -135,7 +135,8 @@ class Reader:
             assert _matches(printed, shown), f"{self.page.name}:{block.line}: {command} printed\n{printed}"
 
     def _code(self, block: Block) -> Any:
-        return compile("\n" * block.line + block.text, str(self.page), "exec")
+        # A reader's file does not inherit `from __future__ import annotations` from this module.
+        return compile("\n" * block.line + block.text, str(self.page), "exec", dont_inherit=True)
 
 
 def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
