@@ -72,7 +72,9 @@ class CheckpointDirectory:
     def foreign_checkpoints(self) -> list[Path]:
         """Return the checkpoints whose sidecars contain the id of another run."""
         sidecars = ((path, read_sidecar(path)) for path in list_newest_first(self.path))
-        return [path for path, sidecar in sidecars if sidecar is not None and sidecar.run != self.run]
+        others = [(path, sidecar.run) for path, sidecar in sidecars if sidecar is not None and sidecar.run != self.run]
+        # A user file may have replaced the checkpoint of a run that was overwritten.
+        return [path for path, run in others if written_by(path, run)]
 
     def plan(self, periodic: Sequence[str], best: Sequence[str], last: str | None, pinned: Sequence[str] = ()) -> Plan:
         """Select the names of a checkpoint: the first one is written, the others are hard links.
