@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hookbus._utils.files import open_regular_file, parse_json, read_regular_file
+from hookbus._utils.paths import format_path
 from hookbus._utils.schema import any_value, file_name, integer, list_of, record, string
 from hookbus.checkpoint.file_system import add_path, fsync, fsync_file, link_or_copy
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
@@ -141,8 +142,8 @@ def add_link(source: Path, target: Path) -> None:
     sidecar = read_sidecar(source)
     if sidecar is None:
         raise CheckpointError(
-            f"{source}: {source.name}{SIDECAR_SUFFIX} is missing or corrupted, so the link {target.name} "
-            "cannot be created."
+            f"{format_path(source)}: {format_path(source.name)}{SIDECAR_SUFFIX} is missing or corrupted, so the link "
+            f"{format_path(target.name)} cannot be created."
         )
     with _temporary_path(target, sidecar.run) as temporary, add_path(target):
         # `os.link` fails if the target exists, so the link gets a temporary name and is renamed.
@@ -295,22 +296,24 @@ def verify(path: Path) -> Sidecar:
         CheckpointError: If the file or its sidecar is missing.
         CheckpointCorruptedError: If the file matches no entry of its sidecar.
     """
+    shown = format_path(path)
     if not os.path.isfile(path):
-        raise CheckpointError(f"{path}: file does not exist, or is not a regular file.")
+        raise CheckpointError(f"{shown}: file does not exist, or is not a regular file.")
     sidecar = read_sidecar(path)
     if sidecar is None:
         raise CheckpointError(
-            f"{path}: {path.name}{SIDECAR_SUFFIX} is missing or corrupted, so the file cannot be verified."
+            f"{shown}: {format_path(path.name)}{SIDECAR_SUFFIX} is missing or corrupted, so the file cannot be "
+            "verified."
         )
     try:
         size = path.stat().st_size
         # Several entries may have the size of the file, which is hashed at most once.
         entry = sidecar.matching_entry(size, functools.cache(lambda: hash_file(path)))
     except OSError as error:
-        raise CheckpointError(f"{path}: file cannot be read: {error.strerror}.") from None
+        raise CheckpointError(f"{shown}: file cannot be read: {error.strerror}.") from None
     if entry is None:
         reason = "checksum mismatch" if size == sidecar.size else f"expected {sidecar.size} bytes, got {size}"
-        raise CheckpointCorruptedError(f"{path}: corrupted: {reason}.")
+        raise CheckpointCorruptedError(f"{shown}: corrupted: {reason}.")
     return entry
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus._utils.files import parse_json, read_regular_file
+from hookbus._utils.paths import format_path
 from hookbus._utils.schema import (
     InvalidDataError,
     any_value,
@@ -112,10 +113,12 @@ def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
         # The pattern also rejects path separators, so that a reference cannot lead out of its directory.
         _check_pointer(pointer, POINTER_KEY)
     except InvalidDataError as error:
-        raise CheckpointCorruptedError(f"{path}: invalid reference to a generation: {error}.") from None
+        raise CheckpointCorruptedError(f"{format_path(path)}: invalid reference to a generation: {error}.") from None
     name: str = pointer["directory"]
     if not (path.parent / name).is_dir():
-        raise CheckpointError(f"{path}: its tensors are in {name}, which does not exist. Copy that directory as well.")
+        raise CheckpointError(
+            f"{format_path(path)}: its tensors are in {name}, which does not exist. Copy that directory as well."
+        )
     return path.parent / name
 
 
@@ -160,7 +163,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         reason = str(error.strerror if isinstance(error, OSError) else error)
     if reason:
         raise CheckpointCorruptedError(
-            f"{directory}: {MANIFEST_FILE} is missing or corrupted, so the generation cannot be verified: {reason}."
+            f"{format_path(directory)}: {MANIFEST_FILE} is missing or corrupted, so the generation cannot be verified: "
+            f"{reason}."
         )
     return fields
 
@@ -177,13 +181,13 @@ def verify_generation(directory: Path, manifest: str | None = None) -> None:
     """
     files = read_manifest(directory)["files"]
     if manifest is not None and _hash_or_raise(directory / MANIFEST_FILE) != manifest:
-        raise CheckpointCorruptedError(f"{directory}: not the generation that was saved under this name.")
+        raise CheckpointCorruptedError(f"{format_path(directory)}: not the generation that was saved under this name.")
     for name, (size, digest) in files.items():
         path = directory / name
         if not os.path.isfile(path):
-            raise CheckpointCorruptedError(f"{path}: corrupted: file is missing.")
+            raise CheckpointCorruptedError(f"{format_path(path)}: corrupted: file is missing.")
         if path.stat().st_size != size or _hash_or_raise(path) != digest:
-            raise CheckpointCorruptedError(f"{path}: corrupted: checksum mismatch.")
+            raise CheckpointCorruptedError(f"{format_path(path)}: corrupted: checksum mismatch.")
 
 
 def _hash_or_raise(path: Path) -> str:
@@ -191,7 +195,9 @@ def _hash_or_raise(path: Path) -> str:
     try:
         return hash_file(path)
     except OSError as error:
-        raise CheckpointCorruptedError(f"{path}: corrupted: file cannot be read: {error.strerror}.") from None
+        raise CheckpointCorruptedError(
+            f"{format_path(path)}: corrupted: file cannot be read: {error.strerror}."
+        ) from None
 
 
 def remove_generation(directory: Path, run: str) -> None:

@@ -632,6 +632,17 @@ class TestVerify:
         with pytest.raises(CheckpointCorruptedError, match="x.pth: corrupted: expected 360 bytes, got 100."):
             verify(tmp_path / "x.pth")
 
+    def test_escape_sequence_in_a_name_is_not_in_the_message(self, tmp_path: Path) -> None:
+        path = tmp_path / "\x1b[31m.pth"
+        for prepare in (path.touch, lambda: commit_in_two_writes(tmp_path / "x.pth", NEW)):
+            with pytest.raises(CheckpointError) as raised:
+                verify(path)
+            assert str(raised.value).isprintable()
+            prepare()
+        with pytest.raises(CheckpointError) as raised:
+            add_link(path, tmp_path / "last.pth")
+        assert str(raised.value).isprintable()
+
     def test_missing_file_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="x.pth: file does not exist."):
             verify(tmp_path / "x.pth")

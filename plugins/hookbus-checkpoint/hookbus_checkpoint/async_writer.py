@@ -10,6 +10,7 @@ from typing import Any
 
 from hookbus import Priority
 from hookbus._run.run import Run
+from hookbus._utils.paths import format_path
 from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import CheckpointError
@@ -146,8 +147,8 @@ class AsyncWriter:
         if not is_unchanged:
             self._overlap_is_valid = False
             raise WeightsChangedError(
-                f"{save.plan.path} was not written: the weights changed during the copy, outside of an optimizer step. "
-                "Later copies are synchronous. Set `async_save: true`."
+                f"{format_path(save.plan.path)} was not written: the weights changed during the copy, outside of "
+                "an optimizer step. Later copies are synchronous. Set `async_save: true`."
             )
 
     def _poll(self, run: Run) -> None:

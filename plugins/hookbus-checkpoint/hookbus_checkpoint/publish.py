@@ -10,6 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from hookbus._run.run import BestResult, Run
+from hookbus._utils.paths import format_path
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.checkpoint.named_weights import flatten_weights
 from hookbus.checkpoint.state import read_checkpoint
@@ -48,7 +49,9 @@ def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str,
     try:
         atomic_write(path, lambda file: file.write(content), 0, run)
     except OSError as error:
-        raise CheckpointError(f"{path} could not be written: {error}. {len(content):,} bytes are required.") from error
+        raise CheckpointError(
+            f"{format_path(path)} could not be written: {error}. {len(content):,} bytes are required."
+        ) from error
 
 
 def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
