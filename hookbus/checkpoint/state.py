@@ -62,6 +62,7 @@ from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
 from hookbus.checkpoint.structure import check_has_data
 from hookbus.checkpoint.weights import (
     add_versions,
+    check_averages,
     check_compatible,
     get_structure,
     get_versions,
@@ -165,6 +166,8 @@ def _check_compatible(run: Run, checkpoint: Mapping[str, Any]) -> None:
     if run.model is not None:
         with explain_changed_model(checkpoint):
             check_compatible(run.model, checkpoint["state_dict"])
+        with wrap_invalid_data():
+            check_averages(run.model, flatten_weights(checkpoint.get("ema_state_dict", {})))
     check_components(run, checkpoint)
 
 

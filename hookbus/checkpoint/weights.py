@@ -9,12 +9,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from hookbus._utils.schema import shorten
+from hookbus._utils.schema import InvalidDataError, join, shorten
 from hookbus.distributed.unwrap import clean_names, match_names, remove_wrapper_names, strip_wrappers
 from hookbus.errors import CheckpointError
 
 __all__ = [
     "add_versions",
+    "check_averages",
     "check_compatible",
     "get_structure",
     "get_versions",
@@ -145,6 +146,20 @@ def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bo
     ]
     if any(problems):
         raise CheckpointError(f"The weights do not match the model: {' '.join(filter(None, problems))}")
+
+
+def check_averages(model: nn.Module, averages: Mapping[str, Any]) -> None:
+    """Raise if averaged weights are not tensors, or have other shapes than the weights of the same names.
+
+    Raises:
+        InvalidDataError: If an average is invalid.
+    """
+    own = strip_wrappers(model).state_dict()
+    for name, value in rename_weights(model, averages).items():
+        expected = own.get(name)
+        if isinstance(expected, Tensor) and not is_lazy(expected) and getattr(value, "shape", None) != expected.shape:
+            key = join("ema_state_dict", name)
+            raise InvalidDataError(key, f"a tensor of shape {tuple(expected.shape)}", shorten(value))
 
 
 # -- private ---------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from pydantic import Field
 from hookbus._events.markers import hookimpl
 from hookbus._events.schedules import every
 from hookbus._utils.imports import require_library
+from hookbus._utils.schema import any_value, boolean, either, integer, list_of, mapping_of, number, record, string
 from hookbus.checkpoint.atomic_files import remove_temporary_files
 from hookbus.distributed.process_group import is_main
 from hookbus.errors import HookError, HookWarning
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
 
 __all__ = ["WriterConfig", "WriterHook"]
+
+_check_state = record({"recent": list_of(list_of(any_value, 2, 2)), "waiting": boolean})
+_check_values = mapping_of(either(number(), string()))
 
 
 class WriterConfig(HookConfig):
@@ -245,6 +249,13 @@ class WriterHook(LogPointsMixin):
     def state_dict(self) -> dict[str, Any]:
         """Return the recent numbers, which a kill may lose, and whether a requested record is pending."""
         return {"recent": self._recent.to_builtin(), "waiting": self._record_pending}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
+        for i, (step, values) in enumerate(state["recent"]):
+            integer()(step, f"state.recent[{i}][0]")
+            _check_values(values, f"state.recent[{i}][1]")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

@@ -10,6 +10,7 @@ from hookbus._events.schedules import Schedule, every
 from hookbus._run.requests import Request
 from hookbus._run.resume import get_default_checkpoint_directory
 from hookbus._run.run import Run
+from hookbus._utils.schema import boolean, file_name, integer, list_of, mapping_of, nullable, record, string
 from hookbus.errors import CheckpointError
 from hookbus.metrics.results import Metrics
 from hookbus_checkpoint.best import BestTracker
@@ -18,6 +19,16 @@ from hookbus_checkpoint.run_listeners import RunListeners
 from hookbus_checkpoint.writer import CheckpointWriter
 
 __all__ = ["CheckpointHook"]
+
+_metrics = record({"names": mapping_of(string()), "warned": boolean}, {"rules": mapping_of(string("greater|less"))})
+_check_state = record(
+    {
+        "periodic": list_of(file_name),
+        "generation": integer(),
+        "saved_at": nullable(list_of(integer(), 2, 2)),
+        "metrics": _metrics,
+    }
+)
 
 
 def _build_iteration_schedule(config: CheckpointConfig) -> Schedule:
@@ -176,6 +187,10 @@ class CheckpointHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the periodic checkpoints of this run, the generation, and the tracked metrics."""
         return {**self._writer.state_dict(), "metrics": self.best.state_dict()}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, without files that are not in this directory."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hookbus import Hook, Metrics, Priority, Run
+from hookbus._utils.schema import any_value, boolean, integer, mapping_of, nullable, number, record, string
 from hookbus.errors import ConfigError
 from hookbus.hook import Direction
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
@@ -13,6 +14,19 @@ from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.monitor import Monitor
 
 __all__ = ["EarlyStoppingHook"]
+
+_weights = mapping_of(any_value)
+_check_state = record(
+    {
+        "best_score": nullable(number()),
+        "best_epoch": nullable(integer()),
+        "wait_count": integer(),
+        "last": nullable(number()),
+        "stopped_epoch": nullable(integer()),
+        "best_weights": nullable(record({"raw": _weights, "averaged": nullable(_weights)})),
+        "monitor": record({"full_name": nullable(string()), "mode": string("min|max"), "warned": boolean}),
+    }
+)
 
 
 class EarlyStoppingHook(Hook):
@@ -141,6 +155,10 @@ class EarlyStoppingHook(Hook):
             "best_weights": None if self._best is None else self._best.state_dict(),
             "monitor": self._monitor.state_dict(),
         }
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`. A state of another metric or direction is ignored."""

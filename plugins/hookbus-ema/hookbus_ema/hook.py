@@ -9,6 +9,8 @@ from torch import Tensor
 
 from hookbus import Hook, Priority, every, hookimpl
 from hookbus._run.run import Run
+from hookbus._utils.schema import MAX_COUNT, integer, mapping_of, record
+from hookbus.checkpoint.contents import tensor
 from hookbus.distributed.unwrap import clean_names
 from hookbus.errors import ConfigError, HookError
 from hookbus_ema.average import ExponentialMovingAverage
@@ -17,6 +19,9 @@ from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, repor
 from hookbus_ema.resume import restore_average, start_average
 
 __all__ = ["EMAHook"]
+
+# With `resume_from`, the average may have more steps than the run.
+_check_state = record({"steps": integer(), "averaged": mapping_of(tensor())}, {"begun_at": integer(-MAX_COUNT)})
 
 
 class EMAHook(Hook):
@@ -139,6 +144,10 @@ class EMAHook(Hook):
         state = self._average.state_dict()
         averaged = clean_names(get_unwrapped_model(self.run), state["averaged"])
         return {**state, "averaged": averaged, "begun_at": self._start_step}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, as soon as the model is available.

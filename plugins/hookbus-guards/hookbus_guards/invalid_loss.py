@@ -7,12 +7,15 @@ from typing import Any
 import torch
 
 from hookbus import Hook, Run, every, hookimpl
+from hookbus._utils.schema import any_value, integer, list_of, nullable, record
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
 from hookbus_guards.terms import check_finite, extract_loss_terms, format_terms
 from hookbus_guards.weights import has_invalid_weights
 
 __all__ = ["CheckInvalidLossHook"]
+
+_check_state = record({"last_good": nullable(list_of(any_value, 2, 2)), "skipped": integer(), "in_a_row": integer()})
 
 
 class CheckInvalidLossHook(Hook):
@@ -93,6 +96,10 @@ class CheckInvalidLossHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the last finite loss and the counts of skipped micro-batches."""
         return {"last_good": self.last_good, "skipped": self.skipped, "in_a_row": self._consecutive_skips}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

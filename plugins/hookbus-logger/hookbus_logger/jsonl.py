@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run
+from hookbus._utils.schema import any_value, integer, list_of, nullable, record, string
 from hookbus.errors import ConfigError, HookError, HookWarning
 from hookbus.metrics.results import Metrics
 from hookbus.writers.redaction import redact_config
@@ -20,6 +21,11 @@ from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 from hookbus_logger.run_log import POSITION_FIELDS, LogPosition, OpeningRows, open_log, truncate_log
 
 __all__ = ["JsonlHook"]
+
+_check_rows = record({"rows": nullable(integer())})
+_check_position = record(
+    {"moment": any_value, "keys": list_of(any_value)}, {"name": string(), "first": nullable(string())}
+)
 
 MAX_PENDING_ROWS = 1000
 """Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
@@ -136,6 +142,13 @@ class JsonlHook(MetricRecorder):
         position = self._position if self._log is None else LogPosition.of(self._log)
         log = {"rows": None} if position is None else position.to_state()
         return {**super().state_dict(), **log}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        super().check_state(state)
+        _check_rows(state, "state")
+        if state["rows"] is not None:
+            _check_position(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from hookbus import Priority, Run, hookimpl
 from hookbus._run.run import BestResult
+from hookbus._utils.schema import any_value, list_of, mapping_of, number, record, string
 from hookbus.errors import format_error
 from hookbus.metrics.results import Metrics
 from hookbus_logger.config import LoggerConfig
@@ -26,6 +27,9 @@ from hookbus_logger.format import (
 from hookbus_logger.metric_recorder import MetricRecorder, get_epoch, has_epochs
 
 __all__ = ["LoggerHook"]
+
+_check_cells = record({"cells": mapping_of(list_of(any_value, 3, 3))})
+_check_cell = record({"metric": string(), "column": string(), "value": number()})
 
 STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
 OUTCOME_STYLES = {"finished": "bold green", "failed": "bold red"}
@@ -120,6 +124,13 @@ class LoggerHook(MetricRecorder):
         """Return the results of the current epoch and the state of the recorder."""
         cells = {name: [cell.metric, cell.column, cell.value] for name, cell in self._cells.items()}
         return {**super().state_dict(), "cells": cells}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        super().check_state(state)
+        _check_cells(state, "state")
+        for name, (metric, column, value) in state["cells"].items():
+            _check_cell({"metric": metric, "column": column, "value": value}, f"state.cells.{name}")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

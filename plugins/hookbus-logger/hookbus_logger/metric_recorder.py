@@ -7,11 +7,14 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus._events.schedules import Schedule
+from hookbus._utils.schema import boolean, integer, record
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import Window
 from hookbus_logger.config import RecordConfig
 
 __all__ = ["MetricRecorder", "get_epoch", "has_epochs"]
+
+_check_state = record({"recorded_epoch": integer(-1), "waiting": boolean})
 
 
 def _build_schedule(config: Any) -> Schedule:
@@ -95,6 +98,10 @@ class MetricRecorder(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the last epoch with a record, and whether a record is pending."""
         return {"recorded_epoch": self._recorded_epoch, "waiting": self._is_pending}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

@@ -7,12 +7,15 @@ from typing import Any
 import torch
 
 from hookbus import Hook, Run, hookimpl
+from hookbus._utils.schema import integer, record
 from hookbus.errors import ConfigError
 from hookbus_runtime.config import OutOfMemoryConfig
 from hookbus_runtime.empty_cache import empty_cache
 from hookbus_runtime.micro_batches import format_shapes, get_batch_size, merge_outputs, split_batch
 
 __all__ = ["OutOfMemoryHook"]
+
+_check_state = record({"parts": integer(1)})
 
 BYTES_PER_GIB = 2**30
 
@@ -115,6 +118,10 @@ class OutOfMemoryHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the number of parts per batch."""
         return {"parts": self.parts}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus import Hook, Run
+from hookbus._utils.schema import integer, nullable, record
 from hookbus_schedule.config import AccumulationConfig
 from hookbus_schedule.instances import check_single
 
 __all__ = ["AccumulationHook"]
+
+_check_state = record({"accumulate": nullable(integer(1))})
 
 
 class AccumulationHook(Hook):
@@ -54,6 +57,10 @@ class AccumulationHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the current number."""
         return {"accumulate": self.accumulate}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

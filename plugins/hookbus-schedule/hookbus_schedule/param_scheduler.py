@@ -8,12 +8,15 @@ from typing import Any
 
 from hookbus import Hook, Metrics, Run
 from hookbus._training.scheduler_length import check_length, load_scheduler
+from hookbus._utils.schema import any_value, list_of, mapping_of, record
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
 from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entry, check_scheduler_config
 
 __all__ = ["ParamSchedulerHook", "get_scheduled"]
+
+_check_state = record({"schedulers": list_of(mapping_of(any_value))})
 
 
 class ParamSchedulerHook(Hook):
@@ -113,6 +116,10 @@ class ParamSchedulerHook(Hook):
         return {
             "schedulers": [entry.scheduler.state_dict() for entry in self._schedulers] if self.config.schedulers else []
         }
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`.

@@ -8,11 +8,14 @@ from typing import Any
 
 from hookbus import Hook, Priority
 from hookbus._run.run import Run
+from hookbus._utils.schema import boolean, integer, nullable, record
 from hookbus_timer.config import IterTimerConfig
 from hookbus_timer.rates import remaining_iterations
 from hookbus_timer.windowed_timer import WindowedTimer
 
 __all__ = ["IterTimerHook"]
+
+_check_state = record({"epoch_length": nullable(integer()), "recorded_at": integer(-1), "is_due": boolean})
 
 
 class IterTimerHook(Hook):
@@ -124,6 +127,10 @@ class IterTimerHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the measured epoch length, the step of the last log, and whether a log is due."""
         return {"epoch_length": self._epoch_length, "recorded_at": self._logged_step, "is_due": self._is_due}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

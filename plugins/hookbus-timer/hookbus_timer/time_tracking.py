@@ -12,6 +12,7 @@ from typing import Any
 from hookbus import Hook, Priority
 from hookbus._run.run import Run
 from hookbus._utils.paths import format_path
+from hookbus._utils.schema import boolean, integer, list_of, nullable, number, record, string
 from hookbus.errors import ConfigError, HookError
 from hookbus.writers.output_files import is_plain_file, iter_names, set_aside
 from hookbus_timer.config import TimeTrackingConfig
@@ -20,6 +21,18 @@ from hookbus_timer.epoch_timer import EpochTimer
 from hookbus_timer.lines import append_line, read_first_line
 
 __all__ = ["TimeTrackingHook"]
+
+_check_state = record(
+    {
+        "epochs": integer(),
+        "iterations": integer(),
+        "seconds": number(0, finite=True),
+        "begin": nullable(list_of(number(), 2, 2)),
+        "is_whole": boolean,
+        "spent": number(finite=True),
+    },
+    {"first_line": nullable(string(maximum=1 << 20))},
+)
 
 SECONDS_PER_HOUR = 3600
 
@@ -178,6 +191,10 @@ class TimeTrackingHook(Hook):
         """Return the totals of the timed epochs, the time of the current epoch, and the first line of the file."""
         first_line = self._first_line if self._file is None else read_first_line(self._file)
         return {**self._times.state_dict(self.timer()), "first_line": first_line}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
