@@ -264,6 +264,9 @@ class Hook:
     def check_state(self, state: dict[str, Any]) -> None:
         """Check a state of a checkpoint before anything of the run is restored. Override it; it must modify nothing.
 
+        Called before `restore_structure` if the hook overrides that as well, and always after the structure of the
+        model is rebuilt.
+
         Args:
             state: State that `state_dict()` returned when the checkpoint was saved, or whatever the file contains.
 

@@ -74,11 +74,16 @@ def check_optimizer(optimizer: Any, state: Mapping[str, Any], key: str) -> None:
     """
     if type(optimizer) not in ELEMENTWISE:
         return
-    groups, own = state["param_groups"], optimizer.param_groups
-    for i, (group, own_group) in enumerate(zip(groups, own, strict=True)):
+    groups, own_groups = state["param_groups"], optimizer.param_groups
+    for i, (group, own_group) in enumerate(zip(groups, own_groups, strict=True)):
         settings = {name: value for name, value in own_group.items() if name != "params"}
-        check_template(settings, group, f"{key}.param_groups[{i}]")
-    _check_elementwise(groups, own, state["state"], join(key, "state"))
+        # None lets torch decide.
+        undecided = {name for name in ("foreach", "fused") if group.get(name) is None}
+        template = {name: False if value is None else value for name, value in settings.items()}
+        check_template(
+            {name: template[name] for name in template.keys() - undecided}, group, f"{key}.param_groups[{i}]"
+        )
+    _check_elementwise(groups, own_groups, state["state"], join(key, "state"))
 
 
 def _check_elementwise(groups: Any, own: Any, states: Mapping[Any, Any], key: str) -> None:
@@ -128,7 +133,7 @@ def check_template(own: Any, value: Any, key: str) -> None:
             check_template(own[name], value[name], join(key, name))
     elif isinstance(own, (list, tuple)):
         length = len(own) if isinstance(own, tuple) else None
-        list_of(any_value, length or 0, MAX_COUNT if length is None else length)(value, key)
+        list_of(any_value, len(own) if length else min(len(own), 1), length or MAX_COUNT)(value, key)
         for i, item in enumerate(value):
             check_template(own[min(i, len(own) - 1)] if own else None, item, f"{key}[{i}]")
     elif isinstance(own, bool):

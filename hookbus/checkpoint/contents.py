@@ -159,7 +159,7 @@ _pass = record(
     },
     {"former": boolean},
 )
-_passes = record({}, {"passes": list_of(_pass), "next": _count, "loaders": list_of(_loader)})
+_passes = record({"loaders": list_of(_loader)}, {"passes": list_of(_pass), "next": _count})
 _lengths = record(
     {
         **dict.fromkeys(("last", "observed"), nullable(_count)),
@@ -178,7 +178,7 @@ def _data(value: Any, key: str) -> None:
 
 
 _optimizers = record(
-    {}, {"steps": _counts, "iterations": mapping_of(integer(-1)), "rates": mapping_of(list_of(number()))}
+    {"steps": _counts}, {"iterations": mapping_of(integer(-1)), "rates": mapping_of(list_of(number()))}
 )
 _loop = record(
     {
@@ -237,6 +237,9 @@ def check_contents(checkpoint: Mapping[str, Any]) -> None:
         _check_counts(loop["clock"], meta)
         for part in (loop, *ranks):
             _check_columns(part["metrics"]["columns"])
+        for i, part in enumerate((loop, *ranks) if "optimizers" in loop else ()):
+            # Without `epoch`, the position would be read in the format of version 0.1.0, which lacks `optimizers`.
+            _current_data(part["data"], f"ranks[{i - 1}].data" if i else "loop.data")
         if len(ranks) not in (0, meta.get("processes", 1)):
             raise InvalidDataError("ranks", f"{meta.get('processes', 1)} entries", f"{len(ranks)}")
 

@@ -53,7 +53,7 @@ def collect_hook_states(run: Run) -> dict[str, Any]:
 
 
 def check_hook_states(run: Run, states: Mapping[str, Any]) -> None:
-    """Let hooks check their states, before anything is restored.
+    """Let hooks check their states, after the structure of the model is rebuilt and before anything is restored.
 
     Raises:
         CheckpointError: If a hook refuses its state, or the state has another version.
@@ -75,6 +75,7 @@ def restore_structure(run: Run, states: Mapping[str, Any]) -> None:
         if isinstance(hook, Hook) and name in states and type(hook).restore_structure is not Hook.restore_structure:
             _check_version(name, hook, states[name])
             with _wrap_errors(name, hook):
+                hook.check_state(states[name]["state"])
                 hook.restore_structure(run, states[name]["state"])
 
 

@@ -136,8 +136,8 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: If the checkpoint does not match the run.
     """
     check_resumable(checkpoint)
-    check_hook_states(run, checkpoint["hooks"])
     restore_structure(run, checkpoint["hooks"])
+    check_hook_states(run, checkpoint["hooks"])
     own = dict(select_rank_state(reshard(checkpoint, run), run))
     versions = get_versions(own["state_dict"])
     own["state_dict"] = flatten_weights(own["state_dict"])
@@ -167,7 +167,7 @@ def _check_compatible(run: Run, checkpoint: Mapping[str, Any]) -> None:
         with explain_changed_model(checkpoint):
             check_compatible(run.model, checkpoint["state_dict"])
         with wrap_invalid_data():
-            check_averages(run.model, flatten_weights(checkpoint.get("ema_state_dict", {})))
+            check_averages(run.model, flatten_weights(checkpoint.get("ema_state_dict", {})), "ema_state_dict")
     check_components(run, checkpoint)
 
 

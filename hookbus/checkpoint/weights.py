@@ -148,8 +148,13 @@ def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bo
         raise CheckpointError(f"The weights do not match the model: {' '.join(filter(None, problems))}")
 
 
-def check_averages(model: nn.Module, averages: Mapping[str, Any]) -> None:
+def check_averages(model: nn.Module, averages: Mapping[str, Any], key: str) -> None:
     """Raise if averaged weights are not tensors, or have other shapes than the weights of the same names.
+
+    Args:
+        model: Model, wrapped or not.
+        averages: Averaged weights by name.
+        key: Key of the averages in the checkpoint.
 
     Raises:
         InvalidDataError: If an average is invalid.
@@ -158,8 +163,7 @@ def check_averages(model: nn.Module, averages: Mapping[str, Any]) -> None:
     for name, value in rename_weights(model, averages).items():
         expected = own.get(name)
         if isinstance(expected, Tensor) and not is_lazy(expected) and getattr(value, "shape", None) != expected.shape:
-            key = join("ema_state_dict", name)
-            raise InvalidDataError(key, f"a tensor of shape {tuple(expected.shape)}", shorten(value))
+            raise InvalidDataError(join(key, name), f"a tensor of shape {tuple(expected.shape)}", shorten(value))
 
 
 # -- private ---------------------------------------------------------------------------------

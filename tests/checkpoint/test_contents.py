@@ -81,7 +81,11 @@ def test_checkpoint_of_an_earlier_version_is_valid() -> None:
         ("loop/metrics/windows/epoch/begins", [], "windows.epoch.begins: expected a mapping"),
         ("loop/metrics/windows/epoch/sums", {"a": [0.0, -1]}, "windows.epoch.sums.a: expected a list of 3 to 3"),
         ("loop/data", None, "loop.data: expected a mapping"),
-        ("loop/data", {"epoch": {"passes": [{}]}, "run": {}, "lengths": {}}, r"passes\[0\].ordinal: expected a value"),
+        (
+            "loop/data",
+            {"epoch": {"loaders": [], "passes": [{}]}, "run": {}, "lengths": {}},
+            r"passes\[0\].ordinal: expected a value",
+        ),
         ("hooks", [], "hooks: expected a mapping"),
         ("hooks/ema", None, "hooks.ema: expected a mapping"),
         ("hooks/ema/state", 3, "hooks.ema.state: expected a mapping"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from hookbus import Hook, Metrics, Priority, Run
 from hookbus._utils.schema import any_value, boolean, integer, mapping_of, nullable, number, record, string
+from hookbus.checkpoint.weights import check_averages, check_compatible
 from hookbus.errors import ConfigError
 from hookbus.hook import Direction
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
@@ -159,6 +160,10 @@ class EarlyStoppingHook(Hook):
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
         _check_state(state, "state")
+        best, model = state["best_weights"], self.run.model
+        if best is not None and model is not None:
+            check_compatible(model, best["raw"])
+            check_averages(model, best["averaged"] or {}, "state.best_weights.averaged")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`. A state of another metric or direction is ignored."""

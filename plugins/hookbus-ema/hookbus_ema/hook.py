@@ -11,6 +11,7 @@ from hookbus import Hook, Priority, every, hookimpl
 from hookbus._run.run import Run
 from hookbus._utils.schema import MAX_COUNT, integer, mapping_of, record
 from hookbus.checkpoint.contents import tensor
+from hookbus.checkpoint.weights import check_averages
 from hookbus.distributed.unwrap import clean_names
 from hookbus.errors import ConfigError, HookError
 from hookbus_ema.average import ExponentialMovingAverage
@@ -148,6 +149,8 @@ class EMAHook(Hook):
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
         _check_state(state, "state")
+        if self.run.model is not None:
+            check_averages(self.run.model, state["averaged"], "state.averaged")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, as soon as the model is available.
