@@ -2,86 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from hookbus._run.checkpoint_search import FoundCheckpoint, find_checkpoint
 from hookbus._run.finalize import write_status
 from hookbus._run.services import DIRECTORIES
-from hookbus._run.work_dir import CHECKPOINT, STATUS, contains_training_run, read_status
-from hookbus.checkpoint.atomic_files import read_sidecar
+from hookbus._utils.paths import format_path
 from hookbus.checkpoint.saver import is_saver
-from hookbus.errors import CheckpointError, ConfigError
+from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
+    from hookbus.distributed.collectives import Collectives
 
 __all__ = [
-    "adopt_recorded_run",
-    "check_checkpoints",
+    "find_resumed_checkpoint",
     "get_checkpoint_directories",
     "get_checkpoint_directory",
     "get_default_checkpoint_directory",
     "resume_run",
+    "verify_resume",
 ]
 
 
-def adopt_recorded_run(run: Run) -> None:
-    """Prepare an automatic resume, before the run begins and before any file is modified.
+def find_resumed_checkpoint(run: Run) -> Path | None:
+    """Return the checkpoint of an automatic resume, before the run begins and before any file is modified.
 
     The run takes the ID of the run that the work directory records: files of that run remain its own, also if it
-    restarts from iteration 0. Called on every rank.
+    restarts from iteration 0. Called on every rank; rank 0 decides.
+
+    Returns:
+        The checkpoint; None if the recorded run has not committed any, or no run is recorded.
 
     Raises:
-        ConfigError: If the recorded run has committed checkpoints, and none of them is found.
+        ConfigError: If the recorded run has committed checkpoints, and none of them can be used.
+        CheckpointError: If neither the run has a work directory nor a hook has a directory for checkpoints.
     """
+    # On rank 0 only: on a network file system the ranks may see different files.
+    checkpoint, run.id = run.ranks.call_on_main("the checkpoint to resume from", partial(_find_checkpoint, run))
+    if checkpoint is None:
+        return None
+    for problem in checkpoint.problems:
+        run.logger.warning("resume: %s", format_path(problem))
     if run.work_dir is not None:
-        run.id = run.ranks.call_on_main("the recorded run", partial(_check_run_id, run)) or run.id
+        # A status that was missing or invalid did not contain the path.
+        run.work_dir.record_checkpoint(checkpoint.path)
+    return checkpoint.path
 
 
-def check_checkpoints(directories: Iterable[Path], work_dir: Path) -> None:
-    """Check that checkpoints of a recorded run are found, unless its status states that it has not committed any.
+def verify_resume(resume: str | Path, ranks: Collectives) -> str | Path:
+    """Verify the checkpoint to resume from, unless it is chosen automatically. Called before a directory is locked.
 
     Args:
-        directories: Directories that are searched.
-        work_dir: Work directory of the recorded run.
+        resume: "auto", "never" or the path of a checkpoint.
+        ranks: Collective communication between the processes of the run.
+
+    Returns:
+        "auto", "never" or the path of the checkpoint.
 
     Raises:
-        ConfigError: If none is found.
+        CheckpointError: If the checkpoint does not exist or is corrupted.
     """
-    searched, status = list(directories), read_status(work_dir)
-    if not contains_training_run(work_dir) or (CHECKPOINT in status and status[CHECKPOINT] is None):
-        return
-    if any(_may_belong_to(path, status) for directory in searched for path in directory.glob("[!.]*.pth")):
-        return
-    raise ConfigError(
-        [
-            f"resume: {_describe_recorded_run(work_dir, status)}, but no checkpoint of that run was found in "
-            f"{', '.join(map(str, searched))}. Restore that directory or correct `out_dir`, or pass "
-            "`--overwrite` (`overwrite=True`) to remove the recorded run. Nothing was modified."
-        ]
-    )
+    if resume in ("auto", "never"):
+        return resume
+    return ranks.call_on_main("the checkpoint", partial(_verify, resume))
 
 
-def resume_run(run: Run, resume: str | Path) -> None:
-    """Restore a run from a checkpoint and log its position.
+def resume_run(run: Run, path: Path | None) -> None:
+    """Restore a run from a verified checkpoint and log its position.
 
     Args:
         run: Run that has started.
-        resume: Path of a checkpoint, or "auto" for the newest checkpoint of the run, if it has any.
+        path: Path of the checkpoint; None if `find_resumed_checkpoint` has found none.
 
     Raises:
-        CheckpointError: If the checkpoint does not exist, is corrupted, or is not compatible with the run.
+        CheckpointError: If the checkpoint is not compatible with the run.
     """
-    from hookbus.checkpoint import state
-    from hookbus.distributed.sharding import sharding_of
-
-    path = _find_newest(run) if resume == "auto" else _verify(run, resume)
+    # A hook may have set the directory in `before_run`.
+    path = path or find_resumed_checkpoint(run)
     if path is None:
         _report_restart(run)
         return
+    from hookbus.checkpoint import state
+    from hookbus.distributed.sharding import sharding_of
+
     checkpoint = state.read_checkpoint(path, sharding=sharding_of(run.model), verify=False)
     # Before the restore: hooks may convert a checkpoint of an older version.
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
@@ -141,27 +148,14 @@ def _locate_best_files(run: Run, directory: Path) -> None:
     run.best.update({metric: best.locate(directories) for metric, best in run.best.items()})
 
 
-def _check_run_id(run: Run) -> str:
-    """Return the ID of the recorded run, after a check that its checkpoints are found."""
-    assert run.work_dir is not None
-    if contains_training_run(run.work_dir.path):
-        check_checkpoints(get_checkpoint_directories(run), run.work_dir.path)
-    return run.work_dir.recorded_run
-
-
-def _describe_recorded_run(work_dir: Path, status: Mapping[str, Any]) -> str:
-    """Return the beginning of the error for a recorded run."""
-    if not status:
-        return f"{work_dir} contains a run whose {STATUS} is missing or invalid"
-    counts = f"{status.get('epochs_done')} epochs and {status.get('iters_done')} iterations"
-    saved = f"saved {work_dir / status[CHECKPOINT]}" if CHECKPOINT in status else "may have saved checkpoints"
-    return f"{work_dir / STATUS} records a run with {counts} that {saved}"
-
-
-def _may_belong_to(path: Path, status: Mapping[str, Any]) -> bool:
-    """Return whether a checkpoint may be one of the recorded run, also if its sidecar is missing or corrupted."""
-    sidecar, run = read_sidecar(path), status.get("run")
-    return sidecar is None or not run or sidecar.run in ("", run)
+def _find_checkpoint(run: Run) -> tuple[FoundCheckpoint | None, str]:
+    """Return the checkpoint of an automatic resume, and the ID of the run that is continued."""
+    directories = get_checkpoint_directories(run)
+    if not directories:
+        raise CheckpointError('resume: "auto" requires a work directory, got none. Set `work_dir`.')
+    checkpoint = find_checkpoint(directories, None if run.work_dir is None else run.work_dir.path)
+    recorded = "" if run.work_dir is None else run.work_dir.recorded_run
+    return checkpoint, recorded or (checkpoint.run if checkpoint is not None else "") or run.id
 
 
 def _report_restart(run: Run) -> None:
@@ -175,37 +169,10 @@ def _report_restart(run: Run) -> None:
         )
 
 
-def _find_newest(run: Run) -> Path | None:
-    """Return the newest valid checkpoint of the run, as found by rank 0, with a warning per corrupted one."""
-    directories = get_checkpoint_directories(run)
-    if not directories:
-        raise CheckpointError('resume: "auto" requires a work directory, got none. Set `work_dir`.')
-    # On rank 0 only: on a network file system the ranks may see different files.
-    newest = run.ranks.call_on_main("the newest checkpoint", partial(_find_newest_in_directories, directories))
-    if newest is None:
-        return None
-    path, problems = newest
-    for problem in problems:
-        run.logger.warning("resume: %s", problem)
-    return path
-
-
-def _find_newest_in_directories(directories: Iterable[Path]) -> tuple[Path, list[str]] | None:
-    """Return the newest valid checkpoint of the first directory that contains any, and the problems of others in it."""
-    from hookbus.checkpoint import state
-
-    for directory in directories:
-        # Verifies checksums without allocating tensors.
-        newest = state.find_latest_checkpoint(directory, map_location="meta")
-        if newest is not None:
-            return newest[0], newest[2]
-    return None
-
-
-def _verify(run: Run, checkpoint: str | Path) -> Path:
-    """Return the path of the specified checkpoint after rank 0 has verified its checksum."""
+def _verify(checkpoint: str | Path) -> Path:
+    """Return the path of a checkpoint after its checksum has been verified."""
     from hookbus.checkpoint.load import resolve_path, verify_checkpoint
 
     path = resolve_path(checkpoint)
-    run.ranks.call_on_main("the checkpoint", partial(verify_checkpoint, path))
+    verify_checkpoint(path)
     return path

@@ -16,7 +16,7 @@ from hookbus._run.objects import check_loss, find_object_problems, find_state_pr
 from hookbus._run.preconditions import check_hooks
 from hookbus._run.request_sync import sync_run_identity
 from hookbus._run.requests import SETTLE, process_requests
-from hookbus._run.resume import adopt_recorded_run, resume_run
+from hookbus._run.resume import find_resumed_checkpoint, resume_run, verify_resume
 from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, acquire, parse_resume
@@ -120,6 +120,7 @@ def run_context(
             check_count(limit, name, minimum=0)
     evaluator, length = _as_evaluator(validate), _get_length(train_loader)
     ranks = get_collectives(device)
+    resume = verify_resume(validate_resume(resume), ranks)
     run = Run(
         bus,
         model=model,
@@ -134,7 +135,7 @@ def run_context(
         epochs=epochs,
         iterations=iterations,
         validate=evaluator,
-        work_dir=acquire_work_dir(work_dir, validate_resume(resume), overwrite, ranks),
+        work_dir=acquire_work_dir(work_dir, resume, overwrite, ranks),
         counts_steps=counts_steps,
         auto_nesting=True,
         batch_size=batch_size,
@@ -160,21 +161,20 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
 
     Args:
         run: Run to start.
-        resume: As in `run_context`.
+        resume: As in `run_context`; the path of a checkpoint that `verify_resume` has returned.
 
     Yields:
         The run.
 
     Raises:
-        ConfigError: If the work directory records a run whose checkpoints are not found.
-        HookbusError: If the run cannot start: a precondition of a hook is not met, or the checkpoint to resume from is
-            missing.
+        ConfigError: If the work directory records a run whose checkpoints cannot be used.
+        HookbusError: If the run cannot start: a precondition of a hook is not met, or the checkpoint to resume from
+            does not match the run.
         BaseException: If the loop raised it, or a hook at the end of the run.
     """
     try:
         # Before `before_run`: hooks that open files need the ID of the run that they continue.
-        if resume == "auto":
-            adopt_recorded_run(run)
+        path = find_resumed_checkpoint(run) if resume == "auto" else resume
         run.ranks.call_on_main("the file of the configuration", partial(_check_config_file, run))
     except BaseException:
         release_directories(run)
@@ -183,7 +183,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
         with run.ranks.propagate_errors():
             _start(run)
             if resume != "never":
-                resume_run(run, resume)
+                resume_run(run, None if path is None else Path(path))
             run.resumed = bool(run.resumed)
             if run.mode == "train":
                 _begin_training(run)

@@ -79,10 +79,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "build_checkpoint",
+    "check_keys",
     "check_resumable",
     "extract_weights",
     "find_latest_checkpoint",
+    "find_missing_files",
     "hash_config",
+    "iter_checkpoints",
     "load_weights",
     "read_checkpoint",
     "restore_checkpoint",
@@ -269,21 +272,11 @@ def find_latest_checkpoint(
     Raises:
         CheckpointError: If the directory contains checkpoints, but none of them is valid.
     """
-    with_sidecar = atomic_files.list_newest_first(directory)
-    messages = [
-        f"{path}: {path.name}.json is missing or corrupted. A file without a valid sidecar is used only if its path is "
-        "passed."
-        for path in sorted(directory.glob("*.pth"))
-        if path not in with_sidecar and not path.name.startswith(".")
-    ]
-    for path in with_sidecar:
-        try:
-            checkpoint = read_checkpoint(path, map_location=map_location)
-            with _prefix_path(path):
-                _check_if_complete(checkpoint)
-            return path, checkpoint, messages + _find_missing(directory)
-        except CheckpointError as error:
-            messages.append(str(error))
+    messages: list[str] = []
+    for path, checkpoint, reason in iter_checkpoints(directory, map_location=map_location):
+        if checkpoint is not None:
+            return path, checkpoint, messages + find_missing_files(directory)
+        messages.append(reason)
     if messages:
         raise CheckpointError("No checkpoint can be used:\n" + "\n".join(messages))
     return None
@@ -311,7 +304,47 @@ def _prefix_path(path: Path) -> Iterator[None]:
         raise type(error)(f"{format_path(path)}: {error}") from None
 
 
-def _find_missing(directory: Path) -> list[str]:
+def iter_checkpoints(
+    directory: Path, run: str = "", *, map_location: Any = "cpu"
+) -> Iterator[tuple[Path, dict[str, Any] | None, str]]:
+    """Yield the checkpoints of a directory: first those without a valid sidecar, then the others, newest first.
+
+    Args:
+        directory: Directory to search.
+        run: ID of a run, whose checkpoints are yielded; "" for those of all runs. Default: "".
+        map_location: Device of the tensors; "meta" to load their metadata only. Default: "cpu".
+
+    Yields:
+        Path, content, and a message; the content is None if the file cannot be used, and the message is then the
+        reason.
+    """
+    with_sidecar = atomic_files.list_newest_first(directory)
+    for path in sorted(directory.glob("[!.]*.pth")):
+        if path not in with_sidecar:
+            reason = f"{path}: {path.name}.json is missing or corrupted. A file without a valid sidecar is used only if"
+            yield path, None, f"{reason} its path is passed."
+    for path in with_sidecar:
+        if run and not _may_belong_to(path, run):
+            continue
+        try:
+            checkpoint = read_checkpoint(path, map_location=map_location)
+            with _prefix_path(path):
+                _check_if_complete(checkpoint)
+        except CheckpointError as error:
+            yield path, None, str(error)
+        except OSError as error:
+            yield path, None, f"{path}: file cannot be read: {error.strerror or error}."
+        else:
+            yield path, checkpoint, ""
+
+
+def _may_belong_to(path: Path, run: str) -> bool:
+    """Return whether a checkpoint may be one of a run, according to its sidecar."""
+    sidecar = atomic_files.read_sidecar(path)
+    return sidecar is None or sidecar.run in ("", run)
+
+
+def find_missing_files(directory: Path) -> list[str]:
     """Return a message for each sidecar without a file."""
     paths = [sidecar.with_suffix("") for sidecar in sorted(directory.glob("*.pth.json"))]
     return [
@@ -328,12 +361,7 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: If the checkpoint contains only weights, has the format of another version, or contains an
             invalid value.
     """
-    missing = [key for key in REQUIRED_KEYS if key not in checkpoint]
-    if missing:
-        raise CheckpointError(
-            f"Not a checkpoint to resume from: it has no {', '.join(missing)}. Set `load_from` instead of `resume` to "
-            "start from its weights alone."
-        )
+    check_keys(checkpoint)
     schema = _get_format_version(checkpoint)
     if schema != FORMAT_VERSION:
         raise CheckpointError(
@@ -341,6 +369,20 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
             f"{FORMAT_VERSION}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
         )
     check_contents(checkpoint)
+
+
+def check_keys(checkpoint: Mapping[str, Any]) -> None:
+    """Raise if a checkpoint contains only weights, whatever its format version.
+
+    Raises:
+        CheckpointError: If a key is missing.
+    """
+    missing = [key for key in REQUIRED_KEYS if key not in checkpoint]
+    if missing:
+        raise CheckpointError(
+            f"Not a checkpoint to resume from: it has no {', '.join(missing)}. Set `load_from` instead of `resume` to "
+            "start from its weights alone."
+        )
 
 
 def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:

@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.checkpoint_search import find_checkpoint
 from hookbus._run.directory_lock import get_write_error
-from hookbus._run.resume import check_checkpoints, get_checkpoint_directories, get_checkpoint_directory
+from hookbus._run.resume import get_checkpoint_directories, get_checkpoint_directory
 from hookbus._run.work_dir import read_status
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.contents import check_hook_records
@@ -19,7 +20,6 @@ from hookbus.checkpoint.saver import is_saver
 from hookbus.checkpoint.state import (
     check_resumable,
     extract_weights,
-    find_latest_checkpoint,
     load_weights,
     read_checkpoint,
 )
@@ -152,12 +152,8 @@ def _find_newest(trainer: TrainerSetup) -> tuple[Path | None, list[str]]:
     """Return the checkpoint that an automatic resume would load, None without one, and the problems of other files."""
     find_checkpoint_directory(trainer)  # registers the saver in the idle run
     directories = get_checkpoint_directories(trainer.bus.current)
-    newest = next(filter(None, (find_latest_checkpoint(path, map_location="meta") for path in directories)), None)
-    if newest is None:
-        if trainer.work_dir is not None:
-            check_checkpoints(directories, Path(trainer.work_dir))
-        return None, []
-    return newest[0], newest[2]
+    found = find_checkpoint(directories, None if trainer.work_dir is None else Path(trainer.work_dir))
+    return (None, []) if found is None else (found.path, found.problems)
 
 
 def _check_checkpoints_directory(trainer: TrainerSetup) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.resume import verify_resume
 from hookbus._run.run import Run
 from hookbus._run.session import acquire_work_dir, ensure_no_active_run, run_scope
 from hookbus._training.evaluation import evaluate
@@ -67,8 +68,9 @@ class TrainerRuns:
                 seed_everything(rank_seed(trainer.seed, trainer.ranks.rank))
         # Validation and test resume from an explicit checkpoint, but not from "auto", which only applies to training.
         resume = self._pending_resume if mode == "train" or self._pending_resume != "auto" else "never"
+        path = verify_resume(resume, trainer.ranks)
         run = self.create(mode, self._acquire_work_dir(mode, resume), earlier)
-        with run_scope(run, resume):
+        with run_scope(run, path):
             if resume == self._pending_resume:
                 self._pending_resume = "never"
             yield run

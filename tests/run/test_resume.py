@@ -16,6 +16,12 @@ from hookbus.errors import CheckpointError, ConfigError
 from tests import toys
 
 
+def damage(path: Path) -> None:
+    """Change the last byte of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 class SaverWithDirectory(toys.Saver):
     """Saver with its own directory."""
 
@@ -90,13 +96,26 @@ class TestResume:
         assert started_at == [1]
         assert [message for message in caplog.messages if message.startswith(f"resume: {saver.files[1]}: ")] != []
 
-    def test_missing_checkpoint_ends_a_custom_loop_before_it_trains(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("problem", ["file does not exist", "corrupted"])
+    def test_invalid_file_raises_before_a_directory_is_locked_or_another_one_chosen(
+        self, tmp_path: Path, problem: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        work_dir, file = tmp_path / "x", tmp_path / "x" / "checkpoints" / "iter_2.pth"
+        toys.trainer(toys.Saver(), iterations=2, work_dir=work_dir).fit()
+        if problem == "corrupted":
+            damage(file)
+        else:
+            file.unlink()
+        with pytest.raises(CheckpointError, match=problem):
+            toys.trainer(toys.Saver(), iterations=3, work_dir=work_dir, resume=file).fit()
         with (
-            pytest.raises(CheckpointError, match="file does not exist"),
-            HookBus().run(epochs=1, work_dir=tmp_path, resume=tmp_path / "nothing.pth"),
+            pytest.raises(CheckpointError, match=problem),
+            HookBus().run(epochs=1, work_dir=work_dir, resume=file),
         ):
             pass
-        assert (read_status(tmp_path)["outcome"], read_status(tmp_path)["iters_done"]) == ("failed", 0)
+
+        assert [path.name for path in tmp_path.iterdir()] == ["x"]
+        assert caplog.messages == []
 
     def test_hooks_may_modify_the_checkpoint_before_it_is_restored(self, tmp_path: Path) -> None:
         saver = toys.Saver("after_train_iter", 2)

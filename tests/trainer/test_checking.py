@@ -362,7 +362,7 @@ class TestFiles:
     def test_resume_without_a_valid_checkpoint_is_an_error(self, tmp_path: Path) -> None:
         path = self.checkpoint(tmp_path)
         path.write_bytes(b"short")
-        with pytest.raises(CheckpointError, match="^No checkpoint can be used:"):
+        with pytest.raises(ConfigError, match=rf"no checkpoint in .* can be used.*\n  {path}: corrupted: expected"):
             toys.trainer(resume="auto", work_dir=tmp_path / "earlier", epochs=2).check()
 
 

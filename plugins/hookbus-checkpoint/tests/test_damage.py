@@ -11,7 +11,7 @@ import pytest
 
 from hookbus.checkpoint.atomic_files import list_newest_first, verify
 from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint
-from hookbus.errors import CheckpointError, HookWarning
+from hookbus.errors import CheckpointError, ConfigError, HookWarning
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 
@@ -176,5 +176,5 @@ def test_training_with_only_corrupted_checkpoints_does_not_start_from_scratch(in
     for path in (tmp_path / "checkpoints").glob("*.pth"):
         flip(path, random.Random(0))
 
-    with pytest.raises(CheckpointError, match="No checkpoint can be used:\n.*corrupted"):
+    with pytest.raises(ConfigError, match="no checkpoint in .* can be used.*\n.*corrupted"):
         fake_training([CheckpointHook()], epochs=4, batches=1, work_dir=tmp_path, resume="auto")
