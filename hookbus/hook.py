@@ -52,6 +52,9 @@ class Priority(IntEnum):
     LOWEST = 100
 
 
+MAX_INSTANCE_NAME = 200
+"""Maximum number of characters of an instance name, which hooks may use in file names."""
+
 _PRIORITY = {"anyOf": [{"type": "integer"}, {"enum": list(Priority.__members__)}, {"type": "null"}]}
 
 
@@ -70,7 +73,10 @@ class HookConfig(BaseModel):
     """Error message of a hook that does not support `frequency`; `{value}` is replaced by the invalid value."""
 
     name: str | None = Field(
-        default=None, min_length=1, description="Instance name. Default: the entry point or the class name."
+        default=None,
+        min_length=1,
+        max_length=MAX_INSTANCE_NAME,
+        description="Instance name. Default: the entry point or the class name.",
     )
     priority: Annotated[int | None, WithJsonSchema(_PRIORITY)] = Field(
         default=None, description="Nesting level: lower values run outermost."

@@ -97,9 +97,12 @@ def test(
     If the dataset has no test split, the validation split is used.
     """
     with handle_errors():
+        from hookbus._config.paths import find_file_problem
         from hookbus.trainer.initial_weights import load_for_test
 
-        trainer = _build_trainer(file, [*(overrides or ()), "resume=never"])
+        if checkpoint is not None and (problem := find_file_problem(str(checkpoint))):
+            raise ConfigError([f"--checkpoint: {problem}"])
+        trainer = _build_trainer(file, [*(overrides or ()), "resume=never", "load_from=null"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
         load_for_test(trainer, checkpoint or _newest_checkpoint(trainer))
         if json_:

@@ -9,6 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from hookbus import discovery
 from hookbus._config.hooks import HOOKS, get_hook_class
+from hookbus._config.interpolation import REFERENCE_PATTERN
 from hookbus._config.models import RunConfig
 from hookbus._utils.plugin_entries import short_names
 from hookbus.errors import PluginError
@@ -37,13 +38,49 @@ def json_schema() -> tuple[dict[str, Any], list[str]]:
     known = [names for names, _, _ in branches]
     definitions["hook"] = _hook_schema(known)
     properties["hooks"] = _hooks_schema(known, properties["hooks"]["description"])
-    return schema, problems
+    accepting: dict[str, Any] = _accept_references(schema)
+    accepting["$defs"]["reference"] = {"type": "string", "pattern": REFERENCE_PATTERN}
+    return accepting, problems
 
 
 Branch = tuple[list[str], dict[str, Any], dict[str, Any]]
 """Names of a hook, schema of its settings, and the referenced definitions."""
+SCHEMAS_BY_NAME = ("properties", "$defs", "patternProperties")
+"""Keywords whose value maps names to schemas."""
+NO_SCHEMAS = ("default", "enum", "const", "examples", "required")
+"""Keywords whose value contains no schemas."""
+ANNOTATIONS = ("title", "description", "default", "examples", "deprecated")
+"""Keywords that do not constrain values."""
 IMPORT_STRING = {"type": "string", "pattern": ":"}
 """Schema of an import string."""
+
+
+def _accept_references(schema: Any) -> Any:
+    """Return a schema in which each scalar may also be a reference to an environment variable."""
+    if isinstance(schema, list):
+        return [_accept_references(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {
+        key: {name: item if name == "type" else _accept_references(item) for name, item in value.items()}
+        if key in SCHEMAS_BY_NAME and isinstance(value, dict)
+        else value
+        if key in NO_SCHEMAS
+        else _accept_references(value)
+        for key, value in schema.items()
+    }
+    constraints = {key: value for key, value in inner.items() if key not in ANNOTATIONS}
+    if not _is_scalar(constraints):
+        return inner
+    annotations = {key: value for key, value in inner.items() if key in ANNOTATIONS}
+    return {**annotations, "anyOf": [constraints, {"$ref": "#/$defs/reference"}]}
+
+
+def _is_scalar(schema: dict[str, Any]) -> bool:
+    """Return whether a schema accepts scalars only, but not every string."""
+    type_ = schema.get("type")
+    is_constrained_string = type_ == "string" and len(schema) > 1
+    return "enum" in schema or "const" in schema or type_ in ("integer", "number", "boolean") or is_constrained_string
 
 
 def _hook_schema(known: list[list[str]]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from hookbus._utils.paths import format_path
 from hookbus._utils.values import escape_control_characters, shorten
 
-__all__ = ["Document", "Location", "Path"]
+__all__ = ["Document", "Location", "Path", "Reference"]
 
 Path = tuple[str | int, ...]
 Location = tuple[int, int] | str
@@ -16,6 +16,21 @@ Location = tuple[int, int] | str
 
 MAX_PATH_LENGTH = 300
 """Maximum number of characters of a path in a message."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A value that refers to environment variables.
+
+    Attributes:
+        template: Text in the run file: `https://${env:HOST}/x`.
+        text: Text with the values of the variables.
+        names: Names of the variables.
+    """
+
+    template: str
+    text: str
+    names: tuple[str, ...]
 
 
 @dataclass
@@ -28,6 +43,7 @@ class Document:
         key_locations: Locations of keys by path.
         value_locations: Locations of values by path.
         problems: Messages about the file itself, with locations.
+        references: References to environment variables by path.
         invalid_paths: Paths of values that could not be parsed, see `mark_invalid`. These values are None in `data`.
     """
 
@@ -37,6 +53,7 @@ class Document:
     value_locations: dict[Path, Location] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     invalid_paths: set[Path] = field(default_factory=set)
+    references: dict[Path, Reference] = field(default_factory=dict)
     _invalid_parents: set[Path] = field(default_factory=set)
 
     def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
@@ -47,6 +64,9 @@ class Document:
             message: The message.
             at_key: Use the location of the key instead of the location of the value.
         """
+        if path in self.references and not at_key:
+            variables = ", ".join(shorten(name) for name in self.references[path].names)
+            message = f"{message} The value refers to the environment: {shorten(variables)}."
         return self.format_problem_at(
             self._get_location(path, self.key_locations if at_key else self.value_locations), message, path
         )
@@ -65,6 +85,11 @@ class Document:
         )
         # A message may have several lines, but no other character that a terminal interprets.
         return escape_control_characters(text, keep="\n")
+
+    def format_source(self, path: Path) -> str:
+        """Return where a value is set, without the value: `in run.yaml:3:5`, or `on the command line`."""
+        location = self._get_location(path, self.value_locations)
+        return "on the command line" if isinstance(location, str) else f"in {self._format_location(location)}"
 
     def _format_location(self, location: Location | None) -> str:
         if isinstance(location, str):

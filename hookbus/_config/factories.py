@@ -12,6 +12,7 @@ from torch.nn import functional
 from hookbus import discovery
 from hookbus._config.document import Path
 from hookbus._config.models import Component, RunConfig
+from hookbus._config.paths import find_file_problem, find_initial_file, find_name_problem
 from hookbus._training.eval_metrics import EvalMetric, build_metrics, duplicate_name_error
 from hookbus._utils.imports import import_string, suggest_if_close
 from hookbus._utils.packages import DATASETS_GROUP, MODELS_GROUP
@@ -53,6 +54,7 @@ class Factories:
         self.metrics = self._build_metrics()
         self.hooks = self._build_hooks()
         self._check_device()
+        self._check_paths()
 
     def _find_published(self, section: str, component: Component | None, group: str, kind: str) -> Factory | None:
         """Return the factory of an entry point or an import string."""
@@ -141,6 +143,15 @@ class Factories:
             self._add_problem(
                 ("device",), f"{format_value(device)} cannot be used: {reason}. Set auto to use the available device."
             )
+
+    def _check_paths(self) -> None:
+        config = self._config
+        if problem := find_name_problem(config.work_dir):
+            self._add_problem(("work_dir",), problem)
+        file = find_initial_file(config.resume, config.load_from.path if config.load_from else None, config.work_dir)
+        if file is not None and (problem := find_file_problem(file[1])):
+            path: Path = ("load_from", "path") if file[0] == "load_from" else ("resume",)
+            self._add_problem(config.to_document_path(path), problem)
 
     def _add_problem(self, path: Path, message: str) -> None:
         self.problems.append(self._config.format_problem(path, message))

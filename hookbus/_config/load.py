@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hookbus._config.diagnostics import (
     format_errors,
@@ -15,11 +17,16 @@ from hookbus._config.diagnostics import (
     resolve_aliases,
     sort_by_location,
 )
-from hookbus._config.document import Document
+from hookbus._config.document import Document, Path
+from hookbus._config.hooks import get_hook_class
+from hookbus._config.interpolation import resolve_references, settle_types
 from hookbus._config.models import RunConfig
 from hookbus._config.overrides import apply_overrides
 from hookbus._config.reading import load_document
-from hookbus.errors import ConfigError
+from hookbus._config.resolved import reject_redacted_values
+from hookbus._utils.validation_errors import validation_messages
+from hookbus.errors import ConfigError, PluginError
+from hookbus.hook import Hook
 
 __all__ = ["load_config", "parse_config"]
 
@@ -62,6 +69,8 @@ def parse_config(
     if isinstance(document.data, Mapping):
         resolve_aliases(document)
         document.problems += apply_overrides(document, overrides)
+        reject_redacted_values(document)
+        resolve_references(document)
     elif not document.problems:
         document.problems.append(document.format_problem((), "a run file should be a mapping of keys to values."))
     if not isinstance(document.data, Mapping):
@@ -76,8 +85,11 @@ def parse_config(
 
 def _validate(document: Document) -> tuple[RunConfig, list[str]]:
     """Validate the data of a document; invalid sections and hooks are dropped so that the rest can be validated."""
+    _settle_sections(document)
     data = dict(document.data)
     entries = hook_entries(document)
+    for entry, path in entries or ():
+        _settle_hook(document, entry, path)
     if entries is not None:
         data["hooks"] = [entry for entry, _ in entries]
     problems: list[str] = []
@@ -97,3 +109,35 @@ def _validate(document: Document) -> tuple[RunConfig, list[str]]:
     config._document, config._paths = document, [path for _, path in entries or []]
     config._invalid_sections = frozenset(map(str, invalid_sections))
     return config, problems
+
+
+def _settle_sections(document: Document) -> None:
+    """Select the types of the references in all sections except the hooks."""
+    sections = {key: value for key, value in document.data.items() if key != "hooks"}
+    references = [(path, item.text) for path, item in document.references.items() if path[0] != "hooks"]
+    settle_types(sections, references, lambda: _find_errors(RunConfig, sections))
+    document.data.update(sections)
+
+
+def _settle_hook(document: Document, entry: Any, path: Path) -> None:
+    """Select the types of the references in the settings of a hook with a config model."""
+    references = [
+        (place[len(path) :], item.text)
+        for place, item in document.references.items()
+        if place[: len(path)] == path and len(place) > len(path)
+    ]
+    if not references or not isinstance(entry, dict):
+        return
+    type_ = entry.get("type")
+    with suppress(PluginError):  # reported when the hook is built
+        cls = get_hook_class(type_) if isinstance(type_, str) else None
+        if cls is not None and issubclass(cls, Hook) and "config" in inspect.signature(cls).parameters:
+            settle_types(entry, references, lambda: _find_errors(cls.Config, entry))
+
+
+def _find_errors(model: type[BaseModel], data: Any) -> list[Path]:
+    try:
+        model.model_validate_json(json.dumps({key: value for key, value in data.items() if key != "type"}))
+    except ValidationError as error:
+        return list(validation_messages(error, model, data))
+    return []

@@ -8,15 +8,27 @@ from contextlib import ExitStack
 from types import NoneType
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_serializer, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from hookbus._config import yaml as _yaml
 from hookbus._config.diagnostics import sort_by_location, to_yaml_terms
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
+from hookbus._config.paths import find_settings_problems
+from hookbus._config.resolved import dump_resolved, show_references
 from hookbus._run.work_dir import parse_resume
 from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
+from hookbus._utils.redaction import redact
 from hookbus._utils.validation_errors import ALL_SETTINGS, missing_key_message
 from hookbus._utils.values import format_value, shorten
 from hookbus.bus import HookBus
@@ -47,14 +59,14 @@ __all__ = [
 class Section(BaseModel):
     """Base model of the sections. Unknown keys and values of another type are rejected."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
 class Component(BaseModel):
     """An object that is built by name: a type and its settings."""
 
     # The keys of a component depend on its factory, which validates them, see `hookbus._config.factories`.
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True, ser_json_inf_nan="constants")
 
     type: str = Field(description="An entry point, or an import string such as my_module:factory.")
 
@@ -240,6 +252,10 @@ class RunConfig(Section):
         # As pydantic does for a field of the type SecretStr: the settings here are not validated.
         return [hide_declared_settings(settings) for settings in hooks]
 
+    @model_serializer(mode="wrap", when_used="json")
+    def _show_references(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return show_references(self.model_dump(), handler(self), self._document, self.to_document_path)
+
     def build_hooks(self) -> list[Any]:
         """Build the hooks in the order of the file.
 
@@ -285,6 +301,14 @@ class RunConfig(Section):
         """
         return self._document.format_problem(path, message, at_key=at_key)
 
+    def to_document_path(self, path: Path) -> Path:
+        """Convert a path in the configuration to a path in the file."""
+        paths = self._hook_paths()
+        if path[:1] == ("hooks",) and len(path) > 1 and isinstance(path[1], int):
+            return (*paths[path[1]], *path[2:])
+        is_short_form = path == ("load_from", "path") and path not in self._document.value_locations
+        return path[:1] if is_short_form else path
+
     def is_missing(self, section: str) -> bool:
         """Return whether the file does not contain a section. A section with errors counts as present."""
         return getattr(self, section) is None and section not in self._invalid_sections
@@ -296,10 +320,13 @@ class RunConfig(Section):
     def to_yaml(self) -> str:
         """Serialize the resolved configuration as a run file: overrides applied, every default of the core included.
 
+        Secrets are replaced by references to the environment that they come from, else by `***`.
+
         Returns:
-            YAML from which `load_config` creates an equal configuration.
+            YAML from which `load_config` creates an equal configuration, unless it contains `***`.
         """
-        return _yaml.dump(self.model_dump())
+        shown = redact(self.model_dump(mode="json"))
+        return dump_resolved(self.model_dump(), shown, self._document, self.to_document_path)
 
     def _build(self) -> list[tuple[Any, Path]]:
         """Return the hooks with their paths in the file."""
@@ -310,6 +337,7 @@ class RunConfig(Section):
             for settings, path in zip(self.hooks, self._hook_paths(), strict=True):
                 if len(problems) >= MAX_ERROR_LINES:
                     stack.enter_context(omit_hints())
+                problems += [self.format_problem((*path, key), text) for key, text in find_settings_problems(settings)]
                 try:
                     built += [(hook, path) for hook in _build_entry(settings)]
                 except ConfigError as error:

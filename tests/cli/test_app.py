@@ -470,11 +470,57 @@ class TestCheck:
 
     def test_check_reports_all_errors(self, project: Project) -> None:
         project.write(RUN)
-        result = call("check", "run.yaml", "load_from=nowhere.pth", "model.input_shape=[5]")
+        (project.path / "broken.pth").write_text("no checkpoint")
+        result = call("check", "run.yaml", "load_from=broken.pth", "model.input_shape=[5]")
         assert (result.exit_code, result.stdout) == (1, "")
         first, *_, last = result.stderr.splitlines()
         assert first.startswith("error: A batch of the train_loader cannot be processed by the model: RuntimeError: ")
-        assert last == "error: load_from: nowhere.pth: file does not exist."
+        assert last.startswith("error: load_from: broken.pth: ")
+
+    @pytest.mark.parametrize("command", ["train", "check"])
+    @pytest.mark.parametrize(
+        ("override", "problem"),
+        [
+            ("load_from=no.pth", "load_from: no.pth: file does not exist."),
+            ("load_from={path: no.pth}", "load_from: no.pth: file does not exist."),
+            ("resume=no.pth", "resume: no.pth: file does not exist."),
+            ("load_from=runs", "load_from: runs: is a directory. Pass the path of a file."),
+            ("resume=pipe", "resume: pipe: is not a regular file. Pass the path of a file."),
+            ("load_from=" + "x" * 300, "load_from: a name of 300 bytes, but a file system allows 255."),
+            ("work_dir=" + "x" * 300, "work_dir: a name of 300 bytes, but a file system allows 255."),
+            ("work_dir=" + "x/" * 2000, "work_dir: a path of "),
+            ("hooks.jsonl.path=" + "x" * 300, "hooks.2.path: a name of 300 bytes, but a file system allows 255."),
+            ("hooks.jsonl.name=" + "x" * 300, "hooks.2.name: should have at most 200 characters, got 'xxx"),
+        ],
+        ids=lambda value: value[:20],
+    )
+    def test_path_that_cannot_be_used_is_a_configuration_error(
+        self, project: Project, command: str, override: str, problem: str
+    ) -> None:
+        (project.path / "runs").mkdir()
+        os.mkfifo(project.path / "pipe")
+        project.write(RUN)
+        result = call(command, "run.yaml", override)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith(f"command line: {override[:79]}")
+        assert problem in result.stderr
+        assert not (project.path / "runs" / "train").exists()
+
+    def test_missing_file_is_reported_with_its_line_and_all_other_errors(self, project: Project) -> None:
+        path = project.write(RUN)
+        path.write_text(path.read_text() + "\nload_from: no.pth\nsead: 1\n")
+        lines = path.read_text().splitlines()
+        result = call("check", "run.yaml")
+        assert result.exit_code == 2
+        assert result.stderr.splitlines()[0] == (
+            f"run.yaml:{lines.index('load_from: no.pth') + 1}:12: load_from: no.pth: file does not exist."
+        )
+        assert "sead: unknown key" in result.stderr
+
+    def test_tested_checkpoint_must_exist_but_not_the_initial_weights(self, project: Project) -> None:
+        project.write(RUN)
+        result = call("test", "run.yaml", "load_from=no.pth", "--checkpoint", "nowhere.pth")
+        assert (result.exit_code, result.stderr) == (2, "--checkpoint: nowhere.pth: file does not exist.\n")
 
 
 class TestSchema:

@@ -97,6 +97,10 @@ GOOD = [
     "hooks: [{type: keyword, interval: 3, name: k}]",
     "hooks: [{type: schema_probe, priority: 3}]",
     "hooks:",
+    "seed: ${env:SEED}",
+    "{order: '${env:ORDER}', training: {epochs: '${env:EPOCHS,3}', clip_grad_norm: '${env:NORM}'}}",
+    "hooks: [{type: schema_probe, interval: '${env:N}', priority: '${env:P}', inner: {size: '${env:N}'}}]",
+    "hooks: {schema_probe: {interval: '${env:N}'}}",
 ]
 BAD = [
     "sead: 1",
@@ -122,6 +126,8 @@ BAD = [
     "hooks: {schema_probe: {intervall: 3}}",
     "hooks: {mine: {interval: 3}}",
     "hooks: {mine: null}",
+    "seed: ${SEED}",
+    "training: ${env:TRAINING}",
 ]
 
 

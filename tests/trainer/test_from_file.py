@@ -43,6 +43,7 @@ def get_errors(project: Project, *overrides: str) -> list[str]:
 
 class TestBuilding:
     def test_trainer_has_all_objects_of_the_file(self, project: Project) -> None:
+        (project.path / "start.pth").touch()
         trainer = build_trainer(
             project,
             "optimizer={type: SGD, lr: 0.5}",
@@ -63,6 +64,14 @@ class TestBuilding:
         assert list(trainer.eval_metrics) == ["accuracy"]
         assert type(trainer.scheduler.scheduler) is torch.optim.lr_scheduler.StepLR
         assert trainer.config.training.iterations == 6  # type: ignore[union-attr]
+
+    def test_continued_run_does_not_require_the_initial_weights(self, project: Project) -> None:
+        (project.path / "runs" / "here").mkdir(parents=True)
+        options = ("work_dir=runs/here", "load_from=gone.pth", "resume=auto")
+        with pytest.raises(ConfigError, match="load_from: gone.pth: file does not exist"):
+            build_trainer(project, *options)
+        (project.path / "runs" / "here" / "status.json").write_text('{"run": "abc", "outcome": "stopped"}')
+        assert build_trainer(project, *options).load_from == "gone.pth"
 
     def test_trainer_is_built_from_a_loaded_configuration(self, project: Project) -> None:
         config = load_config(project.write(BASE))
@@ -389,6 +398,7 @@ BREAKAGES: list[tuple[Callable[[Line], str], Callable[[Line], bool]]] = [
 
 
 def test_generated_file_is_valid(project: Project) -> None:
+    (project.path / "x.pth").touch()
     text = "\n".join(map(str, iter_lines(FILE)))
     trainer = trainer_from_file(Trainer, project.write(text))
     assert list(trainer.bus.hooks) == ["one", "two", "quiet"]
@@ -397,6 +407,7 @@ def test_generated_file_is_valid(project: Project) -> None:
 @given(data=st.data(), order=st.randoms(use_true_random=False))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 def test_single_error_is_reported_on_its_line(project: Project, data: st.DataObject, order: random.Random) -> None:
+    (project.path / "x.pth").touch()
     sections = list(FILE.items())
     order.shuffle(sections)
     lines = list(iter_lines(dict(sections)))

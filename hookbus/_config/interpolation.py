@@ -1,0 +1,192 @@
+"""References to environment variables in the values of run files: `${env:NAME}` and `${env:NAME,default}`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from hookbus._config.document import Document, Path, Reference
+from hookbus._config.yaml import invalid_character, parse
+from hookbus._utils.imports import suggest_if_close
+from hookbus._utils.redaction import REDACTED, is_secret, redact
+from hookbus._utils.values import format_value, shorten
+
+__all__ = ["REFERENCE_PATTERN", "SAMPLE_SECRET", "get_key", "get_safe_template", "resolve_references", "settle_types"]
+
+REFERENCE_PATTERN = r"\$\{env:[^}]*\}"
+"""Pattern of a reference, for the schema of editors."""
+
+SAMPLE_SECRET = "Zq9xK2vL8mN4"
+"""Text that is redacted wherever a secret is."""
+
+MAX_TOTAL_LENGTH = 2**20
+"""Maximum number of characters of all resolved values: a variable may be long and referred to often."""
+
+# Other text after `${`, such as a formula, is literal.
+_TOKEN = re.compile(r"\$\$\{|\$\{((?=env:|[A-Za-z_][\w.]*[:}])[^}]*)(\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REFERENCE = re.compile(r"(?<!\$)\$\{([^}]*)\}")
+_SCHEME = re.compile(r"(?i)(?:(?:bearer|basic|token)\s+)?")
+_SCHEMED_REFERENCE = re.compile(rf"({_SCHEME.pattern[4:]})\$\{{[^}}]*\}}", re.IGNORECASE)
+_SCALAR = re.compile(r"\S{1,100}")
+
+
+def resolve_references(document: Document) -> None:
+    """Replace the references in the values of a document by the values of the variables.
+
+    A value that consists of one reference is read as if its text were written in the file: `8080` is a number. It
+    stays a string if its key names a secret, or if a string is required, see `settle_types`. The values of variables
+    are not searched for references. `$${` is a literal `${`. Errors are added to the problems of the document.
+
+    Args:
+        document: Document whose data is a mapping. Modified in place.
+    """
+    resolver = _Resolver()
+    for parent, key, path in _iter_strings(document.data, ()):
+        template = parent[key]
+        try:
+            text = resolver.resolve(template)
+        except ValueError as error:
+            parent[key] = None
+            document.mark_invalid(path)
+            document.problems.append(document.format_problem(path, str(error)))
+            continue
+        parent[key] = text
+        if names := [_split(match[1])[1] for match in _TOKEN.finditer(template) if match[1]]:
+            document.references[path] = Reference(template, text, tuple(names))
+            if _TOKEN.fullmatch(template) and not is_secret(get_key(path)):
+                parent[key] = _parse_scalar(text)
+
+
+def settle_types(data: Any, references: Iterable[tuple[Path, str]], find_errors: Callable[[], Iterable[Path]]) -> None:
+    """Use the text of a variable instead of the number that it denotes where a string is required.
+
+    Args:
+        data: Data with resolved references. Modified in place.
+        references: Paths of references in the data, and the texts of the variables.
+        find_errors: Function that validates the data and returns the paths of the errors.
+    """
+    numbers = {path: (_get(data, path), text) for path, text in references}
+    numbers = {path: pair for path, pair in numbers.items() if not isinstance(pair[0], str)}
+    if not numbers:
+        return
+    changed = _select_below(numbers, find_errors())
+    for path in changed:
+        _set(data, path, numbers[path][1])
+    # Neither form is valid: the error message should contain the number.
+    for path in _select_below(changed, find_errors()) if changed else ():
+        _set(data, path, numbers[path][0])
+
+
+def get_safe_template(template: str, *, hidden: bool) -> str | None:
+    """Return a template that can be recorded instead of a secret, without defaults; None if it contains a secret.
+
+    Args:
+        template: Text in the run file.
+        hidden: Whether the whole value is a secret, and not only a part of it such as a password in a URL.
+    """
+    if hidden:
+        is_safe = _SCHEME.fullmatch(_REFERENCE.sub("", template)) is not None
+    else:
+        # Nothing but references may be redacted, possibly together with the scheme of an authorization before them.
+        redacted = redact(_REFERENCE.sub(SAMPLE_SECRET, template))
+        parts = _SCHEMED_REFERENCE.split(template)
+        pattern = "".join(
+            f"(?:{re.escape(part)}{SAMPLE_SECRET}|{re.escape(REDACTED)})" if index % 2 else re.escape(part)
+            for index, part in enumerate(parts)
+        )
+        is_safe = re.fullmatch(pattern, redacted) is not None
+    return _REFERENCE.sub(lambda match: f"${{env:{_split(match[1])[1]}}}", template) if is_safe else None
+
+
+def get_key(path: Path) -> str:
+    """Return the key of a value; an item of a list has the key of the list."""
+    return next((key for key in reversed(path) if isinstance(key, str)), "")
+
+
+def _iter_strings(data: Any, path: Path) -> Iterator[tuple[Any, Any, Path]]:
+    """Yield the container, the key and the path of each string with a reference."""
+    for key, value in list(data.items() if isinstance(data, dict) else enumerate(data)):
+        if isinstance(value, (dict, list)):
+            yield from _iter_strings(value, (*path, key))
+        elif isinstance(value, str) and "${" in value:
+            yield data, key, (*path, key)
+
+
+class _Resolver:
+    """Replace references by the values of variables, of which all together have a maximum length."""
+
+    def __init__(self) -> None:
+        self._remaining = MAX_TOTAL_LENGTH
+
+    def resolve(self, template: str) -> str:
+        """Return a text with its references resolved.
+
+        Raises:
+            ValueError: If a reference is invalid, or if a variable is not set and has no default.
+        """
+        text = _TOKEN.sub(self._replace, template)
+        if error := invalid_character(text):
+            raise ValueError(error)
+        return text
+
+    def _replace(self, match: re.Match[str]) -> str:
+        text = "${" if match[0] == "$${" else _get_value(match)
+        self._remaining -= len(text)
+        if self._remaining < 0:
+            raise ValueError(f"the values of environment variables have more than {MAX_TOTAL_LENGTH:,} characters.")
+        return text
+
+
+def _get_value(match: re.Match[str]) -> str:
+    """Return the value of the variable that a reference names, or its default."""
+    kind, name, default = _split(match[1])
+    if not match[2] or kind != "env" or "${" in match[1]:
+        raise ValueError(
+            f"invalid reference {format_value(match[0])}. Write ${{env:NAME}} or ${{env:NAME,default}} for an "
+            "environment variable, which cannot be nested, and $${ for a literal ${."
+        )
+    if _NAME.fullmatch(name) is None:
+        example = _NAME.match(name)
+        hint = f" Write ${{env:{example[0]},default}} for a default." if example else ""
+        raise ValueError(f"invalid name {format_value(name)} of an environment variable.{hint}")
+    if name not in os.environ and default is None:
+        raise ValueError(
+            f"the environment variable {shorten(name)} is not set.{suggest_if_close(name, os.environ)} Set it, or "
+            f"write ${{env:{shorten(name)},default}}."
+        )
+    return os.environ.get(name, default or "")
+
+
+def _split(body: str) -> tuple[str, str, str | None]:
+    """Return the kind, the name and the default of a reference; None without a default."""
+    kind, _, rest = body.partition(":")
+    name, comma, default = rest.partition(",")
+    return kind, name.strip(), default.strip() if comma else None
+
+
+def _parse_scalar(text: str) -> Any:
+    """Return the number, boolean or null that a text denotes in YAML, else the text."""
+    stripped = text.strip()
+    if _SCALAR.fullmatch(stripped) is None:
+        return text
+    value = parse(stripped, "value").data
+    return value if isinstance(value, (int, float)) or stripped == "null" else text
+
+
+def _select_below(paths: Iterable[Path], errors: Iterable[Path]) -> list[Path]:
+    """Return the paths at which, or at a parent of which, there is an error."""
+    invalid = {path for path in errors if path}
+    return [path for path in paths if any(path[:end] in invalid for end in range(1, len(path) + 1))]
+
+
+def _get(data: Any, path: Path) -> Any:
+    for key in path:
+        data = data[key]
+    return data
+
+
+def _set(data: Any, path: Path, value: Any) -> None:
+    _get(data, path[:-1])[path[-1]] = value
