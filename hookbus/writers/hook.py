@@ -247,8 +247,9 @@ class WriterHook(LogPointsMixin):
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the recent numbers, which a kill may lose, and whether a requested record is pending."""
-        return {"recent": self._recent.to_builtin(), "waiting": self._record_pending}
+        """Return the recent numbers, which a kill may lose, the pending request, and the records of the start."""
+        recent, opening = self._recent.to_builtin(), sorted(self._opening_records)
+        return {"recent": recent, "waiting": self._record_pending, "opening": opening}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
@@ -263,6 +264,8 @@ class WriterHook(LogPointsMixin):
         for step, values in state["recent"]:
             self._recent.add(step, {name: snapshot_value(value) for name, value in values.items()})
         self._record_pending = state["waiting"]
+        self._opening_records = set(state.get("opening", ()))  # absent in earlier checkpoints
+        self._start_iteration = None
 
     # -- private -------------------------------------------------------------------------------
 
@@ -271,6 +274,8 @@ class WriterHook(LogPointsMixin):
         self._entries = EntryFactory(self.backend_name, self._written)
         self._recent = RecentRecords()
         self._record_pending = False
+        self._opening_records: set[str] = set()
+        self._start_iteration: int | None = None
 
     def _get_window(self, run: Run) -> Window:
         return run.metrics.window(self.name)

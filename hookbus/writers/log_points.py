@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._events.call_stack import current_points
 from hookbus.hook import Hook
 from hookbus.writers.entries import EntryFactory, RecentRecords
 from hookbus.writers.host_copies import nbytes, snapshot_value
@@ -21,11 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LogPointsMixin"]
 
+OPENING_POINTS = {"before_run", "before_train"}
+"""Points that a run repeats when it resumes."""
+
 
 class LogPointsMixin(Hook):
     """Hook that implements the `log_*` points and enqueues an entry for each value."""
 
     _entries: EntryFactory
+    _opening_records: set[str]
+    _start_iteration: int | None
     _recent: RecentRecords
 
     def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
@@ -33,7 +39,11 @@ class LogPointsMixin(Hook):
         # The sanity-check validation measures an untrained model on a few batches.
         if run.sanity_checking:
             return
-        copies = {str(name): snapshot_value(value) for name, value in values.items()}
+        copies = {
+            str(name): snapshot_value(value)
+            for name, value in values.items()
+            if not self._is_repeated(run, "scalar", str(name))
+        }
         self._recent.add(int(step), copies)
         self._enqueue_entry(self._entries.make_numbers(copies, int(step)))
 
@@ -89,10 +99,23 @@ class LogPointsMixin(Hook):
     @abstractmethod
     def _enqueue_entry(self, entry: Entry) -> None: ...
 
+    def _is_repeated(self, run: Run, kind: str, name: str) -> bool:
+        """Return whether a resumed run logs a record again at its start; other records of the start are remembered."""
+        if self._start_iteration is None and run.resumed is not None:
+            self._start_iteration = run.iters_done
+        is_started = self._start_iteration not in (None, run.iters_done) or run.clock.mid_iteration
+        if is_started or OPENING_POINTS.isdisjoint(current_points(run)):
+            return False
+        key = f"{kind}:{name}"
+        if run.resumed and key in self._opening_records:
+            return True
+        self._opening_records.add(key)
+        return False
+
     def _enqueue_record(
         self, run: Run, kind: str, name: str, step: int, read: Callable[[], Any], size: int, *more: Any
     ) -> None:
-        if not run.sanity_checking:
+        if not run.sanity_checking and not self._is_repeated(run, kind, name):
             self._enqueue_entry(self._entries.make_record(kind, name, int(step), read, size, *more))
 
 

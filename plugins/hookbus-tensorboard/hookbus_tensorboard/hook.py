@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class TensorBoardHook(WriterHook):
         super().__init__(config, **settings)
         self._run_config: Mapping[str, Any] = {}
         self._event_directory = Path()
+        self._config_digest = ""
         self._trace_pending = self.config.log_graph
 
     def check(self, run: Run) -> None:
@@ -98,9 +100,27 @@ class TensorBoardHook(WriterHook):
         """Start writing; log the configuration and a summary of the model as text."""
         super().before_train(run)
         if self._run_config:
+            self._log_again_if_changed()
             self.log_text(run, "config", format_config(self._run_config), run.steps_done)
         if run.model is not None:
             self.log_text(run, "model", format_model(run.model), run.steps_done)
+
+    def _log_again_if_changed(self) -> None:
+        """Log a configuration at the resume only if it differs from the logged one, except in how the run resumes."""
+        config = {key: value for key, value in self._run_config.items() if key != "resume"}
+        digest = sha256(format_config(config).encode()).hexdigest()
+        if digest != self._config_digest:
+            self._opening_records.discard("text:config")
+        self._config_digest = digest
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the writer hook, and the digest of the logged configuration."""
+        return {**super().state_dict(), "config": self._config_digest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        super().load_state_dict(state)
+        self._config_digest = state.get("config", "")  # absent in earlier checkpoints
 
     def enqueue_config(self, config: Mapping[str, Any]) -> None:
         """Store the configuration, which is logged as text when training starts and as hparams when the run ends."""

@@ -204,6 +204,30 @@ class TestRunsWithOneLogDir:
             assert self.load_steps((directory.parent if is_default else directory) / name) == [1]
 
 
+@pytest.mark.parametrize(("rate", "expected"), [(0.1, [0]), (0.2, [0, 3])])
+def test_resume_logs_the_configuration_only_if_it_has_changed(tmp_path, rate, expected):
+    for epochs, config in ((1, {"lr": 0.1}), (2, {"lr": rate, "resume": "auto"})):
+        hooks = [TensorBoardHook(interval=3), SaveAtEpoch(), LogEnvironment()]
+        fake_training(hooks, epochs=epochs, work_dir=tmp_path, resume="auto", config=config)
+
+    events = load_events(tmp_path / "logs" / "tensorboard")
+    steps = {name: [event.step for event in events.Tensors(f"{name}/text_summary")] for name in ("config", "model")}
+    assert steps == {"config": expected, "model": [0]}
+    assert [event.step for event in events.Tensors("environment/text_summary")] == [0]
+    assert [event.step for event in events.Scalars("size")] == [0]
+    assert [event.step for event in events.Scalars("train/loss")] == [3, 6]
+
+
+class LogEnvironment(Hook):
+    """Log records at the start of each process."""
+
+    priority = 10
+
+    def before_train(self, run):
+        run.bus.emit("log_text", tag="environment", text=f"epochs {run.max_epochs}")
+        run.bus.emit("log_scalars", values={"size": 1.0})
+
+
 class SaveAtEpoch(Hook):
     """Write a checkpoint after each epoch."""
 
