@@ -7,5 +7,6 @@ of `bus.emit`, and `nesting` emits the points that a custom loop omits. `request
 `request_methods` and `request_sync`, and `boundary_state` restores the last iteration for a save after a failure.
 `training_data` is the position in the training data, with `data_passes`, `pass_list`, `epoch_lengths`, `loader_pool`,
 `loader_checks` and `former_data_state`. The other modules are parts of the run: `best`, `optimizer_steps`,
-`services`, `validation`, `weights`, and `work_dir` with `directory_lock`.
+`services`, `validation`, `weights`, and `work_dir` with `directory_lock`, `status`,
+`outputs`, `recorded_run` and `run_removal`.
 """

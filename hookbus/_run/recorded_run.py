@@ -73,7 +73,7 @@ def contains_training_run(path: Path) -> bool:
 
 def get_config_header(run: str) -> str:
     """Return the first line of the `config.yaml` of a run."""
-    return f"# run: {run}\n" if run else ""
+    return f"# run: {run}\n"
 
 
 def find_config_problem(directory: Path, outputs: Iterable[str], runs: Iterable[str]) -> str:
@@ -94,7 +94,8 @@ def find_config_problem(directory: Path, outputs: Iterable[str], runs: Iterable[
         return ""
     except OSError as error:
         return describe_foreign_file(path, get_reason(error))
-    is_own = CONFIG in outputs or (match is not None and match[1].decode() in runs)
+    # A listed file without an ID has been replaced by the user.
+    is_own = match is not None and (CONFIG in outputs or match[1].decode() in runs)
     return "" if is_own else describe_foreign_file(path, "its first line does not contain the ID of the run")
 
 

@@ -38,9 +38,9 @@ def remove_run(directory: Path, recorded: RecordedRun) -> list[Path]:
     Raises:
         OSError: If a file cannot be removed.
     """
-    outputs = set(recorded.outputs)
-    if not find_config_problem(directory, outputs, {recorded.run}):
-        outputs.add(CONFIG)
+    # In a copy without hidden files, `config.yaml` is not listed, and its first line identifies it.
+    is_own_config = not find_config_problem(directory, recorded.outputs, {recorded.run})
+    outputs = recorded.outputs | {CONFIG} if is_own_config else recorded.outputs
     if recorded.run:
         # The status is removed last: until then it states that the run must not be resumed, and lists its outputs.
         status = {"run": recorded.run, "outcome": REMOVED, OUTPUTS_KEY: sorted(recorded.outputs)}

@@ -202,7 +202,7 @@ class WorkDir:
         """
         return find_config_problem(self.path, self._outputs, {run, self.recorded_run} - {""})
 
-    def write_config(self, text: str, run: str = "") -> None:
+    def write_config(self, text: str, run: str) -> None:
         """Write the resolved configuration of the run to `config.yaml`.
 
         Args:
@@ -269,6 +269,8 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
         runs = {*lock.runs, *overwritten, recorded.run} - {""}
         kept: list[Path] = []
         if recorded.status.is_removed or (overwrite and recorded.is_training):
+            if CONFIG in recorded.outputs and (problem := find_config_problem(target, recorded.outputs, runs)):
+                raise WorkDirError(problem)
             kept = remove_run(target, recorded)
             overwritten, recorded = (recorded.run, *overwritten), RecordedRun()
         # Only with the lock: the temporary files of an active run must not be removed.

@@ -130,7 +130,7 @@ class TestClaim:
     def test_overwrite_removes_only_the_files_of_the_run(self, tmp_path: Path) -> None:
         first = acquire(tmp_path)
         first.write_status(outcome="finished", run="me")
-        first.write_config("a: 1")
+        first.write_config("a: 1", "me")
         for name in ("checkpoints/mine.pth", "checkpoints/other.pth", "checkpoints/user.pth"):
             write = lambda file: file.write(b"weights")  # noqa: E731
             atomic_write(tmp_path / name, write, *(() if "user" in name else (1, "me" if "mine" in name else "other")))
@@ -287,7 +287,7 @@ class TestOwn:
         with pytest.raises(
             WorkDirError, match=r"config.yaml was not written by a run: its first .* Move the file, or set"
         ):
-            work_dir.write_config("ours: 2")
+            work_dir.write_config("ours: 2", "me")
         assert (tmp_path / "config.yaml").read_text() == "mine: 1"
         work_dir.release()
 
