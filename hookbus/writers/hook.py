@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 __all__ = ["WriterConfig", "WriterHook"]
 
-_check_state = record({"recent": list_of(list_of(any_value, 2, 2)), "waiting": boolean})
+_check_state = record(
+    {"recent": list_of(list_of(any_value, 2, 2)), "waiting": boolean}, {"opening": list_of(string(maximum=1 << 20))}
+)
 _check_values = mapping_of(either(number(), string()))
 
 

@@ -106,7 +106,7 @@ class LogPointsMixin(Hook):
         is_started = self._start_iteration not in (None, run.iters_done) or run.clock.mid_iteration
         if is_started or OPENING_POINTS.isdisjoint(current_points(run)):
             return False
-        key = f"{kind}:{name}"
+        key = f"{kind}:{escape_surrogates(name)}"
         if run.resumed and key in self._opening_records:
             return True
         self._opening_records.add(key)

@@ -286,3 +286,13 @@ def test_directory_that_no_run_has_created_is_not_used(tmp_path: Path, caplog: p
     assert [record.getMessage() for record in caplog.records] == [
         f"{tmp_path / 'logs' / 'lines'} was not created by a run and is not changed; lines-2 is used instead."
     ]
+
+
+@pytest.mark.parametrize("opening", [None, "text:a", [["text:a"]], [1]])
+def test_invalid_records_of_the_start_are_refused(opening: object) -> None:
+    hook = MemoryHook()
+    state = hook.state_dict()
+    hook.check_state(state)
+
+    with pytest.raises(ValueError, match="opening"):
+        hook.check_state({**state, "opening": opening})

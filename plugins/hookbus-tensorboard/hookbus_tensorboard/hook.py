@@ -12,6 +12,7 @@ from torch import nn
 from hookbus import Run, Writer, WriterHook, every, hookimpl
 from hookbus._training.evaluation import eval_mode
 from hookbus._utils.paths import format_path
+from hookbus._utils.schema import record, string
 from hookbus.distributed import named_parameters
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import ConfigError, format_error
@@ -22,6 +23,8 @@ from hookbus_tensorboard.inputs import find_images, get_model_arguments, subsamp
 from hookbus_tensorboard.summary import format_config, format_model
 
 __all__ = ["TensorBoardHook"]
+
+_check_digest = record({}, {"config": string()})
 
 
 class TensorBoardHook(WriterHook):
@@ -116,6 +119,11 @@ class TensorBoardHook(WriterHook):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the writer hook, and the digest of the logged configuration."""
         return {**super().state_dict(), "config": self._config_digest}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Raise if a state cannot be restored."""
+        super().check_state(state)
+        _check_digest(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
