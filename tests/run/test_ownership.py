@@ -39,16 +39,16 @@ def train(*arguments: str) -> tuple[int, str]:
 
 def describe(root: Path) -> dict[str, str]:
     """Return the type and the checksum or target of each file in a directory."""
-    found = {}
+    entries = {}
     for path in sorted(root.rglob("*")):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            found[str(path)] = f"link to {os.readlink(path)}"
+            entries[str(path)] = f"link to {os.readlink(path)}"
         elif stat.S_ISREG(mode):
-            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+            entries[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
         else:
-            found[str(path)] = str(stat.S_IFMT(mode))
-    return found
+            entries[str(path)] = str(stat.S_IFMT(mode))
+    return entries
 
 
 def is_unchanged(root: Path, before: dict[str, str]) -> bool:
