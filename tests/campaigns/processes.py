@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -63,13 +63,21 @@ def disable_fsync() -> None:
 
 
 class LaunchedTraining:
-    """A training in processes that torchrun starts, once its first iteration is complete."""
+    """A training in processes that torchrun starts, once its first iteration is complete.
 
-    def __init__(self, case: Case, directory: Path) -> None:
+    Args:
+        case: Settings of the training.
+        directory: Directory of the training.
+        environment: Additional environment variables.
+    """
+
+    def __init__(self, case: Case, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         target = ["-m", "tests.campaigns.training", json.dumps(asdict(case)), str(directory)]
         with open(directory / "output.txt", "ab") as output:
             command = [sys.executable, *TORCHRUN, str(case.ranks), *target]
-            self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=output, start_new_session=True, env={**os.environ, **(environment or {})}
+            )
         self.pid = self._process.pid
         self._wait_for_progress(directory / "losses-0.txt")
 

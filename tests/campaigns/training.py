@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.data.rng import seed_everything
+from hookbus.errors import HookbusError
 from hookbus.testing import fingerprint
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 from hookbus_ema import EMAHook
@@ -31,6 +32,7 @@ from tests.interruptions import hash_checkpoint
 from tests.toys import Augmented, net, pairs
 
 EPOCHS = 6
+SAVING: tuple[bool | str, ...] = (False, True, "overlap")
 BATCHES = 5
 EXIT_CODES = {"preempted": 75, "interrupted": 130}
 
@@ -44,16 +46,26 @@ class Case:
         saving: Value of `async_save`.
         workers: Number of loader workers.
         ranks: Number of processes.
+        sharded: Whether the weights are sharded with FSDP2.
+        elsewhere: Whether the checkpoints are outside of the work directory.
+        epochs: Number of epochs.
+        overwrite: Whether to train from scratch in a directory that contains a run.
     """
 
     loop: str = "Trainer"
     saving: bool | str = False
     workers: int = 0
     ranks: int = 1
+    sharded: bool = False
+    elsewhere: bool = False
+    epochs: int = EPOCHS
+    overwrite: bool = False
 
     def __str__(self) -> str:
         saving = {False: "sync", True: "async", "overlap": "overlap"}[self.saving]
-        return f"{self.loop}, {saving} save, {self.workers} workers, {self.ranks} ranks"
+        parts = [self.loop, f"{saving} save", f"{self.workers} workers", f"{self.ranks} ranks"]
+        parts += [name for name in ("sharded", "elsewhere", "overwrite") if getattr(self, name)]
+        return ", ".join(parts)
 
 
 class LossHook(Hook):
@@ -78,6 +90,7 @@ class Parts:
     scheduler: Any
     loader: DataLoader[Any]
     options: dict[str, Any]
+    epochs: int = EPOCHS
 
     def step(self, index: int, batch: Any, train_more: Callable[..., object] = lambda *_: None) -> None:
         """Train one iteration, with an optimizer step in every second one.
@@ -102,7 +115,7 @@ class Parts:
 
 def run_epochs(parts: Parts) -> None:
     """Train with `run.epochs()` and `run.batches()`, with a step of the scheduler after the batches."""
-    with parts.bus.run(**parts.options, epochs=EPOCHS) as run:
+    with parts.bus.run(**parts.options, epochs=parts.epochs) as run:
         for epoch in run.epochs():
             parts.bus.emit("before_train_epoch")
             for index, batch in run.batches(parts.loader):
@@ -116,8 +129,8 @@ def run_epochs(parts: Parts) -> None:
 def run_ranges(parts: Parts) -> None:
     """Train with plain ranges."""
     batches = pairs(BATCHES)
-    with parts.bus.run(**parts.options, epochs=EPOCHS) as run:
-        for epoch in range(run.epochs_done, EPOCHS):
+    with parts.bus.run(**parts.options, epochs=parts.epochs) as run:
+        for epoch in range(run.epochs_done, parts.epochs):
             parts.bus.emit("before_train_epoch")
             for index in range(run.iters_done - epoch * BATCHES, BATCHES):
                 if run.should_stop:
@@ -132,7 +145,7 @@ def run_ranges(parts: Parts) -> None:
 def run_iterations(parts: Parts) -> None:
     """Train without epochs."""
     batches = pairs(7)
-    with parts.bus.run(**parts.options, iterations=EPOCHS * BATCHES) as run:
+    with parts.bus.run(**parts.options, iterations=parts.epochs * BATCHES) as run:
         while not run.should_stop:
             parts.step(run.iters_done, batches[run.iters_done % 7])
 
@@ -140,7 +153,7 @@ def run_iterations(parts: Parts) -> None:
 def run_zip(parts: Parts) -> None:
     """Train on pairs of batches from two loaders."""
     other = DataLoader(Augmented(30), batch_size=4, shuffle=True)
-    with parts.bus.run(**parts.options, epochs=EPOCHS) as run:
+    with parts.bus.run(**parts.options, epochs=parts.epochs) as run:
         for _ in run.epochs():
             parts.bus.emit("before_train_epoch")
             for (index, first), (_, second) in zip(run.batches(parts.loader), run.batches(other), strict=False):
@@ -164,7 +177,7 @@ def run_named(parts: Parts) -> None:
         "optimizer": {"first": parts.optimizer, "second": optimizer},
         "scheduler": {"first": parts.scheduler},
     }
-    with parts.bus.run(**{**parts.options, **named}, epochs=EPOCHS) as run:
+    with parts.bus.run(**{**parts.options, **named}, epochs=parts.epochs) as run:
         for _ in run.epochs():
             parts.bus.emit("before_train_epoch")
             for index, batch in run.batches(parts.loader):
@@ -186,7 +199,14 @@ LOOPS: dict[str, Callable[[Parts], None]] = {
 def build_hooks(case: Case, directory: Path) -> list[Hook]:
     """Return the hooks of a case."""
     return [
-        CheckpointHook(interval=2, by_epoch=False, best_metric="val/loss", async_save=case.saving, max_keep_ckpts=3),
+        CheckpointHook(
+            interval=2,
+            by_epoch=False,
+            best_metric="val/loss",
+            async_save=case.saving,
+            max_keep_ckpts=3,
+            out_dir=str(directory / "run-out") if case.elsewhere else None,
+        ),
         PreemptionHook(),
         JsonlHook(interval=4),
         EMAHook(momentum=0.9, warm_up=0),
@@ -205,26 +225,26 @@ def train(case: Case, directory: Path) -> None:
         persistent_workers=case.workers > 0,
     )  # fmt: skip
     options: dict[str, Any] = {
-        "optimizer": optimizer, "scheduler": scheduler, "work_dir": directory / "run", "seed": 5, "resume": "auto",
-        "device": "cpu",
+        "optimizer": optimizer, "scheduler": scheduler, "work_dir": directory / "run", "seed": 5, "device": "cpu",
+        "overwrite": case.overwrite, "resume": "never" if case.overwrite else "auto",
     }  # fmt: skip
     hooks = build_hooks(case, directory)
     if case.loop == "Trainer":
-        run = train_with_trainer(model, loader, hooks, options)
+        run = train_with_trainer(case, model, loader, hooks, options)
     else:
         run = train_with_custom_loop(case, model, loader, hooks, options)
     if run.outcome in EXIT_CODES:
         sys.exit(EXIT_CODES[run.outcome])
     if os.environ.get("RANK", "0") == "0":
-        results = get_results(directory / "run", run, optimizer)
+        results = get_results(directory, run, optimizer)
         (directory / "results.json").write_text(json.dumps(results))
 
 
-def train_with_trainer(model: nn.Module, loader: Any, hooks: list[Hook], options: dict[str, Any]) -> Run:
+def train_with_trainer(case: Case, model: nn.Module, loader: Any, hooks: list[Hook], options: dict[str, Any]) -> Run:
     """Train with the Trainer."""
     trainer = Trainer(
-        model, loss_fn=nn.functional.cross_entropy, train_loader=loader, val_loader=pairs(2), epochs=EPOCHS,
-        accumulate=2, hooks=hooks, default_hooks=False, **options,
+        model, loss_fn=nn.functional.cross_entropy, train_loader=loader, val_loader=pairs(2), epochs=case.epochs,
+        accumulate=2, hooks=hooks, default_hooks=False, distributed="fsdp2" if case.sharded else "ddp", **options,
     )  # fmt: skip
     return trainer.fit()
 
@@ -243,20 +263,30 @@ def train_with_custom_loop(
         torch.distributed.init_process_group("gloo")
         model = DistributedDataParallel(model)
     options |= {"model": model, "validate": validate}
-    LOOPS[case.loop](Parts(bus, model, options["optimizer"], options["scheduler"], loader, options))
+    LOOPS[case.loop](Parts(bus, model, options["optimizer"], options["scheduler"], loader, options, case.epochs))
     return bus.current
 
 
 def get_results(directory: Path, run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the results of a completed training in a comparable form."""
     assert run.model is not None
-    rows = read_jsonl(directory / "logs" / "metrics.jsonl")
+    folders = [directory / "run-out", directory / "run" / "checkpoints"]
+    files = [path for folder in folders for path in folder.glob("last*.pth")]
+    last = max(files, key=lambda path: path.stat().st_mtime_ns)
     return {
         "model": fingerprint(run.model.state_dict()),
         "optimizer": fingerprint(optimizer.state_dict()),
-        "last.pth": dict(hash_checkpoint(directory / "checkpoints" / "last.pth")),
-        "log": [{key: value for key, value in row.items() if key != "time"} for row in rows],
+        "last.pth": dict(hash_checkpoint(last)),
+        "log": read_log(directory / "run" / "logs" / "metrics.jsonl"),
     }
+
+
+def read_log(path: Path) -> list[dict[str, Any]] | str:
+    """Return the rows of a log without times, or the error of a damaged one."""
+    try:
+        return [{key: value for key, value in row.items() if key != "time"} for row in read_jsonl(path)]
+    except ValueError as error:
+        return str(error)
 
 
 def read_losses(directory: Path) -> Iterator[tuple[str, dict[int, str]]]:
@@ -275,6 +305,8 @@ def main(case: Case, directory: Path) -> None:
         train(case, directory)
     except KeyboardInterrupt:
         sys.exit(EXIT_CODES["interrupted"])
+    except HookbusError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
