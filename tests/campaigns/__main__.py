@@ -18,13 +18,14 @@ from pathlib import Path
 
 from tests.campaigns.campaign import Campaign, Row
 from tests.campaigns.damage import damage_files
-from tests.campaigns.operations import fail_everywhere, kill_everywhere
+from tests.campaigns.operations import fail_everywhere, kill_everywhere, kill_ranks
 from tests.campaigns.preload import restart_with_library
 from tests.campaigns.resume import interrupt_all, interrupt_ranks
 from tests.campaigns.training import Case, train
 
 CAMPAIGNS: dict[str, Callable[[Campaign, int | None], None]] = {
     "kills": kill_everywhere,
+    "shards": kill_ranks,
     "errors": fail_everywhere,
     "damage": damage_files,
     "resume": interrupt_all,
@@ -50,7 +51,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, help="trials of each case (default: all operations, or a few)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the campaign")
     arguments = parser.parse_args()
-    if arguments.only in (None, "kills", "errors", "damage"):
+    if arguments.only in (None, "kills", "shards", "errors", "damage"):
         restart_with_library()
     directory, begin = Path(tempfile.mkdtemp(prefix="campaigns-")), time.monotonic()
     train(Case(), directory)  # imports everything, so that the forks need not

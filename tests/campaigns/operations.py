@@ -24,7 +24,7 @@ KILLED = [
     Case("Trainer", "overlap", epochs=SHORT),
     Case("Trainer", epochs=SHORT, overwrite=True),
 ]
-SHARDED = [Case("Trainer", ranks=2, epochs=SHORT), Case("Trainer", ranks=2, sharded=True, epochs=SHORT)]
+RANKS = [Case("Trainer", ranks=2, sharded=True, epochs=SHORT), Case("Trainer", ranks=2, epochs=SHORT)]
 FAILED = [Case("Trainer", epochs=SHORT), Case("epochs", "overlap", epochs=SHORT, elsewhere=True)]
 UNAVAILABLE = (errno.EIO, errno.EROFS)
 """Errors after which a file system may not even allow to remove a file."""
@@ -41,7 +41,11 @@ def kill_everywhere(campaign: Campaign, trials: int | None) -> None:
         _kill_at_operations(campaign, case, prepare, str(case), trials)
     resumed = KILLED[1]
     _kill_at_operations(campaign, resumed, _kill_before(campaign, resumed), f"{resumed}, resumed", trials)
-    for case in SHARDED:
+
+
+def kill_ranks(campaign: Campaign, trials: int | None) -> None:
+    """Kill one of two ranks at random file operations; a single trial is that of sharded weights."""
+    for case in RANKS if trials != 1 else RANKS[:1]:
         _kill_ranks(campaign, case, trials or RANK_TRIALS)
 
 

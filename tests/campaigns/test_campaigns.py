@@ -12,9 +12,9 @@ from tests.campaigns.__main__ import CAMPAIGNS
 from tests.campaigns.preload import NO_COMPILER, find_compiler
 from tests.pages import ROOT
 
-SAMPLES = {"kills": 1, "errors": 4, "damage": 1, "resume": 1, "ranks": 1}
+SAMPLES = {"kills": 1, "shards": 1, "errors": 4, "damage": 1, "resume": 1, "ranks": 1}
 """Number of trials of each case."""
-COMPILED = ("kills", "errors", "damage")
+COMPILED = ("kills", "shards", "errors", "damage")
 
 
 @pytest.mark.slow
