@@ -58,10 +58,20 @@ def _reveal(value: Any) -> str:
     return revealed.decode(errors="replace") if isinstance(revealed, bytes) else str(revealed)
 
 
-def _get_hidden_parts(text: str, redacted: str) -> Iterable[str]:
-    """Return the parts of a text that are replaced by `***`."""
-    match = re.fullmatch("(.*?)".join(map(re.escape, redacted.split(REDACTED))), text, re.DOTALL)
-    return () if match is None else match.groups()
+def _get_hidden_parts(text: str, redacted: str) -> Iterator[str]:
+    """Yield the parts of a text that are replaced by `***`."""
+    first, *middle, last = redacted.split(REDACTED)
+    if not text.startswith(first) or not text.endswith(last):
+        return
+    # `str.find` and not a regular expression, whose time would not be linear in the length of the text.
+    position = len(first)
+    for part in middle:
+        end = text.find(part, position)
+        if end < 0:
+            return
+        yield text[position:end]
+        position = end + len(part)
+    yield text[position : len(text) - len(last)]
 
 
 def _substitute(value: Any, pattern: re.Pattern[str]) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import SecretStr
 
 from hookbus.hook import Hook
 from hookbus.testing.backends import WriterTestCase, check_curves, forbid_warnings
@@ -175,6 +176,9 @@ def _redacts_secrets(test_case: WriterTestCase, work_dir: Path) -> None:
         "lr": 0.1,
         "api_key": SECRET,
         "hooks": [{"type": "x", "token": SECRET, "url": f"http://me:{SECRET}@host/"}],
+        "headers": [f"Authorization: Bearer {SECRET}"],
+        "source": f"https://host/x?api_key={SECRET}&page=2",
+        "link": SecretStr(SECRET),
     }
     fake_training([test_case.create_hook()], losses=float, work_dir=work_dir, config=config)
     leaks = [path for path in work_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]

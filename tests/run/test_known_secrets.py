@@ -31,6 +31,8 @@ class Settings(BaseModel):
         {"api_key": "keyvalue"},
         {"hub": [{"tokens": ["a", "keyvalue"]}]},
         {"url": "postgres://me:keyvalue@host/db"},
+        {"url": "https://host/x?token=keyvalue&n=1&api_key=other"},
+        {"url": "https://host/x?token=other&n=1&api_key=keyvalue"},
         {"command": ["train", "--token", "keyvalue"]},
         {"link": SecretStr("keyvalue")},
         Settings(link=SecretStr("keyvalue")),
@@ -54,6 +56,12 @@ def test_ordinary_and_short_values_are_unchanged() -> None:
     config = {"model": "mlp-large", "api_key": "mlp", "url": "http://host/path", "max_tokens": 100000}
     message = "mlp-large of mlp at http://host/path with 100000"
     assert redact_known(message, config, [NoteConfig()]) == message
+
+
+def test_long_text_with_many_secrets_is_processed_in_linear_time() -> None:
+    # The time of a regular expression with a group for each secret would not be linear.
+    config = {"text": "token=keyvalue&x=1&" * 20000 + "token=keyvalue"}
+    assert redact_known("keyvalue", config, []) == "***"
 
 
 def test_run_redacts_by_its_configuration_and_its_hooks() -> None:
