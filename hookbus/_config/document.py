@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hookbus._utils.paths import format_path
+from hookbus._utils.redaction import REDACTED, is_secret, redact
 from hookbus._utils.values import escape_control_characters, shorten
 
 __all__ = ["Document", "Location", "Path", "Reference"]
@@ -93,13 +94,21 @@ class Document:
 
     def _format_location(self, location: Location | None) -> str:
         if isinstance(location, str):
-            return f"command line: {escape_control_characters(shorten(location))}"
+            return f"command line: {escape_control_characters(shorten(_hide_secrets(location)))}"
         return self.label if location is None else f"{self.label}:{location[0]}:{location[1]}"
 
     @property
     def label(self) -> str:
         """Name of the file in messages."""
         return shorten(format_path(self.name), MAX_PATH_LENGTH)
+
+    def hide_override(self, path: Path) -> None:
+        """Hide the value of an override, which is a secret, in the locations of messages."""
+        for end in range(len(path), 0, -1):
+            for locations in (self.key_locations, self.value_locations):
+                location = locations.get(path[:end])
+                if isinstance(location, str):
+                    locations[path[:end]] = f"{location.partition('=')[0]}={REDACTED}"
 
     def mark_invalid(self, path: Path) -> None:
         """Mark a value that could not be parsed, so that validation reports neither it nor its parents."""
@@ -123,3 +132,10 @@ class Document:
             if location is not None:
                 return location
         return None
+
+
+def _hide_secrets(override: str) -> str:
+    """Return the text of an override without secrets."""
+    dotted, equals, value = override.partition("=")
+    name = next((key for key in dotted.split(".") if is_secret(key)), "")
+    return f"{dotted}{equals}{redact(value, name)}"

@@ -11,6 +11,8 @@ from hookbus._events.checks import OPTIONS_ATTRIBUTE
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
 from hookbus._utils.published import get_publishing_package
+from hookbus._utils.redaction import redact
+from hookbus._utils.secret_messages import hide_in_message
 from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value
 from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFoundError, RegistrationError, suggest_names
@@ -150,7 +152,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     if not isinstance(config, Mapping):
         if config is None or isinstance(config, (type, int, float, list, tuple)):
             raise ConfigError(
-                [f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {format_value(config)}."]
+                [f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {_show(config)}."]
             )
         return config
     settings = dict(config)
@@ -158,7 +160,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     if isinstance(type_, type):
         return _instantiate(type_, settings)
     if not isinstance(type_, str):
-        raise ConfigError([f"hook: the key 'type' is missing or not a string, got {format_value(dict(config))}."])
+        raise ConfigError([f"hook: the key 'type' is missing or not a string, got {_show(dict(config))}."])
     hook = _instantiate(get_hook_class(type_), settings)
     # A class may be published under multiple entry points, so the requested one is the default name.
     if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
@@ -181,7 +183,7 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
     if isinstance(configs, str) or (isinstance(configs, Mapping) and isinstance(configs.get("type"), str)):
         raise ConfigError(
             [
-                f"build_hooks: should be a list or a mapping of names to settings, got {format_value(configs)}. Use "
+                f"build_hooks: should be a list or a mapping of names to settings, got {_show(configs)}. Use "
                 "build_hook for a single hook."
             ]
         )
@@ -268,7 +270,9 @@ def _instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
     except HookbusError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError([f"{cls.__name__}: cannot be built: {describe_error(error)}."]) from error
+        hidden = redact(hide_declared(hide_declared(settings, getattr(cls, "Config", None)), cls))
+        cause = hide_in_message(describe_error(error), settings, hidden)
+        raise ConfigError([f"{cls.__name__}: cannot be built: {cause}."]) from error
 
 
 def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> Any:
@@ -303,6 +307,11 @@ def _instance_key(kind: object) -> str:
     except HookbusError:  # an unknown type is reported when the hook is built
         cls = Hook
     return cls.Config.instance_key if isinstance(cls, type) and issubclass(cls, Hook) else HookConfig.instance_key
+
+
+def _show(value: object) -> str:
+    """Return an invalid value for a message, without secrets."""
+    return format_value(redact(value) if isinstance(value, (Mapping, list, tuple, str)) else value)
 
 
 def _get_priority(hook: object) -> int:

@@ -335,6 +335,7 @@ class RunConfig(Section):
         with ExitStack() as stack:
             stack.enter_context(cached_lookups())
             for settings, path in zip(self.hooks, self._hook_paths(), strict=True):
+                self._hide_overrides(settings, path)
                 if len(problems) >= MAX_ERROR_LINES:
                     stack.enter_context(omit_hints())
                 problems += [self.format_problem((*path, key), text) for key, text in find_settings_problems(settings)]
@@ -348,6 +349,13 @@ class RunConfig(Section):
         if problems:
             raise ConfigError(self.sort_problems(problems))
         return built
+
+    def _hide_overrides(self, settings: Mapping[str, Any], path: Path) -> None:
+        """Hide the overrides whose value a hook declares as a secret."""
+        if any(isinstance(location, str) for location in self._document.value_locations.values()):
+            for key, shown in hide_declared_settings(settings).items():
+                if shown != settings.get(key):
+                    self._document.hide_override((*path, key))
 
     def _duplicate_names(self, built: list[tuple[Any, Path]]) -> list[str]:
         """Return a message for each hook whose instance name is already used."""

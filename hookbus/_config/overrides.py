@@ -11,6 +11,7 @@ from hookbus._config.hooks import DEFAULT_HOOKS
 from hookbus._config.yaml import MAX_DEPTH, invalid_character, parse_value
 from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.packages import hook_names_of_entry
+from hookbus._utils.redaction import redact
 from hookbus._utils.values import format_value, shorten
 from hookbus.hook import snake_case
 
@@ -82,7 +83,10 @@ class _Override:
                 child = target[inner] = {}
                 self._set_location(path)
             if not isinstance(child, (dict, list)):
-                raise ValueError(f"{shorten('.'.join(map(str, path)))} is {format_value(child)}, which has no keys.")
+                raise ValueError(
+                    f"{shorten('.'.join(map(str, path)))} is {format_value(redact(child, str(inner)))}, which has "
+                    "no keys."
+                )
             target = child
         last = _to_index(target, keys[-1])
         target[last] = value
@@ -150,7 +154,7 @@ class _Override:
                 if isinstance(entry, dict):
                     yield i, entry
         elif hooks is not None:
-            raise ValueError(f"hooks should be a list or a mapping, got {format_value(hooks)}.")
+            raise ValueError(f"hooks should be a list or a mapping, got {format_value(redact(hooks))}.")
 
     def _add_hook(self, entry: dict[str, Any]) -> str | int:
         """Add a hook to the file and return its key."""

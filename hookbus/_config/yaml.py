@@ -73,7 +73,7 @@ def parse_value(text: str) -> Any:
     if not text.strip():
         return None
     if text.lstrip().startswith("#"):
-        raise ValueError(f"{format_value(text)} is a comment in YAML. Quote the value.")
+        raise ValueError("the value is a comment in YAML, which starts with #. Quote the value.")
     document = parse(text, "value")
     if document.problems:
         raise ValueError(document.problems[0].partition(": ")[2])

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from hookbus._utils.secret_messages import hide_in_message, hide_value
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import MAX_ERROR_LINES, MAX_NAME_LENGTH, suggest_names
 
@@ -20,6 +21,8 @@ ALL_SETTINGS = "settings"
 
 MAX_MESSAGE_LENGTH = 600
 """Maximum number of characters of a message of pydantic or of a validator, which may contain the invalid value."""
+
+BRIEF_MESSAGES = {"extra_forbidden": "unknown key.", "missing": "required, but missing."}
 
 Path = tuple[Any, ...]
 
@@ -72,7 +75,10 @@ def validation_messages(
         paths.sort(key=position)
     return {
         path: _merge_union_messages(
-            [_format_message(details, model, with_hint=index < MAX_ERROR_LINES) for details in errors[path]]
+            [
+                _format_message(details, model, path, data) if index < MAX_ERROR_LINES else _format_briefly(details)
+                for details in errors[path]
+            ]
         )
         for index, path in enumerate(paths)
     }
@@ -111,12 +117,20 @@ def _merge_union_messages(messages: list[str]) -> str:
     return f"should be {' or '.join(expectation for expectation, _, _ in parts)}, got {parts[0][2]}"
 
 
-def _format_message(error: Any, model: type[BaseModel], *, with_hint: bool) -> str:
+def _format_briefly(error: Any) -> str:
+    """Return a message without the value and without hints, for an error that is only counted."""
+    if error["type"] in BRIEF_MESSAGES:
+        return BRIEF_MESSAGES[error["type"]]
+    return "invalid value." if error["type"] == "value_error" else f"{_get_expectation(error)}."
+
+
+def _get_expectation(error: Any) -> str:
+    # pydantic starts messages with the type of the input. The location already names the setting.
+    return re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
+
+
+def _format_message(error: Any, model: type[BaseModel], path: Path, data: Any) -> str:
     loc, error_type, value = error["loc"], error["type"], error.get("input")
-    if error_type == "extra_forbidden" and not with_hint:
-        return "unknown key."
-    if error_type == "missing" and not with_hint:
-        return missing_key_message(str(loc[-1]), ())
     if error_type == "extra_forbidden":
         known = _get_fields(model, loc[:-1])
         homes = _sections_with_key(str(loc[-1]), model)
@@ -127,16 +141,14 @@ def _format_message(error: Any, model: type[BaseModel], *, with_hint: bool) -> s
         return missing_key_message(
             str(loc[-1]), [key for key in value if key not in known] if isinstance(value, dict) else []
         )
+    shown = hide_value(value, path, data, model)
     if error_type == "import_error":
         return (
-            f"should be an import string package.module.name, but {format_value(value)} cannot be imported: "
+            f"should be an import string package.module.name, but {format_value(shown)} cannot be imported: "
             f"{shorten(str(error['ctx']['error']), MAX_MESSAGE_LENGTH)}."
         )
-    # pydantic starts messages with the type of the input. The location already names the setting.
-    message = re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
-    if error_type == "value_error" or message.endswith("."):
-        return shorten(message, MAX_MESSAGE_LENGTH)
-    return f"{shorten(message, MAX_MESSAGE_LENGTH)}, got {format_value(value)}."
+    message = shorten(hide_in_message(_get_expectation(error), value, shown), MAX_MESSAGE_LENGTH)
+    return message if error_type == "value_error" or message.endswith(".") else f"{message}, got {format_value(shown)}."
 
 
 def missing_key_message(key: str, others: Iterable[Any]) -> str:

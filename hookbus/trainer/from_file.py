@@ -21,6 +21,8 @@ from hookbus._config.models import RunConfig
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.steps import iter_parameters
 from hookbus._utils.imports import describe_error
+from hookbus._utils.redaction import redact
+from hookbus._utils.secret_messages import hide_in_message
 from hookbus.data.resumable_loader import Splits
 from hookbus.data.rng import seed_everything
 from hookbus.errors import ConfigError, HookbusError
@@ -232,6 +234,7 @@ class _TrainerBuilder:
         self, section: str, settings: Mapping[str, Any], cause: str, template: str = "{}"
     ) -> None:
         """Report the error of a factory at the argument that the message names, else at the type."""
+        cause = hide_in_message(cause, settings, redact(settings))
         keys = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
         place = keys[0] if len(keys) == 1 else "type"
         self._add_problem((section, place), template.format(cause.removeprefix(f"{place}: ")))

@@ -51,7 +51,7 @@ def test_invalid_value_is_an_error(text: str) -> None:
 
 
 def test_comment_is_not_a_value() -> None:
-    with pytest.raises(ValueError, match="'#fff' is a comment in YAML. Quote the value."):
+    with pytest.raises(ValueError, match="the value is a comment in YAML, which starts with #. Quote the value."):
         parse_value("#fff")
 
 
