@@ -350,6 +350,8 @@ class Run(ProgressMixin, RequestMixin):
         inside = self.work_dir is not None and real.is_relative_to(os.path.realpath(self.work_dir.path))
         removed = self.work_dir.removed_runs if self.work_dir is not None else ()
         self.locks[real] = lock_directory(directory, self.id, removed, locked=inside)
+        if self.work_dir is not None and not inside:
+            self.work_dir.record_directory(real)
 
     # -- metrics -----------------------------------------------------------------------------
 

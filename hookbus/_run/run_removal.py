@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from hookbus._run.directory_lock import acquire_lock
 from hookbus._run.outputs import OUTPUTS, remove_output
 from hookbus._run.recorded_run import CONFIG, RecordedRun, find_config_problem
 from hookbus._run.status import OUTPUTS_KEY, REMOVED, STATUS
@@ -19,8 +20,9 @@ from hookbus.checkpoint.atomic_files import (
 )
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.generations import iter_generations
+from hookbus.errors import WorkDirError
 
-__all__ = ["remove_leftovers", "remove_run", "remove_run_files"]
+__all__ = ["remove_leftovers", "remove_partial_files", "remove_run", "remove_run_files"]
 
 DIRECTORIES = ("checkpoints", "logs", "visualization")
 
@@ -85,6 +87,27 @@ def remove_leftovers(directory: Path, outputs: Iterable[str], runs: Iterable[str
     for folder in folders:
         for run in runs:
             remove_temporary_files(folder, run)
+
+
+def remove_partial_files(directory: Path, runs: Iterable[str]) -> None:
+    """Remove the partial files of killed runs in a directory outside the work directory, unless it is in use.
+
+    Args:
+        directory: Directory in which the runs wrote files. It is not created.
+        runs: IDs of the runs.
+    """
+    if not directory.is_dir():
+        return
+    with suppress(WorkDirError, OSError):  # a directory that is no longer writable concerns no later run
+        lock = acquire_lock(directory, required=False)
+        if lock is None:
+            return
+        try:
+            for run in runs:
+                remove_temporary_files(directory, run)
+                remove_orphaned_sidecars(directory, run)
+        finally:
+            lock.release()
 
 
 def _iter_folders(folders: Iterable[Path]) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from hookbus._run.directory_lock import get_reason
 from hookbus._run.status_file import MAX_STATUS_SIZE, parse_status
 from hookbus._utils.files import read_regular_file
 
-__all__ = ["CHECKPOINT", "OUTPUTS_KEY", "OVERWRITTEN", "REMOVED", "STATUS", "StatusFile", "read_status"]
+__all__ = ["CHECKPOINT", "ELSEWHERE", "OUTPUTS_KEY", "OVERWRITTEN", "REMOVED", "STATUS", "StatusFile", "read_status"]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
@@ -23,6 +23,12 @@ The path is relative to the work directory if the file is inside it. Earlier ver
 
 OUTPUTS_KEY = "outputs"
 """Key of `status.json`: the registered outputs, also if the list of outputs is lost."""
+
+ELSEWHERE = "directories"
+"""Key of `status.json`: absolute paths of the directories outside the work directory that the run has locked.
+
+A killed process may have left partial files in them, also if a later run has another `out_dir`.
+"""
 
 OVERWRITTEN = "overwritten"
 """Key of `status.json`: IDs of overwritten runs whose files in other directories may not have been removed yet."""

@@ -28,6 +28,7 @@ _check_status = record(
         "best": mapping_of(record({"value": nullable(number())})),
         "metrics": mapping_of(nullable(number())),
         "outputs": list_of(string()),
+        "directories": list_of(string()),
         "about": mapping_of(any_value),
     },
 )

@@ -36,8 +36,8 @@ from hookbus._run.recorded_run import (
     find_config_problem,
     get_config_header,
 )
-from hookbus._run.run_removal import remove_leftovers, remove_run, remove_run_files
-from hookbus._run.status import CHECKPOINT, OUTPUTS_KEY, OVERWRITTEN, STATUS, read_status
+from hookbus._run.run_removal import remove_leftovers, remove_partial_files, remove_run, remove_run_files
+from hookbus._run.status import CHECKPOINT, ELSEWHERE, OUTPUTS_KEY, OVERWRITTEN, STATUS, read_status
 from hookbus.checkpoint.atomic_files import atomic_write, remove_orphaned_sidecars, remove_temporary_files, write_json
 from hookbus.checkpoint.file_system import reset_warnings
 from hookbus.errors import WorkDirError
@@ -89,6 +89,7 @@ class WorkDir:
         self._run = ""
         self._started = time.time()
         self._checkpoint: str | None = self.recorded_status.get(CHECKPOINT)
+        self._elsewhere: list[str] = list(self.recorded_status.get(ELSEWHERE, ()))
         self._status: dict[str, Any] | None = None
         self._status_lock = threading.RLock()  # a save on another thread records its checkpoint
 
@@ -171,6 +172,18 @@ class WorkDir:
             if is_first:
                 self._rewrite_status()
 
+    def record_directory(self, path: Path) -> None:
+        """Record in `status.json` a directory outside the work directory, before the run writes files in it.
+
+        Args:
+            path: Absolute path of the directory.
+        """
+        with self._status_lock:
+            # A name that is not valid UTF-8 cannot be stored in the file.
+            if str(path) not in self._elsewhere and str(path).isprintable():
+                self._elsewhere.append(str(path))
+                self._rewrite_status()
+
     def _rewrite_status(self) -> None:
         """Write the last status again, with the current outputs and checkpoint."""
         if self._status is not None:
@@ -188,6 +201,8 @@ class WorkDir:
         # Other ranks register outputs in the list only. A name that is not valid UTF-8 cannot be stored in the file.
         outputs = sorted(name for name in self._outputs | read_outputs(self.path) if name.isprintable())
         files: dict[str, Any] = {CHECKPOINT: self._checkpoint, OUTPUTS_KEY: outputs}
+        if self._elsewhere:
+            files[ELSEWHERE] = list(self._elsewhere)
         if self.removed_runs and fields.get("outcome") == "running":
             files[OVERWRITTEN] = list(self.removed_runs)
         # The ID comes first: it identifies the file also if the end is lost.
@@ -268,6 +283,9 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
         overwritten = tuple(recorded.status.fields.get(OVERWRITTEN, ()))
         runs = {*lock.runs, *overwritten, recorded.run} - {""}
         kept: list[Path] = []
+        # Before the status of a removed run, which lists these directories, is removed.
+        for elsewhere in recorded.status.fields.get(ELSEWHERE, ()):
+            remove_partial_files(Path(elsewhere), runs)
         if recorded.status.is_removed or (overwrite and recorded.is_training):
             if CONFIG in recorded.outputs and (problem := find_config_problem(target, recorded.outputs, runs)):
                 raise WorkDirError(problem)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hookbus._run.directory_lock import acquire_lock
 from hookbus._run.recorded_run import RecordedRun
+from hookbus._run.run_removal import remove_partial_files
 from hookbus._run.work_dir import WorkDir, acquire, lock_directory, read_status
 from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name
 from tests.crashes import kill_at_each_operation
@@ -151,3 +153,23 @@ def test_run_without_its_status_can_be_overwritten(tmp_path: Path, lost: list[st
     # Without any list, the log is not known to be one of the run.
     kept = {"logs/log.txt"} if ".made" in lost else set()
     assert get_files(tmp_path / "x") == {".hookbus.lock", "logs/notes.txt", *kept}
+
+
+def test_partial_files_are_removed_unless_the_directory_is_in_use(tmp_path: Path) -> None:
+    own, other = (tmp_path / make_temporary_name(run) for run in ("own", "other"))
+    own.touch()
+    other.touch()
+    lock = acquire_lock(tmp_path, required=True)
+    assert lock is not None
+    remove_partial_files(tmp_path, ["own"])
+    assert own.exists()
+
+    lock.release()
+    remove_partial_files(tmp_path, ["own"])
+    assert (own.exists(), other.exists()) == (False, True)
+
+
+def test_missing_directory_is_not_created(tmp_path: Path) -> None:
+    remove_partial_files(tmp_path / "missing", ["own"])
+
+    assert list(tmp_path.iterdir()) == []
