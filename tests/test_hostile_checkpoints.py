@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookbus import HookBus, Run
+from hookbus import HookBus, Run, Trainer
 from hookbus.checkpoint.state import (
     build_checkpoint,
     find_latest_checkpoint,
@@ -229,3 +229,59 @@ def test_older_checkpoint_is_found_beside_special_files(
     newest = find_latest_checkpoint(tmp_path)
     assert newest is not None
     assert newest[0].name == ("old.pth" if name.startswith("a.pth") else "a.pth")
+
+
+def build_trainer(work_dir: Path, **options: Any) -> Trainer:
+    model = nn.Linear(2, 2)
+    loader = DataLoader(TensorDataset(torch.ones(4, 2), torch.zeros(4, dtype=torch.int64)), 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    hooks = [CheckpointHook(interval=1)]
+    arguments = {"epochs": 2, "work_dir": work_dir, "hooks": hooks, "default_hooks": False, **options}
+    return Trainer(model, optimizer, nn.functional.cross_entropy, loader, **arguments)
+
+
+def test_automatic_resume_uses_an_older_checkpoint_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_trainer(tmp_path).fit()
+    newest = tmp_path / "checkpoints/last.pth"
+    checkpoint = read_checkpoint(newest)
+    for name in ("epoch_2.pth", "last.pth"):
+        write_checkpoint(newest.with_name(name), {**checkpoint, "state_dict": None}, 2)
+    trainer = build_trainer(tmp_path, resume="auto", epochs=3)
+    trainer.fit()
+    warnings = [message for message in caplog.messages if "The checkpoint is invalid" in message]
+    assert read_checkpoint(newest)["meta"]["epoch"] == 3
+    assert [message.count("state_dict: expected a mapping, got None") for message in warnings] == [1, 1]
+    assert any(f"{newest}: The checkpoint is invalid" in message for message in warnings)
+
+
+def test_invalid_checkpoint_of_a_resume_is_reported_with_file_and_key(tmp_path: Path) -> None:
+    build_trainer(tmp_path).fit()
+    checkpoint = read_checkpoint(tmp_path / "checkpoints/last.pth")
+    checkpoint["loop"]["clock"]["iters_done"] = -1
+    write_checkpoint(tmp_path / "x.pth", checkpoint, 1)
+    trainer = build_trainer(tmp_path / "other", resume=tmp_path / "x.pth")
+    before = trainer.model.weight.detach().clone()
+    with pytest.raises(CheckpointError, match=r"x\.pth: The checkpoint is invalid: loop.clock.iters_done: expected an"):
+        trainer.fit()
+    assert torch.equal(trainer.model.weight, before)
+
+
+@pytest.mark.filterwarnings("ignore:.*no valid sidecar")
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("weights", ["raw", "averaged"])
+def test_load_from_refuses_or_ignores_hostile_values(tmp_path: Path, strict: bool, weights: str) -> None:
+    valid = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2)}
+    for key in ("state_dict", "ema_state_dict", "hooks", "meta", "generation"):
+        for value in [*HOSTILE, torch.zeros(2, 2).to_sparse(), torch.empty(2, 2, device="meta")]:
+            for hostile in (value, {"weight": value, "bias": torch.zeros(2)}):
+                torch.save({"state_dict": valid, key: hostile}, tmp_path / "x.pth")
+                options = {"load_from": tmp_path / "x.pth", "load_weights": weights, "load_strict": strict}
+                trainer = build_trainer(tmp_path / "run", hooks=[], **options)
+                before = trainer.model.weight.detach().clone()
+                with suppress(CheckpointError):
+                    trainer.fit()
+                    continue
+                assert torch.equal(trainer.model.weight, before), (key, value)

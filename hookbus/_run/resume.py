@@ -92,7 +92,8 @@ def resume_run(run: Run, path: Path | None) -> None:
     checkpoint = state.read_checkpoint(path, sharding=sharding_of(run.model), verify=False)
     # Before the restore: hooks may convert a checkpoint of an older version.
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
-    state.restore_checkpoint(run, checkpoint)
+    with state.prefix_path(path):
+        state.restore_checkpoint(run, checkpoint)
     _locate_best_files(run, path.parent)
     write_status(run)
     run.logger.info(

@@ -87,6 +87,7 @@ __all__ = [
     "hash_config",
     "iter_checkpoints",
     "load_weights",
+    "prefix_path",
     "read_checkpoint",
     "restore_checkpoint",
     "write_checkpoint",
@@ -296,7 +297,7 @@ def _get_format_version(checkpoint: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def _prefix_path(path: Path) -> Iterator[None]:
+def prefix_path(path: Path) -> Iterator[None]:
     """Add the path of the checkpoint to an error about its content."""
     try:
         yield
@@ -328,7 +329,7 @@ def iter_checkpoints(
             continue
         try:
             checkpoint = read_checkpoint(path, map_location=map_location)
-            with _prefix_path(path):
+            with prefix_path(path):
                 _check_if_complete(checkpoint)
         except CheckpointError as error:
             yield path, None, str(error)

@@ -108,7 +108,7 @@ def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict
     matching = {
         name: value
         for name, value in renamed.items()
-        if _has_same_shape(value, own.get(name)) or _is_inside(name, converting)
+        if _fits(name, value, own.get(name)) or _is_inside(name, converting)
     }
     if own and not matching:
         in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
@@ -201,6 +201,12 @@ def _is_inside(name: str, prefixes: Iterable[str]) -> bool:
 def _is_optional(name: str) -> bool:
     """Return whether torch accepts state dicts without a key: old versions of BatchNorm did not count batches."""
     return name.endswith("num_batches_tracked")
+
+
+def _fits(name: str, value: Any, own: Any) -> bool:
+    """Return whether a value can be loaded in place of a value of the model without losing a part of it."""
+    both_tensors = isinstance(value, Tensor) and isinstance(own, Tensor)
+    return _has_same_shape(value, own) and not (both_tensors and _describe_type_mismatch(name, value, own))
 
 
 def _has_same_shape(value: Any, own: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -100,7 +100,9 @@ def load_resume_metadata(trainer: TrainerSetup) -> dict[str, Any] | None:
     try:
         path = _find_newest(trainer)[0] if trainer.resume == "auto" else trainer.resume
         metadata = None if path in (None, "never") else load_on_meta(path)
-        return metadata if metadata is not None and "meta" in metadata else None
+        if metadata is not None:
+            check_resumable(metadata)
+        return metadata
     except HookbusError:
         return None
 
@@ -181,7 +183,8 @@ def _check_metadata(trainer: TrainerSetup, key: str, path: str | Path) -> None:
         if trainer.bus.table.listeners("after_load_checkpoint", trainer.bus.current):
             return
         # Hooks change the model only after the run has started, in `before_run` or `restore_structure`.
-        initial = metadata.get("meta", {}).get("initial_structure")
+        meta = metadata.get("meta")
+        initial = meta.get("initial_structure") if isinstance(meta, Mapping) else None
         if initial is None or initial != get_structure(trainer.model):
             check_compatible(trainer.model, weights, strict=key == "resume" or trainer.load_strict)
 

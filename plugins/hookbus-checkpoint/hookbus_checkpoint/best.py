@@ -208,6 +208,7 @@ def _is_missing(best: BestResult) -> bool:
     if best.path is None:
         return False
     try:
-        return bool(load_on_meta(best.path).get("meta", {}).get("step") != best.step)
+        meta = load_on_meta(best.path).get("meta")
+        return not isinstance(meta, dict) or bool(meta.get("step") != best.step)
     except CheckpointError:
         return True

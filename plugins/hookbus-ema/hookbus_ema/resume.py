@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from hookbus._utils.schema import any_value, integer, mapping_of, record
+from hookbus.checkpoint.contents import check_hook_records, wrap_invalid_data
 from hookbus.checkpoint.named_weights import flatten_weights
-from hookbus.checkpoint.state import read_checkpoint
+from hookbus.checkpoint.state import prefix_path, read_checkpoint
 from hookbus.distributed.unwrap import match_names
 from hookbus.errors import CheckpointError
 from hookbus_ema.average import ExponentialMovingAverage
@@ -86,11 +88,16 @@ def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path
             f"{', '.join(map(str, checkpoint))}. Set a checkpoint that was written with the ema hook, or remove "
             "`resume_from` to start from the weights of the model."
         )
+    with prefix_path(path), wrap_invalid_data():
+        mapping_of(any_value)(checkpoint["ema_state_dict"], "ema_state_dict")
+        steps = _get_steps(checkpoint)
     saved = _rename(model, flatten_weights(checkpoint["ema_state_dict"]))
-    matching = {name: value for name, value in saved.items() if name in own and own[name].shape == value.shape}
+    matching = {
+        name: value for name, value in saved.items() if name in own and own[name].shape == getattr(value, "shape", None)
+    }
     if not matching:
         raise CheckpointError(f"resume_from: no average in {path} matches the model. Set a checkpoint of this model.")
-    average.load_state_dict({"steps": _get_steps(checkpoint), "averaged": {**own, **matching}})
+    average.load_state_dict({"steps": steps, "averaged": {**own, **matching}})
     skipped, missing = sorted(saved.keys() - matching.keys()), sorted(own.keys() - matching.keys())
     if skipped or missing:
         logger.warning("resume_from: skipped: %s; initialized from the weights of the model: %s.", skipped, missing)
@@ -105,6 +112,10 @@ def _rename(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
 def _get_steps(checkpoint: Mapping[str, Any]) -> int:
     """Return the steps counted by the EMA hook, else the steps of the run; 0 if the checkpoint contains neither."""
     # By type and not by name: users may rename hooks.
-    records = checkpoint.get("hooks", {}).values()
-    steps = [record["state"]["steps"] for record in records if record["type"] == "EMAHook"]
-    return int(steps[0] if steps else checkpoint.get("meta", {}).get("step", 0))
+    records, meta = checkpoint.get("hooks", {}), checkpoint.get("meta", {})
+    check_hook_records(records)
+    steps = [entry["state"].get("steps") for entry in records.values() if entry.get("type") == "EMAHook"]
+    record({}, {"step": integer()})(meta, "meta")
+    count: int = steps[0] if steps else meta.get("step", 0)
+    integer()(count, "hooks.ema.state.steps")
+    return count

@@ -34,7 +34,11 @@ def averages(count: int = 5) -> dict[str, torch.Tensor]:
 
 
 def record(steps: int) -> dict[str, Any]:
-    return {"ema": {"type": "EMAHook", "state": {"steps": steps}}, "timer": {"type": "IterTimerHook", "state": {}}}
+    common = {"version": 1, "package": "hookbus-ema 0.1.0"}
+    return {
+        "ema": {**common, "type": "EMAHook", "state": {"steps": steps}},
+        "timer": {**common, "type": "IterTimerHook", "state": {}},
+    }
 
 
 def test_averages_and_warm_up_continue(write: Callable[..., Path]) -> None:
@@ -97,3 +101,21 @@ def test_checkpoint_of_another_model_is_rejected(write: Callable[..., Path]) -> 
 def test_missing_checkpoint_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="file does not exist"):
         load_average(ExponentialMovingAverage(nn.Linear(2, 5)), nn.Linear(2, 5), tmp_path / "none.pth", LOGGER)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"ema_state_dict": None}, "ema_state_dict: expected a mapping, got None"),
+        ({"hooks": {"ema": None}}, "hooks.ema: expected a mapping, got None"),
+        ({"hooks": record(-1)}, "hooks.ema.state.steps: expected an integer from 0"),
+        ({"meta": None}, "meta: expected a mapping, got None"),
+        ({"meta": {"step": 10**30}}, "meta.step: expected an integer from 0"),
+    ],
+)
+def test_invalid_value_is_reported_with_its_key(
+    write: Callable[..., Path], content: dict[str, Any], message: str
+) -> None:
+    average = ExponentialMovingAverage(nn.Linear(2, 5))
+    with pytest.raises(CheckpointError, match=rf"epoch_1\.pth: The checkpoint is invalid: {message}"):
+        load_average(average, nn.Linear(2, 5), write(**{"ema_state_dict": averages(), **content}), LOGGER)
