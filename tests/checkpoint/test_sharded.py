@@ -14,7 +14,7 @@ import torch
 
 from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.generations import read_manifest, verify_generation
-from hookbus.checkpoint.load import load_on_meta
+from hookbus.checkpoint.load import load_file, load_on_meta
 from hookbus.checkpoint.sharded import read_generation, write_generation
 from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint, write_checkpoint
 from hookbus.checkpoint.store import remove_unreferenced
@@ -229,7 +229,12 @@ def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path
             differences.update(difference)
             assert len(difference) == 1
             atomic_files.remove_temporary_files(folder, "a-run")
-            assert list(folder.glob(".tmp*")) == []
+            atomic_files.remove_orphaned_sidecars(folder, "a-run")
+            remove_unreferenced(folder, "a-run")
+            files = sorted(folder.glob("*.pth"))
+            generations = {str(load_file(path)["generation"]["directory"]) for path in files}
+            sidecars = {f"{path.name}.json" for path in files}
+            assert {path.name for path in folder.iterdir()} == {path.name for path in files} | generations | sidecars
             shutil.rmtree(folder)
         shutil.copytree(original, folder)
 
