@@ -12,7 +12,17 @@ from hookbus._run.directory_lock import get_reason
 from hookbus._run.status_file import MAX_STATUS_SIZE, parse_status
 from hookbus._utils.files import read_regular_file
 
-__all__ = ["CHECKPOINT", "ELSEWHERE", "OUTPUTS_KEY", "OVERWRITTEN", "REMOVED", "STATUS", "StatusFile", "read_status"]
+__all__ = [
+    "CHECKPOINT",
+    "DIRECTORY",
+    "ELSEWHERE",
+    "OUTPUTS_KEY",
+    "OVERWRITTEN",
+    "REMOVED",
+    "STATUS",
+    "StatusFile",
+    "read_status",
+]
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
@@ -32,6 +42,9 @@ A killed process may have left partial files in them, also if a later run has an
 
 OVERWRITTEN = "overwritten"
 """Key of `status.json`: IDs of overwritten runs whose files in other directories may not have been removed yet."""
+
+DIRECTORY = "directory"
+"""Key of `status.json`: absolute path of the work directory when the file was written, which identifies a copy."""
 
 REMOVED = "removed"
 """Outcome of a run whose removal has begun; the next run in the directory completes it."""
@@ -102,5 +115,7 @@ def _find_problem(fields: Mapping[str, Any]) -> str:
     if not fields.get("run"):
         return "it does not contain the ID of a run"
     overwritten = fields.get(OVERWRITTEN, [])
+    if not isinstance(fields.get(DIRECTORY, ""), str):
+        return f"{DIRECTORY}: should be a path"
     is_list = isinstance(overwritten, list) and all(isinstance(run, str) and run.isalnum() for run in overwritten)
     return "" if is_list else f"{OVERWRITTEN}: should be a list of IDs"

@@ -37,7 +37,16 @@ from hookbus._run.recorded_run import (
     get_config_header,
 )
 from hookbus._run.run_removal import remove_leftovers, remove_partial_files, remove_run, remove_run_files
-from hookbus._run.status import CHECKPOINT, ELSEWHERE, OUTPUTS_KEY, OVERWRITTEN, STATUS, read_status
+from hookbus._run.status import (
+    CHECKPOINT,
+    DIRECTORY,
+    ELSEWHERE,
+    OUTPUTS_KEY,
+    OVERWRITTEN,
+    STATUS,
+    StatusFile,
+    read_status,
+)
 from hookbus.checkpoint.atomic_files import atomic_write, remove_orphaned_sidecars, remove_temporary_files, write_json
 from hookbus.checkpoint.file_system import reset_warnings
 from hookbus.errors import WorkDirError
@@ -192,7 +201,12 @@ class WorkDir:
 
     def _write_status(self, fields: Mapping[str, Any]) -> None:
         now = time.time()
-        host = {"pid": os.getpid(), "host": socket.gethostname()}
+        directory = str(self.path.absolute())
+        host = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            DIRECTORY: directory if directory.isprintable() else "",
+        }
         times = {
             "started": _format_time(self._started),
             "updated": _format_time(now),
@@ -290,7 +304,7 @@ def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> Wor
             if CONFIG in recorded.outputs and (problem := find_config_problem(target, recorded.outputs, runs)):
                 raise WorkDirError(problem)
             kept = remove_run(target, recorded)
-            overwritten, recorded = (recorded.run, *overwritten), RecordedRun()
+            overwritten, recorded = (*_get_unique_run(target, recorded), *overwritten), RecordedRun()
         # Only with the lock: the temporary files of an active run must not be removed.
         remove_leftovers(target, recorded.outputs, runs)
     except OSError as error:
@@ -335,18 +349,36 @@ def lock_directory(
     return lock.release if lock is not None else lambda: None
 
 
-def preview(path: Path, *, resume: bool = False, overwrite: bool = False) -> tuple[Path, str]:
+def preview(
+    path: Path, *, resume: bool = False, overwrite: bool = False, writes_config: bool = False
+) -> tuple[Path, str]:
     """Return the directory that `acquire` would lock, without locking it, and the error message if it would fail.
 
     Args:
         path: As in `acquire`.
         resume: As in `acquire`.
         overwrite: As in `acquire`.
+        writes_config: Whether the run writes its configuration to `config.yaml`.
     """
     any_run = resume or overwrite
     target = next(candidate for candidate in _candidates(path) if any_run or not contains_training_run(candidate))
     reason = get_write_error(target)
-    return target, str(not_writable_error(target, reason)) if reason else RecordedRun.read(target).problem
+    if reason:
+        return target, str(not_writable_error(target, reason))
+    recorded = RecordedRun.read(target)
+    if recorded.problem or not writes_config:
+        return target, recorded.problem
+    return target, find_config_problem(target, recorded.outputs, {recorded.run})
+
+
+def _get_unique_run(target: Path, recorded: RecordedRun) -> tuple[str, ...]:
+    """Return the ID of an overwritten run, () if the directory is a copy whose original still contains the run.
+
+    The files of the run in other directories, such as an `out_dir`, then belong to the original.
+    """
+    original = Path(recorded.status.fields.get(DIRECTORY) or target)
+    is_copy = StatusFile.read(original).run == recorded.run and not original.samefile(target)
+    return () if is_copy else (recorded.run,)
 
 
 def _candidates(path: Path) -> Iterator[Path]:

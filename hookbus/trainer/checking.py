@@ -299,7 +299,12 @@ def _isolated_train_mode(model: nn.Module, loss: nn.Module | None) -> Iterator[N
 def _check_work_dir(trainer: TrainerSetup) -> str:
     if trainer.work_dir is None:
         return "work dir: none, nothing is written"
-    path, reason = preview(Path(trainer.work_dir), resume=trainer.resume == "auto", overwrite=trainer.overwrite)
+    path, reason = preview(
+        Path(trainer.work_dir),
+        resume=trainer.resume == "auto",
+        overwrite=trainer.overwrite,
+        writes_config=hasattr(trainer.config, "to_yaml"),
+    )
     if reason:
         raise WorkDirError(reason)
     return f"work dir: {path}"

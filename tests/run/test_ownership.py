@@ -262,3 +262,10 @@ def test_preview_reports_a_foreign_file(tmp_path: Path) -> None:
         f"{tmp_path / '.made'} was not written by a run: it is not a list of outputs. Move the file, or set another "
         "work_dir.",
     )
+
+
+def test_preview_reports_a_foreign_config_if_the_run_writes_one(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("mine: 1")
+
+    assert preview(tmp_path) == (tmp_path, "")
+    assert "config.yaml was not written by a run" in preview(tmp_path, writes_config=True)[1]

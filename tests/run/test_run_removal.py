@@ -135,8 +135,11 @@ def test_copy_of_a_work_directory_can_be_overwritten(tmp_path: Path, copy: str) 
     ignore = shutil.ignore_patterns(".*") if copy == "without hidden files" else None
     shutil.copytree(tmp_path / "x", tmp_path / "y", ignore=ignore)
     before = get_files(tmp_path / "x")
-    acquire(tmp_path / "y", overwrite=True).release()
+    work_dir = acquire(tmp_path / "y", overwrite=True)
+    work_dir.release()
 
+    # The files of the run in other directories belong to the original.
+    assert work_dir.removed_runs == ()
     assert get_files(tmp_path / "y") == {".hookbus.lock", "logs/notes.txt"}
     assert get_files(tmp_path / "x") == before
 
@@ -173,3 +176,13 @@ def test_missing_directory_is_not_created(tmp_path: Path) -> None:
     remove_partial_files(tmp_path / "missing", ["own"])
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_renamed_work_directory_is_not_a_copy(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", "first")
+    (tmp_path / "x").rename(tmp_path / "y")
+    (tmp_path / "x").symlink_to(tmp_path / "y")
+    work_dir = acquire(tmp_path / "y", overwrite=True)
+    work_dir.release()
+
+    assert work_dir.removed_runs == ("first",)
