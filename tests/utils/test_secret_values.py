@@ -125,6 +125,19 @@ def test_generated_secrets_are_hidden_in_every_form(secret: str, name: str, word
         assert hide_secrets(hide_secrets(text)) == hide_secrets(text)
 
 
+fragments = st.sampled_from(
+    [
+        *("token", "password", "api_key", "Authorization", "Bearer", "Basic", "hf_aaaaaaaaaaaaaaaaaaaa", "hooks."),
+        *("webhook/", "https", "none", "x", "1", "***", "://", "--", *"=:@/'\"\\ {},;&?\n-[]()."),
+    ]
+)
+
+
+@given(st.lists(fragments, max_size=14).map("".join))
+def test_hiding_secrets_twice_changes_nothing(text: str) -> None:
+    assert hide_secrets(hide_secrets(text)) == hide_secrets(text)
+
+
 @given(words, paths, st.integers(1, 65535), st.sampled_from(["", "@v1", "@2x.png", "?page=1", "#top"]))
 def test_generated_locations_are_unchanged(word: str, path: str, port: int, end: str) -> None:
     for text in (
