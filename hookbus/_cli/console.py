@@ -10,7 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import typer
@@ -19,12 +19,15 @@ from rich.markup import escape
 
 from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import is_main, rank, reported_by_main
-from hookbus.errors import ConfigError, HookbusError, HookWarning, limit_lines
+from hookbus.errors import ConfigError, HookbusError, HookWarning, format_error, limit_lines
 
 __all__ = ["error_console", "escape_text", "handle_errors", "output_console", "print_error", "print_json"]
 
 PIPED_WIDTH = 160
 """Width in columns of tables that are written to a file or a pipe, if COLUMNS does not set one."""
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+"""Errors of a full, failing or read-only disk, which are not errors of the code: no traceback is printed."""
 
 
 @contextmanager
@@ -60,6 +63,9 @@ def _report_error(error: BaseException) -> int:
             # Python flushes standard output at exit, which would raise a second time without this redirection.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             print_error(f"Standard output cannot be written: {error.strerror}.")
+        case OSError() if error.errno in DISK_ERRORS:
+            print_error(format_error(error))
+            _print_notes(error)
         case _:
             traceback.print_exception(error)
     return 1
@@ -130,7 +136,8 @@ def _print_notes(error: BaseException) -> None:
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    error_console().print(f"{_rank_prefix()}[yellow]warning:[/] {escape_text(str(message))}", soft_wrap=True)
+    with suppress(OSError):  # standard error may be on the full disk: a warning must not end the run
+        error_console().print(f"{_rank_prefix()}[yellow]warning:[/] {escape_text(str(message))}", soft_wrap=True)
 
 
 @contextmanager
@@ -162,4 +169,5 @@ class _ConsoleHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "
-        self.console.print(f"{_rank_prefix()}{level}{escape_text(self.format(record))}", soft_wrap=True)
+        with suppress(OSError):  # as for warnings
+            self.console.print(f"{_rank_prefix()}{level}{escape_text(self.format(record))}", soft_wrap=True)

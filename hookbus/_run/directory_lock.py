@@ -7,7 +7,8 @@ import fcntl
 import logging
 import os
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hookbus._utils.files import open_regular_file
@@ -21,6 +22,7 @@ __all__ = [
     "can_lock_new_file",
     "create_directory",
     "describe_foreign_file",
+    "explain_write_errors",
     "find_lock_problem",
     "get_reason",
     "get_write_error",
@@ -178,6 +180,16 @@ def has_lock_file(directory: Path) -> bool:
             return file.read(len(MARKER)) == MARKER
     except OSError:
         return False
+
+
+@contextmanager
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Raise a WorkDirError that names a work directory if a file in it cannot be written inside the context."""
+    try:
+        yield
+    except OSError as error:
+        file = "" if error.filename is None else f" ({format_path(str(error.filename))})"
+        raise not_writable_error(path, f"{get_reason(error)}{file}") from error
 
 
 def acquire_lock(

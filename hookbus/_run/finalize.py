@@ -6,10 +6,13 @@ teardown are added to it as notes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hookbus._run.directory_lock import explain_write_errors
+from hookbus._run.interrupts import defer_interrupts
 from hookbus._run.requests import Outcome, save_after_failure
 from hookbus.errors import add_failure_notes, format_error
 
@@ -60,7 +63,29 @@ def finalize(run: Run) -> None:
         KeyboardInterrupt: If Ctrl-C was received during the teardown and the loop did not fail.
         BaseException: If a hook failed and the loop did not. Multiple errors are raised as one group.
     """
-    failed_before, bus = run.exception is not None, run.bus
+    if run.outcome == "running":  # an interrupt arrived before the exception was recorded
+        _record_exception(run, sys.exception() or RuntimeError("the run ended without an outcome"))
+    failed_before = run.exception is not None
+    try:
+        _end_hooks(run)
+    except BaseException as interrupt:  # Ctrl-C between two parts
+        _add_exceptions(run, [interrupt])
+    with defer_interrupts() as interrupts:
+        # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
+        failures = _collect_exceptions(partial(_write_final_status, run)) + interrupts
+        _add_exceptions(run, failures)
+        if failures:
+            _add_exceptions(run, _collect_exceptions(partial(_write_final_status, run)))  # with the changed outcome
+        _add_exceptions(run, _collect_exceptions(partial(release_directories, run)))
+        run.is_running = False
+    _add_exceptions(run, [interrupt for interrupt in interrupts if interrupt not in failures])
+    if run.exception is not None and not failed_before:
+        raise run.exception
+
+
+def _end_hooks(run: Run) -> None:
+    """Emit `after_run` and `cleanup`, and close the parts of the run, each also if another one fails."""
+    bus = run.bus
     run.clock.stop()
     after_run = partial(bus.fire, "after_run", mode=run.mode)
     cleanup = partial(bus.fire, "cleanup")
@@ -79,31 +104,47 @@ def finalize(run: Run) -> None:
             bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close
         ),
     )
-    # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
-    _add_exceptions(run, _collect_exceptions(partial(write_status, run), partial(release_directories, run)))
-    run.is_running = False
-    if run.exception is not None and not failed_before:
-        raise run.exception
 
 
 def write_status(run: Run) -> None:
-    """Write `status.json` for a training run; validation and test runs leave the status of the training unchanged."""
-    if run.work_dir is None or run.mode != "train" or not run.ranks.is_main:
-        return
-    run.work_dir.write_status(
-        outcome=run.outcome,
-        exit_code=EXIT_CODES.get(run.outcome),
-        mode=run.mode,
-        run=run.id,
-        reasons=run.redact(run.stop_reasons),
-        error=run.redact(format_error(run.exception)) if run.exception is not None else None,
-        epochs_done=run.epochs_done,
-        iters_done=run.iters_done,
-        steps_done=run.steps_done,
-        best={name: {"value": b.value, "epoch": b.epoch, "step": b.step} for name, b in run.best.items()},
-        metrics=run.metrics.results,
-        about=run.redact(run.metadata),
-    )
+    """Write `status.json` for a training run; validation and test runs leave the status of the training unchanged.
+
+    Raises:
+        WorkDirError: If the file cannot be written.
+    """
+    if _has_status(run):
+        assert run.work_dir is not None
+        with explain_write_errors(run.work_dir.path):
+            run.work_dir.write_status(**_collect_status(run))
+
+
+def _write_final_status(run: Run) -> None:
+    """Write the status of a run that has ended. A file that cannot be written does not fail the run."""
+    if _has_status(run):
+        assert run.work_dir is not None
+        if message := run.work_dir.write_final_status(**_collect_status(run)):
+            run.logger.warning("%s", message)
+
+
+def _has_status(run: Run) -> bool:
+    return run.work_dir is not None and run.mode == "train" and run.ranks.is_main
+
+
+def _collect_status(run: Run) -> dict[str, Any]:
+    return {
+        "outcome": run.outcome,
+        "exit_code": EXIT_CODES.get(run.outcome),
+        "mode": run.mode,
+        "run": run.id,
+        "reasons": run.redact(run.stop_reasons),
+        "error": run.redact(format_error(run.exception)) if run.exception is not None else None,
+        "epochs_done": run.epochs_done,
+        "iters_done": run.iters_done,
+        "steps_done": run.steps_done,
+        "best": {name: {"value": b.value, "epoch": b.epoch, "step": b.step} for name, b in run.best.items()},
+        "metrics": run.metrics.results,
+        "about": run.redact(run.metadata),
+    }
 
 
 def release_directories(run: Run) -> None:

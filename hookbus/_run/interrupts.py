@@ -15,7 +15,7 @@ from hookbus._run.requests import RequestKind, process_requests
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["SignalHandling", "handle_interrupts", "handle_lost_workers"]
+__all__ = ["SignalHandling", "defer_interrupts", "handle_interrupts", "handle_lost_workers"]
 
 SIGCHLD: int | None = getattr(signal, "SIGCHLD", None)
 
@@ -129,6 +129,26 @@ def handle_interrupts(run: Run) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, previous)
     _apply_pending_interrupt(run)
+
+
+@contextmanager
+def defer_interrupts() -> Iterator[list[BaseException]]:
+    """Defer Ctrl-C inside a short context that must be completed.
+
+    Yields:
+        A list to which a KeyboardInterrupt is added for each Ctrl-C.
+    """
+    received: list[BaseException] = []
+    previous = signal.getsignal(signal.SIGINT)
+    # A script that has set a handler, or another thread, receives no KeyboardInterrupt.
+    if threading.current_thread() is not threading.main_thread() or previous is not signal.default_int_handler:
+        yield received
+        return
+    signal.signal(signal.SIGINT, lambda _number, _frame: received.append(KeyboardInterrupt()))
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _has_boundary(run: Run) -> bool:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
@@ -209,7 +210,8 @@ def _start(run: Run) -> None:
 
         run.initial_structure = get_structure(run.model)
     if run.work_dir is not None:
-        run.work_dir.begin(run.id)
+        with explain_write_errors(run.work_dir.path):
+            run.work_dir.begin(run.id)
     write_status(run)
     _log_work_dir(run)
     run.bus.fire("before_run", mode=run.mode)
@@ -355,5 +357,7 @@ def _log_config(run: Run) -> None:
         return
     to_yaml = getattr(run.config, "to_yaml", None)
     if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
-        run.work_dir.write_config(to_yaml(), run.id)
+        text = to_yaml()
+        with explain_write_errors(run.work_dir.path):
+            run.work_dir.write_config(text, run.id)
     run.bus.fire("log_config")

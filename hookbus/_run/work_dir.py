@@ -28,6 +28,7 @@ from hookbus._run.directory_lock import (
     not_lockable_error,
     not_writable_error,
 )
+from hookbus._run.final_status import replace_status
 from hookbus._run.outputs import append_output, is_replaceable, read_outputs, write_outputs
 from hookbus._run.recorded_run import (
     CONFIG,
@@ -164,6 +165,18 @@ class WorkDir:
             self._status = fields
             self._write_status(fields)
 
+    def write_final_status(self, **fields: Any) -> str:
+        """Write the state of a run that has ended, also if no space is available.
+
+        Returns:
+            Message that states what could not be written; "" if the file is complete.
+        """
+        try:
+            self.write_status(**fields)
+        except OSError as error:
+            return replace_status(self.path / STATUS, self._describe_status(fields), error)
+        return ""
+
     def record_checkpoint(self, path: Path) -> None:
         """Record in `status.json` that the run has committed a checkpoint.
 
@@ -200,6 +213,10 @@ class WorkDir:
                 self._write_status(self._status)
 
     def _write_status(self, fields: Mapping[str, Any]) -> None:
+        write_json(self.path / STATUS, self._describe_status(fields), fields.get("run", ""))
+
+    def _describe_status(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the content of `status.json`."""
         now = time.time()
         directory = str(self.path.absolute())
         host = {
@@ -220,8 +237,7 @@ class WorkDir:
         if self.removed_runs and fields.get("outcome") == "running":
             files[OVERWRITTEN] = list(self.removed_runs)
         # The ID comes first: it identifies the file also if the end is lost.
-        run = fields.get("run", "")
-        write_json(self.path / STATUS, {"run": run, **fields, **files, **times, **host}, run)
+        return {"run": fields.get("run", ""), **fields, **files, **times, **host}
 
     def find_config_problem(self, run: str) -> str:
         """Return the error of a `config.yaml` that no run has written; "" if the file can be written.

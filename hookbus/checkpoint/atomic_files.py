@@ -39,6 +39,7 @@ __all__ = [
     "add_link",
     "atomic_write",
     "checksum",
+    "format_json",
     "get_sidecar_path",
     "hash_file",
     "is_available",
@@ -243,8 +244,18 @@ def write_json(path: Path, value: Any, run: str = "") -> None:
     Raises:
         OSError: If the file could not be written; the file under `path` is unchanged.
     """
-    text = json.dumps(_to_json(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    atomic_write(path, lambda file: file.write(text.encode()), run=run)
+    content = format_json(value).encode()
+    atomic_write(path, lambda file: file.write(content), run=run)
+
+
+def format_json(value: Any, indent: int | None = 2) -> str:
+    """Return a value as a JSON document, see `write_json`.
+
+    Args:
+        value: Value as in `write_json`.
+        indent: Number of spaces per level; None for one line. Default: 2.
+    """
+    return json.dumps(_to_json(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_sidecar(path: Path) -> Sidecar | None:

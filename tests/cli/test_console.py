@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
+import os
+import sys
 import warnings
 
 import pytest
@@ -52,6 +56,31 @@ class TestExitCodes:
         err = capsys.readouterr().err
         assert err.startswith("Traceback")
         assert err.endswith("ZeroDivisionError: division by zero\n")
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS])
+    def test_error_of_the_disk_is_printed_without_traceback(
+        self, capsys: pytest.CaptureFixture[str], number: int
+    ) -> None:
+        error = OSError(number, os.strerror(number), "x/log.txt")
+        error.add_note("raised by hook 'log'")
+        with pytest.raises(typer.Exit) as end, handle_errors():
+            raise error
+        assert end.value.exit_code == 1
+        lines = capsys.readouterr().err.splitlines()
+        assert lines == [
+            f"error: OSError: [Errno {number}] {os.strerror(number)}: 'x/log.txt'",
+            "  raised by hook 'log'",
+        ]
+
+    def test_warning_that_cannot_be_printed_does_not_end_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with open("/dev/full", "w", buffering=1) as full:
+            with handle_errors():
+                monkeypatch.setattr(sys, "stderr", full)
+                logging.getLogger("hookbus").warning("logged")
+                warnings.warn("shown", HookWarning, stacklevel=1)
+            monkeypatch.undo()
+            with contextlib.suppress(OSError):
+                full.close()
 
     def test_interrupt_is_printed(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(typer.Exit) as caught, handle_errors():
