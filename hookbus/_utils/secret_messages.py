@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hookbus._utils.redaction import REDACTED, is_secret, redact
-from hookbus._utils.secret_types import hide_declared
 
 __all__ = ["hide_in_message", "hide_value"]
 
@@ -14,16 +13,14 @@ MIN_REPLACED_LENGTH = 4
 """Shorter secrets are replaced only where a message quotes them, because other words may contain them."""
 
 
-def hide_value(value: Any, path: Sequence[Any], data: Any, model: Any) -> Any:
+def hide_value(value: Any, path: Sequence[Any], declared: Any) -> Any:
     """Return what a message shows of an invalid setting: the value, with its secrets redacted.
 
     Args:
         value: The invalid value.
-        path: Path of the value in `data`.
-        data: All settings.
-        model: Type that the settings were validated against, which declares secrets.
+        path: Path of the value in the settings.
+        declared: All settings, with the values of secret types redacted by `hide_declared`.
     """
-    declared = hide_declared(data, model)
     for key in path:
         is_known = key in declared if isinstance(declared, Mapping) else isinstance(declared, list)
         if not is_known:

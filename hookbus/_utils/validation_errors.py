@@ -10,6 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from hookbus._utils.secret_messages import hide_in_message, hide_value
+from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import MAX_ERROR_LINES, MAX_NAME_LENGTH, suggest_names
 
@@ -73,10 +74,11 @@ def validation_messages(
     paths = [path for path in errors if path not in parents]
     if position is not None:
         paths.sort(key=position)
+    declared = hide_declared(data, model)
     return {
         path: _merge_union_messages(
             [
-                _format_message(details, model, path, data) if index < MAX_ERROR_LINES else _format_briefly(details)
+                _format_message(details, model, path, declared) if index < MAX_ERROR_LINES else _format_briefly(details)
                 for details in errors[path]
             ]
         )
@@ -129,7 +131,7 @@ def _get_expectation(error: Any) -> str:
     return re.sub(r"^(Input|String|List) ", "", str(error["msg"]).removeprefix("Value error, "))
 
 
-def _format_message(error: Any, model: type[BaseModel], path: Path, data: Any) -> str:
+def _format_message(error: Any, model: type[BaseModel], path: Path, declared: Any) -> str:
     loc, error_type, value = error["loc"], error["type"], error.get("input")
     if error_type == "extra_forbidden":
         known = _get_fields(model, loc[:-1])
@@ -141,7 +143,7 @@ def _format_message(error: Any, model: type[BaseModel], path: Path, data: Any) -
         return missing_key_message(
             str(loc[-1]), [key for key in value if key not in known] if isinstance(value, dict) else []
         )
-    shown = hide_value(value, path, data, model)
+    shown = hide_value(value, path, declared)
     if error_type == "import_error":
         return (
             f"should be an import string package.module.name, but {format_value(shown)} cannot be imported: "
