@@ -18,6 +18,9 @@ from pathlib import Path
 
 from tests.campaigns.campaign import Campaign, Row
 from tests.campaigns.damage import damage_files
+from tests.campaigns.endurance import endure
+from tests.campaigns.fuzz import fuzz
+from tests.campaigns.hostile import attack
 from tests.campaigns.operations import fail_everywhere, kill_everywhere, kill_ranks
 from tests.campaigns.preload import restart_with_library
 from tests.campaigns.resume import interrupt_all, interrupt_ranks
@@ -28,6 +31,9 @@ CAMPAIGNS: dict[str, Callable[[Campaign, int | None], None]] = {
     "shards": kill_ranks,
     "errors": fail_everywhere,
     "damage": damage_files,
+    "fuzz": fuzz,
+    "hostile": attack,
+    "endurance": endure,
     "resume": interrupt_all,
     "ranks": interrupt_ranks,
 }
@@ -56,9 +62,11 @@ def main() -> int:
     directory, begin = Path(tempfile.mkdtemp(prefix="campaigns-")), time.monotonic()
     train(Case(), directory)  # imports everything, so that the forks need not
     campaign = Campaign(directory, arguments.seed)
-    for name in [arguments.only] if arguments.only else list(CAMPAIGNS):
-        CAMPAIGNS[name](campaign, arguments.trials)
-    print_table(campaign.rows, time.monotonic() - begin)
+    try:
+        for name in [arguments.only] if arguments.only else list(CAMPAIGNS):
+            CAMPAIGNS[name](campaign, arguments.trials)
+    finally:  # also after Ctrl-C
+        print_table(campaign.rows, time.monotonic() - begin)
     if any(row.bad for row in campaign.rows.values()):
         return 1
     shutil.rmtree(directory)

@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ExponentialLR
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from hookbus import Hook, HookBus, Run, Trainer
@@ -236,7 +238,7 @@ def train(case: Case, directory: Path) -> None:
     if run.outcome in EXIT_CODES:
         sys.exit(EXIT_CODES[run.outcome])
     if os.environ.get("RANK", "0") == "0":
-        results = get_results(directory, run, optimizer)
+        results = get_results(case, directory, run, optimizer)
         (directory / "results.json").write_text(json.dumps(results))
 
 
@@ -267,18 +269,23 @@ def train_with_custom_loop(
     return bus.current
 
 
-def get_results(directory: Path, run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def get_results(case: Case, directory: Path, run: Run, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return the results of a completed training in a comparable form."""
     assert run.model is not None
     folders = [directory / "run-out", directory / "run" / "checkpoints"]
     files = [path for folder in folders for path in folder.glob("last*.pth")]
     last = max(files, key=lambda path: path.stat().st_mtime_ns)
     return {
-        "model": fingerprint(run.model.state_dict()),
-        "optimizer": fingerprint(optimizer.state_dict()),
-        "last.pth": dict(hash_checkpoint(last)),
+        "model": fingerprint(get_local(run.model.state_dict())),
+        "optimizer": fingerprint(get_local(optimizer.state_dict())),
+        "last.pth": {} if case.sharded else dict(hash_checkpoint(last)),
         "log": read_log(directory / "run" / "logs" / "metrics.jsonl"),
     }
+
+
+def get_local(state: Any) -> Any:
+    """Return a nested state with the local shards of sharded tensors."""
+    return tree_map(lambda value: value.to_local() if isinstance(value, DTensor) else value, state)
 
 
 def read_log(path: Path) -> list[dict[str, Any]] | str:
