@@ -48,10 +48,23 @@ HOSTILE: list[Any] = [
     torch.ones(1).expand(10**15),
 ]
 
-NULLABLE = {"best_score", "best_epoch", "best_weights", "last", "full_name", "epoch_length", "begin"}
+NULLABLE = {
+    "best_score",
+    "best_epoch",
+    "best_weights",
+    "last",
+    "full_name",
+    "epoch_length",
+    "begin",
+    "saved_at",
+    "path",
+}
 """Keys of values that may be None."""
 
-EMPTY = {"state", "hooks", "averaged", "cells", "columns", "windows", "begins", "results", "loaders", "rates", "steps"}
+EMPTY = {
+    *("state", "hooks", "averaged", "cells", "columns", "windows", "begins", "results", "loaders", "rates", "steps"),
+    *("names", "rules", "best"),
+}
 """Keys of mappings and lists that may be empty or lack entries, and of states that may contain further ones."""
 
 
@@ -59,6 +72,8 @@ def is_valid(path: tuple[Any, ...], value: Any) -> bool:
     """Return whether a value may be another valid value: a number, none, or a container with other entries."""
     if path[0] == "loop" and "lengths" in path:
         return value in (None, [], [None])
+    if path[-1] == "first_line":
+        return isinstance(value, str)
     is_other = isinstance(value, (int, float)) or (value is None and path[-1] in {*NULLABLE, "averaged"})
     return is_other or (isinstance(value, (dict, list)) and not EMPTY.isdisjoint(path[-2:]))
 

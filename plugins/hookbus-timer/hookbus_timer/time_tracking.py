@@ -31,7 +31,7 @@ _check_state = record(
         "is_whole": boolean,
         "spent": number(finite=True),
     },
-    {"first_line": nullable(string(maximum=1 << 20))},
+    {"first_line": string(maximum=1 << 20)},
 )
 
 SECONDS_PER_HOUR = 3600
