@@ -279,7 +279,7 @@ def _build_trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bo
 
 
 def _newest_checkpoint(trainer: Trainer) -> Path:
-    from hookbus.checkpoint.atomic_files import list_newest_first
+    from hookbus.checkpoint.sidecars import list_newest_first
     from hookbus.trainer.initial_weights import find_checkpoint_directory
 
     directory = find_checkpoint_directory(trainer)

@@ -74,7 +74,7 @@ def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[s
 def _newest_checkpoint(run: Run) -> Path | None:
     """Return the newest checkpoint that is not a best checkpoint, else the newest one, or None."""
     from hookbus._run.resume import get_checkpoint_directory
-    from hookbus.checkpoint.atomic_files import list_newest_first
+    from hookbus.checkpoint.sidecars import list_newest_first
 
     directory = get_checkpoint_directory(run) if run.get("checkpoint_saver") is not None else None
     checkpoints = list_newest_first(directory) if directory is not None else []

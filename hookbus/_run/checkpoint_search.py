@@ -16,7 +16,7 @@ from typing import Any
 from hookbus._run.recorded_run import RecordedRun
 from hookbus._run.status import CHECKPOINT, STATUS
 from hookbus._utils.paths import format_path
-from hookbus.checkpoint.atomic_files import read_sidecar
+from hookbus.checkpoint.sidecars import read_sidecar
 from hookbus.errors import CheckpointError, ConfigError
 
 __all__ = ["FoundCheckpoint", "find_checkpoint"]

@@ -11,15 +11,10 @@ from hookbus._run.directory_lock import acquire_lock
 from hookbus._run.outputs import OUTPUTS, remove_output
 from hookbus._run.recorded_run import CONFIG, RecordedRun, find_config_problem
 from hookbus._run.status import OUTPUTS_KEY, REMOVED, STATUS
-from hookbus.checkpoint.atomic_files import (
-    remove,
-    remove_orphaned_sidecars,
-    remove_temporary_files,
-    write_json,
-    written_by,
-)
+from hookbus.checkpoint.atomic_files import remove, remove_orphaned_sidecars, remove_temporary_files, write_json
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.generations import iter_generations
+from hookbus.checkpoint.sidecars import written_by
 from hookbus.errors import WorkDirError
 
 __all__ = ["remove_leftovers", "remove_partial_files", "remove_run", "remove_run_files"]

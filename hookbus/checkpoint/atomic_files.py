@@ -1,106 +1,53 @@
 """Atomic file writes with checksums.
 
 Each file is written under a hidden temporary name in its own directory, fsynced and renamed; then the directory is
-fsynced. A checkpoint has a sidecar `<file>.json` with name, size, hash (XXH3-128) and generation, and a checksum of
-these fields. The sidecar is replaced before the file and lists both the new and the replaced file. The file under the
-final name therefore matches an entry of its sidecar whenever the process is killed. The hashes detect corruption; they
-do not protect against deliberate changes to both files.
+fsynced. The sidecar of a checkpoint, see `hookbus.checkpoint.sidecars`, is replaced before the file and lists both the
+new and the replaced file. The file under the final name therefore matches an entry of its sidecar whenever the process
+is killed.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import math
 import os
 import re
 import shutil
 import uuid
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from dataclasses import fields as get_fields
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from hookbus._utils.files import open_regular_file, parse_json, read_regular_file
 from hookbus._utils.paths import format_path
-from hookbus._utils.schema import any_value, file_name, integer, list_of, record, string
 from hookbus.checkpoint.file_system import add_path, fsync, fsync_file, link_or_copy
-from hookbus.errors import CheckpointCorruptedError, CheckpointError
-
-if TYPE_CHECKING:
-    import xxhash
+from hookbus.checkpoint.sidecars import (
+    SIDECAR_SUFFIX,
+    Sidecar,
+    checksum,
+    create_hasher,
+    get_sidecar_path,
+    is_available,
+    read_sidecar,
+)
+from hookbus.errors import CheckpointError
 
 __all__ = [
-    "Sidecar",
     "add_link",
     "atomic_write",
-    "checksum",
     "format_json",
-    "get_sidecar_path",
-    "hash_file",
-    "is_available",
-    "list_newest_first",
     "make_temporary_name",
-    "read_sidecar",
     "remove",
     "remove_orphaned_sidecars",
     "remove_temporary_files",
-    "verify",
     "write_json",
-    "written_by",
 ]
 
 
-SIDECAR_SUFFIX = ".json"
 TEMPORARY_PREFIX = ".tmp-"
 UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
-
-ZIP_MAGIC = b"PK\x03\x04"
-
-MAX_SIDECAR_SIZE = 1 << 20
-"""Maximum size in bytes of a sidecar. An entry of a replaced file has about 250 bytes."""
-
-_entry_fields = {"name": file_name, "size": integer(), "hash": string("[0-9a-f]{32}"), "generation": integer()}
-_entry_options = {"run": string("[0-9A-Za-z_-]*", 64)}
-# The entries of replaced files have no entries of their own.
-_check_entry = record({**_entry_fields, "previous": list_of(any_value, maximum=0)}, _entry_options)
-_check_sidecar = record({**_entry_fields, "previous": list_of(_check_entry)}, _entry_options)
-
-
-@dataclass(frozen=True, slots=True)
-class Sidecar:
-    """Metadata of a committed file.
-
-    Attributes:
-        name: File name.
-        size: Size in bytes.
-        hash: XXH3-128 hash of the contents, in hex.
-        generation: Number that increases with every save of a run; the newest file has the largest.
-        run: ID of the run that wrote the file; "" if the sidecar does not contain it.
-        previous: Files that are being replaced by this one; empty once the replacement is complete.
-    """
-
-    name: str
-    size: int
-    hash: str
-    generation: int
-    previous: tuple[Sidecar, ...] = ()
-    run: str = ""
-
-    def matching_entry(self, size: int, digest: Callable[[], str]) -> Sidecar | None:
-        """Return the entry that matches a file, None if the file is corrupted.
-
-        Args:
-            size: Size of the file in bytes.
-            digest: Computes the hash of the file; called only if an entry has this size.
-        """
-        # Comparing sizes first avoids reading a truncated file to the end.
-        candidates = [entry for entry in (self, *self.previous) if entry.size == size]
-        return next((entry for entry in candidates if entry.hash == digest()), None)
 
 
 def atomic_write(
@@ -258,117 +205,12 @@ def format_json(value: Any, indent: int | None = 2) -> str:
     return json.dumps(_to_json(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def read_sidecar(path: Path) -> Sidecar | None:
-    """Return the sidecar of a file, None if it is missing or corrupted."""
-    try:
-        fields = parse_json(read_regular_file(get_sidecar_path(path), MAX_SIDECAR_SIZE))
-        _check_sidecar(fields, "")
-    except (OSError, ValueError):
-        return None
-    return _parse_sidecar(fields) if fields.pop("check", None) == checksum(fields) else None
-
-
-def written_by(path: Path, run: str) -> bool:
-    """Return whether a file was written by the run with this ID, according to its sidecar.
-
-    A link, a directory, or a file of another size than in the sidecar has replaced the file that the run wrote, unless
-    that file was truncated.
-    """
-    sidecar = read_sidecar(path)
-    if sidecar is None or sidecar.run != run or not path.is_file() or path.is_symlink():
-        return False
-    sizes, size = [entry.size for entry in (sidecar, *sidecar.previous)], path.stat().st_size
-    return size in sizes or (size < max(sizes) and _is_truncated_archive(path))
-
-
-def is_available(path: Path, run: str) -> bool:
-    """Return whether a run can write a file: neither it nor its sidecar exists, or the run has written them.
-
-    Args:
-        path: Path of the file.
-        run: ID of the run.
-    """
-    if os.path.lexists(path):
-        return written_by(path, run)
-    if not os.path.lexists(get_sidecar_path(path)):
-        return True
-    sidecar = read_sidecar(path)
-    # Without the file, the run was killed between writing the two.
-    return sidecar is not None and sidecar.run == run
-
-
-def verify(path: Path) -> Sidecar:
-    """Verify size and hash of a file against its sidecar.
-
-    Returns:
-        Entry of the sidecar that the file matches.
-
-    Raises:
-        CheckpointError: If the file or its sidecar is missing.
-        CheckpointCorruptedError: If the file matches no entry of its sidecar.
-    """
-    shown = format_path(path)
-    if not os.path.isfile(path):
-        raise CheckpointError(f"{shown}: file does not exist, or is not a regular file.")
-    sidecar = read_sidecar(path)
-    if sidecar is None:
-        raise CheckpointError(
-            f"{shown}: {format_path(path.name)}{SIDECAR_SUFFIX} is missing or corrupted, so the file cannot be "
-            "verified."
-        )
-    try:
-        size = path.stat().st_size
-        # Several entries may have the size of the file, which is hashed at most once.
-        entry = sidecar.matching_entry(size, functools.cache(lambda: hash_file(path)))
-    except OSError as error:
-        raise CheckpointError(f"{shown}: file cannot be read: {error.strerror}.") from None
-    if entry is None:
-        reason = "checksum mismatch" if size == sidecar.size else f"expected {sidecar.size} bytes, got {size}"
-        raise CheckpointCorruptedError(f"{shown}: corrupted: {reason}.")
-    return entry
-
-
-def list_newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
-    """Return the files of a directory that have a sidecar, newest generation first; hidden files are ignored.
-
-    If the replacement of a file was interrupted, its hash determines which of the two generations the file contains.
-    """
-    entries = [
-        (_current_entry(path, sidecar), path)
-        for path in directory.glob(pattern)
-        if (sidecar := _read_visible_sidecar(path))
-    ]
-    # At equal generations, a completed file precedes one whose replacement was interrupted; the name breaks ties.
-    entries.sort(key=lambda item: (-item[0].generation, bool(item[0].previous), item[1].name))
-    return [path for _, path in entries]
-
-
-def hash_file(path: Path) -> str:
-    """Return the XXH3-128 hash of a file, in hex.
-
-    Raises:
-        OSError: If the file cannot be read, or is not a regular file.
-    """
-    digest = _create_hasher()
-    with open_regular_file(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def checksum(fields: Mapping[str, Any]) -> str:
-    """Return a checksum, in hex, of the fields of a sidecar or manifest; it detects corruption of that file itself."""
-    digest = _create_hasher()
-    digest.update(json.dumps(fields, sort_keys=True).encode())
-    return digest.hexdigest()
-
-
 class _HashingFile:
     """File wrapper that hashes and counts the written bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.digest = _create_hasher()
+        self.digest = create_hasher()
         self.size = 0
 
     def write(self, data: Any) -> int:
@@ -406,44 +248,6 @@ def _to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
-def _is_truncated_archive(path: Path) -> bool:
-    """Return whether a file is empty, or a zip file such as those of torch without its end, which nobody can load."""
-    with open(path, "rb") as file:
-        return file.read(len(ZIP_MAGIC)) in (b"", ZIP_MAGIC) and not zipfile.is_zipfile(path)
-
-
 def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
     fields = asdict(sidecar)
     write_json(get_sidecar_path(path), {**fields, "check": checksum(fields)}, sidecar.run)
-
-
-def _parse_sidecar(fields: Mapping[str, Any]) -> Sidecar:
-    own = {field.name: fields[field.name] for field in get_fields(Sidecar) if field.name in fields}
-    return Sidecar(**{**own, "previous": tuple(map(_parse_sidecar, fields["previous"]))})
-
-
-def _read_visible_sidecar(path: Path) -> Sidecar | None:
-    return None if path.name.startswith(".") else read_sidecar(path)
-
-
-def _current_entry(path: Path, sidecar: Sidecar) -> Sidecar:
-    """Return the entry that matches the file on disk; for a corrupted file, the entry of the expected file."""
-    # Hashing is needed only if an interrupted replacement left several candidates.
-    if not sidecar.previous:
-        return sidecar
-    try:
-        return sidecar.matching_entry(path.stat().st_size, lambda: hash_file(path)) or sidecar
-    except OSError:  # reported when the file is verified
-        return sidecar
-
-
-def get_sidecar_path(path: Path) -> Path:
-    """Return the path of the sidecar of a file."""
-    return path.with_name(path.name + SIDECAR_SUFFIX)
-
-
-def _create_hasher() -> xxhash.xxh3_128:
-    # Imported on first use to keep `import hookbus` fast.
-    import xxhash
-
-    return xxhash.xxh3_128()

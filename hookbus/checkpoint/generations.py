@@ -34,8 +34,9 @@ from hookbus._utils.schema import (
     record,
     string,
 )
-from hookbus.checkpoint.atomic_files import checksum, hash_file, make_temporary_name, write_json
+from hookbus.checkpoint.atomic_files import make_temporary_name, write_json
 from hookbus.checkpoint.file_system import fsync
+from hookbus.checkpoint.sidecars import checksum, hash_file
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 __all__ = [

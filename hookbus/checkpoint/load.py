@@ -16,7 +16,7 @@ import torch
 from hookbus._utils.files import get_reason, open_regular_file
 from hookbus._utils.paths import format_path
 from hookbus._utils.schema import InvalidDataError
-from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.generations import COMMON_FILE, POINTER_KEY, is_generation, resolve_pointer, verify_generation
 from hookbus.checkpoint.structure import check_structure
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
@@ -117,8 +117,8 @@ def verify_checkpoint(path: Path) -> None:
     if path.is_dir():
         verify_generation(path)
         return
-    if atomic_files.read_sidecar(path) is not None:
-        atomic_files.verify(path)
+    if sidecars.read_sidecar(path) is not None:
+        sidecars.verify(path)
     else:
         message = f"{path}: no valid sidecar {path.name}.json, so corruption cannot be detected."
         warnings.warn(message, HookWarning, stacklevel=3)

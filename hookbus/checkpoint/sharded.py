@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from hookbus._utils.schema import InvalidDataError, mapping_of, string
-from hookbus.checkpoint.atomic_files import atomic_write, hash_file, make_temporary_name
+from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.generations import (
     COMMON_FILE,
@@ -38,6 +38,7 @@ from hookbus.checkpoint.generations import (
 )
 from hookbus.checkpoint.load import load_file, save_file
 from hookbus.checkpoint.shard_metadata import METADATA_FILE, read_metadata, write_metadata
+from hookbus.checkpoint.sidecars import hash_file
 from hookbus.distributed.sharding import is_sharded, tree_map_with_path
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_error
 

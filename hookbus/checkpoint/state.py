@@ -36,7 +36,7 @@ import torch
 import hookbus
 from hookbus._utils.paths import format_path
 from hookbus._utils.schema import InvalidDataError, any_value, mapping_of
-from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint import atomic_files, sidecars
 from hookbus.checkpoint.components import (
     check_components,
     collect_components,
@@ -200,7 +200,7 @@ def load_weights(run: Run, checkpoint: Mapping[str, Any], *, averaged: bool = Fa
         run.logger.warning("load_from: ignored keys of the file: %s; unchanged keys of the model: %s", ignored, missing)
 
 
-def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int) -> atomic_files.Sidecar:
+def write_checkpoint(path: Path, checkpoint: Mapping[str, Any], generation: int) -> sidecars.Sidecar:
     """Write a checkpoint atomically.
 
     Args:
@@ -319,7 +319,7 @@ def iter_checkpoints(
         Path, content, and a message; the content is None if the file cannot be used, and the message is then the
         reason.
     """
-    with_sidecar = atomic_files.list_newest_first(directory)
+    with_sidecar = sidecars.list_newest_first(directory)
     for path in sorted(directory.glob("[!.]*.pth")):
         if path not in with_sidecar:
             reason = f"{path}: {path.name}.json is missing or corrupted. A file without a valid sidecar is used only if"
@@ -341,7 +341,7 @@ def iter_checkpoints(
 
 def _may_belong_to(path: Path, run: str) -> bool:
     """Return whether a checkpoint may be one of a run, according to its sidecar."""
-    sidecar = atomic_files.read_sidecar(path)
+    sidecar = sidecars.read_sidecar(path)
     return sidecar is None or sidecar.run in ("", run)
 
 

@@ -6,7 +6,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from hookbus.checkpoint.atomic_files import read_sidecar
 from hookbus.checkpoint.generations import (
     get_directory_name,
     iter_generations,
@@ -15,6 +14,7 @@ from hookbus.checkpoint.generations import (
     resolve_pointer,
 )
 from hookbus.checkpoint.load import load_file_on_meta
+from hookbus.checkpoint.sidecars import read_sidecar
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 __all__ = ["remove_unreferenced"]

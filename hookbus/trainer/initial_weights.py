@@ -12,7 +12,7 @@ from hookbus._run.checkpoint_search import find_checkpoint
 from hookbus._run.directory_lock import get_write_error
 from hookbus._run.resume import get_checkpoint_directories, get_checkpoint_directory
 from hookbus._run.work_dir import read_status
-from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.contents import check_hook_records
 from hookbus.checkpoint.hook_states import restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
@@ -133,7 +133,7 @@ def _initial_files(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
 
 def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
     """Verify the checksum of a requested checkpoint and its compatibility with the model."""
-    if Path(path).is_dir() or atomic_files.read_sidecar(Path(path)) is not None:
+    if Path(path).is_dir() or sidecars.read_sidecar(Path(path)) is not None:
         verify_checkpoint(resolve_path(path))
     _check_metadata(trainer, key, path)
     return f"{key}: {path}"

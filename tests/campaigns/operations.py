@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hookbus.checkpoint.atomic_files import list_newest_first, verify
+from hookbus.checkpoint.sidecars import list_newest_first, verify
 from hookbus.errors import CheckpointError
 from tests.campaigns.campaign import Campaign, select_positions
 from tests.campaigns.preload import Fault

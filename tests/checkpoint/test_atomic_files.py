@@ -21,21 +21,16 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint import atomic_files, sidecars
 from hookbus.checkpoint.atomic_files import (
     add_link,
     atomic_write,
-    hash_file,
-    is_available,
-    list_newest_first,
-    read_sidecar,
     remove,
     remove_orphaned_sidecars,
     remove_temporary_files,
-    verify,
     write_json,
-    written_by,
 )
+from hookbus.checkpoint.sidecars import hash_file, is_available, list_newest_first, read_sidecar, verify, written_by
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 from tests.crashes import kill_at_each_operation, run_in_fork
 
@@ -49,7 +44,7 @@ def _disable_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def commit_in_two_writes(path: Path, content: bytes, generation: int = 1) -> atomic_files.Sidecar:
+def commit_in_two_writes(path: Path, content: bytes, generation: int = 1) -> sidecars.Sidecar:
     """Commit a file with two writes."""
 
     def write(file: IO[bytes]) -> None:
@@ -246,7 +241,7 @@ class TestAddLink:
         add_link(tmp_path / "epoch_1.pth", tmp_path / "last.pth")
 
         assert (tmp_path / "last.pth").samefile(tmp_path / "epoch_1.pth")
-        assert verify(tmp_path / "last.pth") == atomic_files.Sidecar(
+        assert verify(tmp_path / "last.pth") == sidecars.Sidecar(
             "last.pth", len(NEW), xxhash.xxh3_128_hexdigest(NEW), generation=3, run=RUN
         )
         assert get_hidden_names(tmp_path) == []

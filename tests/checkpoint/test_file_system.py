@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from hookbus.checkpoint.atomic_files import add_link, atomic_write, read_sidecar, verify
+from hookbus.checkpoint.atomic_files import add_link, atomic_write
 from hookbus.checkpoint.file_system import LINK_UNSUPPORTED, fsync, reset_warnings
+from hookbus.checkpoint.sidecars import read_sidecar, verify
 from hookbus_checkpoint import CheckpointHook
 from tests import toys
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.checkpoint.atomic_files import checksum, hash_file, write_json
+from hookbus.checkpoint.atomic_files import write_json
 from hookbus.checkpoint.generations import (
     commit_generation,
     get_directory_name,
@@ -20,6 +20,7 @@ from hookbus.checkpoint.generations import (
     verify_generation,
     write_manifest,
 )
+from hookbus.checkpoint.sidecars import checksum, hash_file
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
 

@@ -20,7 +20,8 @@ from torch.optim import lr_scheduler
 import hookbus
 from hookbus._run.run import BestResult, Run
 from hookbus.bus import HookBus
-from hookbus.checkpoint.atomic_files import atomic_write, verify
+from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import (
     build_checkpoint,
     find_latest_checkpoint,

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from hookbus._cli.app import app
 from hookbus._cli.consolidate import consolidate
-from hookbus.checkpoint.atomic_files import read_sidecar, written_by
 from hookbus.checkpoint.sharded import write_generation
+from hookbus.checkpoint.sidecars import read_sidecar, written_by
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
 from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import ShardingSpec

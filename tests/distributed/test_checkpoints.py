@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hookbus.checkpoint.atomic_files import list_newest_first
 from hookbus.checkpoint.generations import iter_generations, verify_generation
+from hookbus.checkpoint.sidecars import list_newest_first
 from hookbus.checkpoint.state import read_checkpoint
 
 if TYPE_CHECKING:

@@ -59,7 +59,8 @@ def replace_by_a_file(checkpoints: Path) -> None:
 
 
 def save_weights_only(checkpoints: Path) -> None:
-    from hookbus.checkpoint.atomic_files import atomic_write, read_sidecar
+    from hookbus.checkpoint.atomic_files import atomic_write
+    from hookbus.checkpoint.sidecars import read_sidecar
 
     for path in checkpoints.glob("*.pth"):
         sidecar = read_sidecar(path)

@@ -20,7 +20,7 @@ import torch
 
 from hookbus import HookBus
 from hookbus._run.work_dir import STATUS, acquire, read_status
-from hookbus.checkpoint.atomic_files import list_newest_first, verify
+from hookbus.checkpoint.sidecars import list_newest_first, verify
 from hookbus.errors import HookbusError
 from tests import toys
 

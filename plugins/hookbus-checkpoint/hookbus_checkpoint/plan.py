@@ -8,16 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from hookbus.checkpoint.atomic_files import (
-    add_link,
-    get_sidecar_path,
-    is_available,
-    list_newest_first,
-    read_sidecar,
-    remove,
-    written_by,
-)
+from hookbus.checkpoint.atomic_files import add_link, remove
 from hookbus.checkpoint.generations import get_directory_name, is_generation, iter_generations
+from hookbus.checkpoint.sidecars import get_sidecar_path, is_available, list_newest_first, read_sidecar, written_by
 from hookbus.checkpoint.store import remove_unreferenced
 
 __all__ = ["CheckpointDirectory", "Plan"]

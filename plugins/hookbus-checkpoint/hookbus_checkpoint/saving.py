@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hookbus._run.run import BestResult, Run
 from hookbus._utils.paths import format_path
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import write_checkpoint
 from hookbus.checkpoint.store import remove_unreferenced
 from hookbus.distributed.process_collectives import Collectives

@@ -13,7 +13,7 @@ from typing import Any
 from hookbus._run.requests import Request
 from hookbus._run.run import BestResult, Run
 from hookbus._utils.paths import format_path
-from hookbus.checkpoint.atomic_files import get_sidecar_path
+from hookbus.checkpoint.sidecars import get_sidecar_path
 from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError, ConfigError, HookWarning

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook
-from hookbus.checkpoint.atomic_files import list_newest_first, verify
+from hookbus.checkpoint.sidecars import list_newest_first, verify
 from hookbus.checkpoint.state import find_latest_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus._run.run import Run
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, HookWarning
 from hookbus_checkpoint import CheckpointConfig, CheckpointHook

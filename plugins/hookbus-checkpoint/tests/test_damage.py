@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.checkpoint.atomic_files import list_newest_first, verify
+from hookbus.checkpoint.sidecars import list_newest_first, verify
 from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
 from hookbus.testing import fake_training

@@ -10,7 +10,7 @@ import pytest
 
 from hookbus import Hook
 from hookbus._run.run import Run
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.sidecars import verify
 from hookbus.errors import CheckpointError, WorkDirError
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook

@@ -13,7 +13,7 @@ import torch
 
 from hookbus import Hook, HookBus
 from hookbus._run.run import Run
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError, WorkDirError
 from hookbus.testing import check_hook, fake_training

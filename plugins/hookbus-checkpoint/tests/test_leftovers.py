@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from hookbus import Hook
-from hookbus.checkpoint.atomic_files import make_temporary_name, verify
+from hookbus.checkpoint.atomic_files import make_temporary_name
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.testing import fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook

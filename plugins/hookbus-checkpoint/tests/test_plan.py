@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hookbus.checkpoint.atomic_files import atomic_write, read_sidecar
+from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.checkpoint.sidecars import read_sidecar
 from hookbus_checkpoint.plan import CheckpointDirectory
 
 

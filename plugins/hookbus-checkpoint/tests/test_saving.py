@@ -14,7 +14,7 @@ import torch
 
 from hookbus import Hook
 from hookbus._run.run import Run
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, HookWarning
 from hookbus.testing import fake_training

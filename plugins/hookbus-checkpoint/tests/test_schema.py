@@ -17,7 +17,8 @@ import torch
 
 from hookbus import Hook
 from hookbus._run.run import Run
-from hookbus.checkpoint.atomic_files import atomic_write, verify
+from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint
 from hookbus.errors import CheckpointCorruptedError, HookWarning
 from hookbus.testing import fake_training, fingerprint

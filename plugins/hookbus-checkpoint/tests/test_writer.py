@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus._run.run import Run
-from hookbus.checkpoint.atomic_files import verify
+from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
