@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hookbus._utils.files import open_regular_file
+from hookbus._utils.files import get_reason, open_regular_file
 from hookbus._utils.paths import format_path
 from hookbus.errors import WorkDirError
 
@@ -24,7 +24,6 @@ __all__ = [
     "describe_foreign_file",
     "explain_write_errors",
     "find_lock_problem",
-    "get_reason",
     "get_write_error",
     "has_lock_file",
     "not_lockable_error",
@@ -125,11 +124,6 @@ def get_write_error(path: Path) -> str:
 
 def _is_taken(path: Path) -> bool:
     return path.exists() or path.is_symlink()  # a dangling link does not exist, but nothing can be created in its place
-
-
-def get_reason(error: OSError | ValueError) -> str:
-    """Return the reason of an error of the system, or of a ValueError about an invalid character in a path."""
-    return str(error.strerror if isinstance(error, OSError) else error)
 
 
 def not_writable_error(

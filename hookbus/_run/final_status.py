@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hookbus._run.directory_lock import get_reason
 from hookbus._run.status import StatusFile
+from hookbus._utils.files import get_reason
 from hookbus._utils.paths import format_path
 from hookbus.checkpoint.atomic_files import format_json
 from hookbus.checkpoint.file_system import fsync

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from hookbus._run.directory_lock import LOCK, describe_foreign_file, get_reason
-from hookbus._utils.files import read_regular_file
+from hookbus._run.directory_lock import LOCK, describe_foreign_file
+from hookbus._utils.files import get_reason, read_regular_file
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.checkpoint.file_system import fsync, fsync_file
 

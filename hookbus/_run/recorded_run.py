@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hookbus._run.directory_lock import describe_foreign_file, find_lock_problem, get_reason, has_lock_file
+from hookbus._run.directory_lock import describe_foreign_file, find_lock_problem, has_lock_file
 from hookbus._run.outputs import find_list_problem, is_replaceable, parse_names, read_outputs
 from hookbus._run.status import OUTPUTS_KEY, STATUS, StatusFile
-from hookbus._utils.files import open_regular_file
+from hookbus._utils.files import get_reason, open_regular_file
 from hookbus.checkpoint.sidecars import read_sidecar
 
 __all__ = ["CHECKPOINTS", "CONFIG", "RecordedRun", "contains_training_run", "find_config_problem", "get_config_header"]

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hookbus._run.directory_lock import get_reason
 from hookbus._run.status_file import MAX_STATUS_SIZE, parse_status
-from hookbus._utils.files import read_regular_file
+from hookbus._utils.files import get_reason, read_regular_file
 
 __all__ = [
     "CHECKPOINT",

@@ -23,7 +23,6 @@ from hookbus._run.directory_lock import (
     acquire_lock,
     can_lock_new_file,
     create_directory,
-    get_reason,
     get_write_error,
     not_lockable_error,
     not_writable_error,
@@ -48,6 +47,7 @@ from hookbus._run.status import (
     StatusFile,
     read_status,
 )
+from hookbus._utils.files import get_reason
 from hookbus.checkpoint.atomic_files import atomic_write, remove_orphaned_sidecars, remove_temporary_files, write_json
 from hookbus.checkpoint.file_system import reset_warnings
 from hookbus.errors import WorkDirError

@@ -154,8 +154,8 @@ def _find_newest(trainer: TrainerSetup) -> tuple[Path | None, list[str]]:
     """Return the checkpoint that an automatic resume would load, None without one, and the problems of other files."""
     find_checkpoint_directory(trainer)  # registers the saver in the idle run
     directories = get_checkpoint_directories(trainer.bus.current)
-    found = find_checkpoint(directories, None if trainer.work_dir is None else Path(trainer.work_dir))
-    return (None, []) if found is None else (found.path, found.problems)
+    newest = find_checkpoint(directories, None if trainer.work_dir is None else Path(trainer.work_dir))
+    return (None, []) if newest is None else (newest.path, newest.problems)
 
 
 def _check_checkpoints_directory(trainer: TrainerSetup) -> str:

@@ -72,8 +72,8 @@ class TestInIterations:
         assert recorder.skipped == [0, 0, 0, 0, 3, 3]
 
     def test_resumed_run_is_switched_at_the_same_iteration(self, kit: Any, workers: str, tmp_path: Path) -> None:
-        path = tmp_path / "saved.pth"
         for at, expected in ((2, [0, 3, 3]), (4, [3])):
+            path = tmp_path / f"saved_{at}.pth"
             kit.train(YOLOXModeSwitchHook(num_last_iters=2), kit.SaveAt(path, at), iterations=5)
             recorder = kit.train(YOLOXModeSwitchHook(num_last_iters=2), iterations=5, workers=workers, resume=path)
 
