@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus._run.work_dir import read_status
+from hookbus._run.status import read_status
 from hookbus.checkpoint.load import resolve_path
 from hookbus.errors import CheckpointError
 

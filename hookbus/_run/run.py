@@ -344,7 +344,7 @@ class Run(ProgressMixin, RequestMixin):
         real = Path(os.path.realpath(directory))
         if not is_main() or real in self.locks:
             return
-        from hookbus._run.work_dir import lock_directory
+        from hookbus._run.acquisition import lock_directory
 
         # The lock of the work directory covers its subdirectories.
         inside = self.work_dir is not None and real.is_relative_to(os.path.realpath(self.work_dir.path))

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookbus._run.acquisition import acquire
 from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
@@ -20,7 +21,7 @@ from hookbus._run.requests import SETTLE, process_requests
 from hookbus._run.resume import find_resumed_checkpoint, resume_run, verify_resume
 from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
-from hookbus._run.work_dir import WorkDir, acquire, parse_resume
+from hookbus._run.work_dir import WorkDir, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
 from hookbus._utils.paths import format_path
 from hookbus.checkpoint.saver import is_saver

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hookbus._run.acquisition import preview
 from hookbus._run.clock import Clock
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.preconditions import check_hooks
-from hookbus._run.work_dir import preview
 from hookbus._training.evaluation import eval_mode, named_loaders, reset_metrics, update_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.outputs import extract_loss

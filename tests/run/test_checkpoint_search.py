@@ -14,7 +14,7 @@ import torch
 
 from hookbus import HookBus
 from hookbus._run.checkpoint_search import find_checkpoint
-from hookbus._run.work_dir import STATUS, read_status
+from hookbus._run.status import STATUS, read_status
 from hookbus.errors import ConfigError, WorkDirError
 from tests import toys
 

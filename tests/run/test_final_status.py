@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from hookbus import HookBus
-from hookbus._run.work_dir import STATUS, acquire, read_status
+from hookbus._run.acquisition import acquire
+from hookbus._run.status import STATUS, read_status
 from hookbus.checkpoint.sidecars import list_newest_first, verify
 from hookbus.errors import HookbusError
 from tests import toys

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, Trainer, hookimpl
+from hookbus._run.acquisition import acquire
 from hookbus._run.finalize import EXIT_CODES, resolve_outcome
-from hookbus._run.work_dir import acquire, read_status
+from hookbus._run.status import read_status
 from hookbus.errors import format_error
 from hookbus.lifecycle import POINTS
 from tests import toys

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hookbus import HookBus
+from hookbus._run.acquisition import acquire
 from hookbus._run.interrupts import handle_interrupts
 from hookbus._run.run import Run
-from hookbus._run.work_dir import acquire, read_status
+from hookbus._run.status import read_status
 from hookbus.testing import RecordingBus
 from tests import toys
 

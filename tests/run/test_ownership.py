@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hookbus import HookBus
 from hookbus._cli.app import app
-from hookbus._run.work_dir import acquire, preview
+from hookbus._run.acquisition import acquire, preview
 from hookbus.errors import WorkDirError
 from tests.conftest import Project
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from hookbus import HookBus
+from hookbus._run.acquisition import acquire
 from hookbus._run.run import Run
-from hookbus._run.work_dir import CHECKPOINT, STATUS, acquire, read_status
+from hookbus._run.status import CHECKPOINT, STATUS, read_status
 from hookbus.errors import CheckpointError, ConfigError
 from tests import toys
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from hookbus._run.acquisition import acquire, lock_directory
 from hookbus._run.directory_lock import acquire_lock
 from hookbus._run.recorded_run import RecordedRun
 from hookbus._run.run_removal import remove_partial_files
-from hookbus._run.work_dir import WorkDir, acquire, lock_directory, read_status
+from hookbus._run.status import read_status
+from hookbus._run.work_dir import WorkDir
 from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name
 from tests.crashes import kill_at_each_operation
 

@@ -15,7 +15,7 @@ import torch
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus._run.run import Run
-from hookbus._run.work_dir import read_status
+from hookbus._run.status import read_status
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.testing import check_hook, fake_training
 from hookbus_checkpoint import CheckpointHook, PreemptionHook

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hookbus import Hook, HookBus, Run, Trainer
 from hookbus._run.requests import Request
-from hookbus._run.work_dir import read_status
+from hookbus._run.status import read_status
 from hookbus.errors import LoopError
 from hookbus_guards import CheckInvalidLossHook
 

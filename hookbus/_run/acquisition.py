@@ -1,0 +1,194 @@
+"""Acquisition of directories for a run: search for a free work directory, lock, and removal of earlier runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from hookbus._run.directory_lock import (
+    LOCK,
+    DirectoryLock,
+    acquire_lock,
+    can_lock_new_file,
+    create_directory,
+    get_write_error,
+    not_lockable_error,
+    not_writable_error,
+)
+from hookbus._run.recorded_run import CONFIG, RecordedRun, contains_training_run, find_config_problem
+from hookbus._run.run_removal import remove_leftovers, remove_partial_files, remove_run, remove_run_files
+from hookbus._run.status import DIRECTORY, ELSEWHERE, OVERWRITTEN, StatusFile
+from hookbus._run.work_dir import WorkDir
+from hookbus._utils.files import get_reason
+from hookbus.checkpoint.atomic_files import remove_orphaned_sidecars, remove_temporary_files
+from hookbus.checkpoint.file_system import reset_warnings
+from hookbus.errors import WorkDirError
+
+__all__ = ["acquire", "lock_directory", "preview"]
+
+
+def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
+    """Lock a work directory for a run.
+
+    A directory that already contains a run is not overwritten by default: a new run uses the first free sibling
+    (`runs/x-2`). An interrupted removal of a run is completed.
+
+    Args:
+        path: Requested directory; created if it is missing.
+        resume: Whether to continue the run in the directory.
+        overwrite: Whether to remove the run in the directory: the checkpoints that it wrote, according to their
+            sidecars, and its registered outputs. Other files are not modified.
+
+    Returns:
+        The locked work directory.
+
+    Raises:
+        WorkDirError: If the directory cannot be written, an active run uses it, or a foreign file has a name that the
+            run needs.
+    """
+    reset_warnings()
+    target, lock = _lock_free_directory(path, any_run=resume or overwrite)
+    try:
+        recorded = RecordedRun.read(target)
+        if recorded.problem:
+            raise WorkDirError(recorded.problem)
+        overwritten = tuple(recorded.status.fields.get(OVERWRITTEN, ()))
+        runs = {*lock.runs, *overwritten, recorded.run} - {""}
+        kept: list[Path] = []
+        # Before the status of a removed run, which lists these directories, is removed.
+        for elsewhere in recorded.status.fields.get(ELSEWHERE, ()):
+            remove_partial_files(Path(elsewhere), runs)
+        if recorded.status.is_removed or (overwrite and recorded.is_training):
+            if CONFIG in recorded.outputs and (problem := find_config_problem(target, recorded.outputs, runs)):
+                raise WorkDirError(problem)
+            kept = remove_run(target, recorded)
+            overwritten, recorded = (*_get_unique_run(target, recorded), *overwritten), RecordedRun()
+        # Only with the lock: the temporary files of an active run must not be removed.
+        remove_leftovers(target, recorded.outputs, runs)
+    except OSError as error:
+        lock.release()
+        raise not_writable_error(target, get_reason(error)) from error
+    except BaseException:
+        lock.release()
+        raise
+    requested = None if target == path else path
+    removed = dict.fromkeys(run for run in overwritten if run)
+    return WorkDir(
+        target, lock, requested, kept, removed, recorded if resume else RecordedRun(outputs=recorded.outputs)
+    )
+
+
+def lock_directory(
+    directory: Path, run: str = "", removed: Iterable[str] = (), *, locked: bool = False
+) -> Callable[[], None]:
+    """Lock a directory for the files of a run.
+
+    Args:
+        directory: Directory; created if it is missing.
+        run: ID of the run, whose temporary files are removed. Those of other runs are kept.
+        removed: IDs of the runs that are overwritten, whose files are removed.
+        locked: Whether the lock of the work directory covers the directory.
+
+    Returns:
+        A function that releases the lock.
+
+    Raises:
+        WorkDirError: If the directory cannot be written, or an active run has locked it.
+    """
+    if locked:
+        create_directory(directory)
+    lock = None if locked else acquire_lock(directory, required=True, label="directory", setting="out_dir")
+    if lock is not None:
+        lock.warn_if_unsupported(directory)
+    remove_temporary_files(directory, run)
+    remove_orphaned_sidecars(directory, run)
+    for overwritten in removed:
+        remove_run_files(directory, overwritten)
+    return lock.release if lock is not None else lambda: None
+
+
+def preview(
+    path: Path, *, resume: bool = False, overwrite: bool = False, writes_config: bool = False
+) -> tuple[Path, str]:
+    """Return the directory that `acquire` would lock, without locking it, and the error message if it would fail.
+
+    Args:
+        path: As in `acquire`.
+        resume: As in `acquire`.
+        overwrite: As in `acquire`.
+        writes_config: Whether the run writes its configuration to `config.yaml`.
+    """
+    any_run = resume or overwrite
+    target = next(candidate for candidate in _candidates(path) if any_run or not contains_training_run(candidate))
+    reason = get_write_error(target)
+    if reason:
+        return target, str(not_writable_error(target, reason))
+    recorded = RecordedRun.read(target)
+    if recorded.problem or not writes_config:
+        return target, recorded.problem
+    return target, find_config_problem(target, recorded.outputs, {recorded.run})
+
+
+def _get_unique_run(target: Path, recorded: RecordedRun) -> tuple[str, ...]:
+    """Return the ID of an overwritten run, () if the directory is a copy whose original still contains the run.
+
+    The files of the run in other directories, such as an `out_dir`, then belong to the original.
+    """
+    original = Path(recorded.status.fields.get(DIRECTORY) or target)
+    is_copy = StatusFile.read(original).run == recorded.run and not original.samefile(target)
+    return () if is_copy else (recorded.run,)
+
+
+def _candidates(path: Path) -> Iterator[Path]:
+    """Yield the directory itself, then its siblings `x-2`, `x-3`, ... without end."""
+    yield path
+    named = path if path.name not in ("", "..") else path.resolve()  # `.` and `..` have no name to extend
+    for number in count(2):
+        yield named.with_name(f"{named.name}-{number}")
+
+
+def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, DirectoryLock]:
+    """Lock the first directory that can be used.
+
+    Args:
+        path: Directory to use.
+        any_run: Whether a directory that contains a run can be used.
+
+    Returns:
+        The directory and its lock.
+
+    Raises:
+        WorkDirError: If no directory can be created or locked, or a foreign file has a name that a run needs.
+    """
+    for target in _candidates(path):
+        recorded = RecordedRun.read(target)
+        if recorded.is_training and not any_run:
+            continue
+        # Before a lock file is created: nothing is written to a directory that is refused.
+        if recorded.problem:
+            raise WorkDirError(recorded.problem)
+        is_new = not os.path.lexists(target)
+        lock = acquire_lock(target, required=any_run)
+        if lock is None:
+            _check_new_directory(target, is_new=is_new)
+            continue
+        # Checked with the lock: a run that starts at the same time may have written its status in the meantime.
+        if any_run or not contains_training_run(target):
+            lock.warn_if_unsupported(target)
+            return target, lock
+        lock.release()
+    raise AssertionError  # there are infinitely many candidates
+
+
+def _check_new_directory(target: Path, *, is_new: bool) -> None:
+    """Raise if the file system reports every file as locked, also one that no other process can have locked."""
+    if not is_new or can_lock_new_file(target):
+        return
+    with suppress(OSError):
+        (target / LOCK).unlink()
+        target.rmdir()
+    reason = "the file system reports a new file as locked by another process"
+    raise not_lockable_error(target, reason, "work directory", "work_dir")
