@@ -17,7 +17,7 @@ from typing import Any
 from tests.campaigns.processes import finish, start
 from tests.campaigns.training import Case, read_losses
 
-KEPT_LOG = re.compile(r"/metrics[-.]\d+\.jsonl$")
+KEPT_LOG = re.compile(r"/metrics-old(-\d+)?\.jsonl$")
 
 
 @dataclass

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from hookbus.checkpoint.sidecars import list_newest_first, verify
 from hookbus.errors import CheckpointError
 from tests.campaigns.campaign import Campaign, select_positions
-from tests.campaigns.preload import Fault
+from tests.campaigns.preload import COPIES, REPORT, Fault
 from tests.campaigns.processes import ForkedTraining, LaunchedTraining, disable_fsync, finish
 from tests.campaigns.training import Case
 
@@ -106,21 +107,19 @@ def _check_end(directory: Path, code: int | None, fault: Fault) -> list[str]:
     writable = not fault.lasting or fault.number not in UNAVAILABLE
     if writable and status.is_file() and json.loads(status.read_text()).get("outcome") == "running":
         bad.append("status.json: running")
-    if not _verify_newest(directory):
-        bad.append("no valid checkpoint is left")
+    before, after = _find_newest(directory / COPIES), _find_newest(directory)
+    if after < before:
+        bad.append(f"newest generation {after}, and {before} before the error")
     return bad
 
 
-def _verify_newest(directory: Path) -> bool:
-    """Return whether one of the checkpoints is valid, or there is none."""
-    paths = [path for name in ("run-out", "run/checkpoints") for path in list_newest_first(directory / name)]
-    for path in paths:
-        try:
-            verify(path)
-            return True
-        except CheckpointError:
-            continue
-    return not paths
+def _find_newest(directory: Path) -> int:
+    """Return the newest generation of the valid checkpoints of a training, 0 if there is none."""
+    generations = [0]
+    for path in (path for name in ("run-out", "run/checkpoints") for path in list_newest_first(directory / name)):
+        with suppress(CheckpointError):
+            generations.append(verify(path).generation)
+    return max(generations)
 
 
 def _train_with(case: Case, directory: Path, fault: Fault) -> int | None:
@@ -148,7 +147,7 @@ def _count_operations_of_rank(campaign: Campaign, case: Case, rank: int) -> int:
 
 
 def _read_count(directory: Path) -> int:
-    report = directory / "operations.txt"
+    report = directory / REPORT
     return len(report.read_text().splitlines()) if report.exists() else 0
 
 
@@ -163,6 +162,6 @@ def _kill_before(campaign: Campaign, case: Case) -> Prepare:
 
     def kill(directory: Path) -> None:
         _train_with(case, directory, Fault(at))
-        (directory / "operations.txt").unlink(missing_ok=True)
+        (directory / REPORT).unlink(missing_ok=True)
 
     return kill

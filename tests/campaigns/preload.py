@@ -15,6 +15,10 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("io_faults.c")
 ACTIONS = {"error": 0, "kill": 1, "short write": 2}
 COUNT = -1
+REPORT = "operations.txt"
+"""File in the directory of a training with the operations, or with those that failed."""
+COPIES = f"{REPORT}.files"
+"""Directory with copies of the files of a training before its first error."""
 NO_COMPILER = "this campaign compiles a C library, and needs cc or gcc"
 
 
@@ -23,10 +27,11 @@ class Fault:
     """What happens at a file operation of a training.
 
     Attributes:
-        at: Number of the operation, from 0; `COUNT` only counts.
+        at: Number of the operation, from 0; `COUNT` only counts. An error occurs at the next operation at which a file
+            system reports it.
         action: A key of `ACTIONS`.
         number: Error number.
-        lasting: Whether all later operations fail as well.
+        lasting: Whether all later operations fail as well at which a file system reports the error.
         reads: Whether opening a file for reading is an operation.
     """
 
@@ -43,7 +48,7 @@ class Fault:
     def get_settings(self, directory: Path) -> list[str]:
         """Return the arguments of `io_faults_arm` for a training in a directory."""
         numbers = (self.at, ACTIONS[self.action], self.number, self.lasting, self.reads)
-        return [str(directory / "run"), str(directory / "operations.txt"), *(str(int(value)) for value in numbers)]
+        return [str(directory / "run"), str(directory / REPORT), *(str(int(value)) for value in numbers)]
 
     def arm(self, directory: Path) -> None:
         """Activate the fault in this process."""

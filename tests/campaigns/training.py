@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -24,8 +25,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from hookbus import Hook, HookBus, Run, Trainer
+from hookbus._cli.console import handle_errors
+from hookbus._run.finalize import EXIT_CODES
 from hookbus.data.rng import seed_everything
-from hookbus.errors import HookbusError
 from hookbus.testing import fingerprint
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 from hookbus_ema import EMAHook
@@ -36,7 +38,6 @@ from tests.toys import Augmented, net, pairs
 EPOCHS = 6
 SAVING: tuple[bool | str, ...] = (False, True, "overlap")
 BATCHES = 5
-EXIT_CODES = {"preempted": 75, "interrupted": 130}
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,8 @@ def build_hooks(case: Case, directory: Path) -> list[Hook]:
     ]
 
 
-def train(case: Case, directory: Path) -> None:
-    """Train or resume in a directory, write the results, and exit as a script does."""
+def train(case: Case, directory: Path) -> int:
+    """Train or resume in a directory, write the results, and return the exit code."""
     seed_everything(0)
     model = nn.Sequential(*net(), nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -235,11 +236,10 @@ def train(case: Case, directory: Path) -> None:
         run = train_with_trainer(case, model, loader, hooks, options)
     else:
         run = train_with_custom_loop(case, model, loader, hooks, options)
-    if run.outcome in EXIT_CODES:
-        sys.exit(EXIT_CODES[run.outcome])
-    if os.environ.get("RANK", "0") == "0":
+    if run.outcome == "finished" and os.environ.get("RANK", "0") == "0":
         results = get_results(case, directory, run, optimizer)
         (directory / "results.json").write_text(json.dumps(results))
+    return EXIT_CODES[run.outcome]
 
 
 def train_with_trainer(case: Case, model: nn.Module, loader: Any, hooks: list[Hook], options: dict[str, Any]) -> Run:
@@ -307,13 +307,13 @@ def read_losses(directory: Path) -> Iterator[tuple[str, dict[int, str]]]:
 
 
 def main(case: Case, directory: Path) -> None:
-    """Train as a script does, with the exit code of the command line after Ctrl-C."""
+    """Train with the messages and the exit codes of the command line."""
     try:
-        train(case, directory)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_CODES["interrupted"])
-    except HookbusError as error:
-        sys.exit(f"error: {error}")
+        with handle_errors():
+            code = train(case, directory)
+    except typer.Exit as end:
+        code = end.exit_code
+    sys.exit(code)
 
 
 if __name__ == "__main__":
