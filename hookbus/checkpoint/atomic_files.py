@@ -129,6 +129,8 @@ def remove(path: Path) -> None:
             # Durable before the sidecar is removed: after a power failure, the file could exist without it.
             fsync(path.parent)
         get_sidecar_path(path).unlink(missing_ok=True)
+        # Not left to the cleanup of the temporary name, which ignores errors: the space would stay in use.
+        hidden.unlink(missing_ok=True)
 
 
 def remove_orphaned_sidecars(directory: Path, run: str) -> None:
@@ -232,7 +234,9 @@ def _temporary_path(path: Path, run: str) -> Iterator[Path]:
     try:
         yield temporary
     finally:
-        temporary.unlink(missing_ok=True)
+        # An error must neither hide that of the write nor fail a complete one. The next run removes a leftover file.
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _to_json(value: Any) -> Any:

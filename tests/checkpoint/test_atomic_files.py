@@ -54,6 +54,10 @@ def commit_in_two_writes(path: Path, content: bytes, generation: int = 1) -> sid
     return atomic_write(path, write, generation, RUN)
 
 
+def refuse(path: Path, *_: Path, number: int = errno.EROFS) -> None:
+    raise OSError(number, os.strerror(number), str(path))
+
+
 def get_hidden_names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name.startswith("."))
 
@@ -151,6 +155,26 @@ class TestAtomicWrite:
         assert run_in_fork(write_too_much) == 0
         assert (path.read_bytes(), verify(path).generation) == (OLD, 1)
         assert get_hidden_names(tmp_path) == []
+
+    def test_error_of_the_cleanup_does_not_hide_that_of_the_write(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "replace", refuse)
+        monkeypatch.setattr(os, "unlink", partial(refuse, number=errno.EIO))
+
+        with pytest.raises(OSError, match="Read-only file system"):
+            commit_in_two_writes(tmp_path / "a.pth", NEW)
+        monkeypatch.undo()
+        assert len(get_hidden_names(tmp_path)) == 2  # of the file and of its sidecar
+        remove_temporary_files(tmp_path, RUN)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_error_of_the_cleanup_does_not_fail_a_complete_write(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "unlink", refuse)
+
+        assert commit_in_two_writes(tmp_path / "a.pth", NEW) == verify(tmp_path / "a.pth")
 
     def test_order_of_operations_is_safe_against_power_failures(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -395,8 +419,21 @@ class TestKill:
             assert get_names(tmp_path) == [*remaining, "kept.pth", "kept.pth.json"]
             commit_in_two_writes(gone, OLD, 1)
 
-        # rename, fsync of the directory (open and fsync), removal of the sidecar, removal of the file
-        assert kill_at_each_operation(lambda: remove(gone), check_and_reset) == 5
+        # rename, fsync of the directory (open and fsync), removal of the sidecar, removal of the file, cleanup
+        assert kill_at_each_operation(lambda: remove(gone), check_and_reset) == 6
+
+    def test_file_whose_space_cannot_be_released_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit_in_two_writes(tmp_path / "a.pth", OLD)
+        unlink = os.unlink
+        monkeypatch.setattr(os, "unlink", lambda path: refuse(path) if path.name.startswith(".tmp-") else unlink(path))
+
+        with pytest.raises(OSError, match="Read-only file system"):
+            remove(tmp_path / "a.pth")
+        monkeypatch.undo()
+        remove_temporary_files(tmp_path, RUN)
+        assert list(tmp_path.iterdir()) == []
 
     def test_temporary_files_of_a_killed_process_are_removed_later(self, tmp_path: Path) -> None:
         counts: set[int] = set()
