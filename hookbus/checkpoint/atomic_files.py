@@ -30,6 +30,7 @@ from hookbus.checkpoint.sidecars import (
     create_hasher,
     get_sidecar_path,
     is_available,
+    load_sidecar,
     read_sidecar,
 )
 from hookbus.errors import CheckpointError
@@ -106,7 +107,7 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
         # Checked here as well: while a large file is written, another program may use its name.
         if not is_available(path, sidecar.run):
             raise FileExistsError(errno.EEXIST, "a file of this name exists that this run did not write", str(path))
-        old = read_sidecar(path) if os.path.lexists(path) else None
+        old = load_sidecar(path) if os.path.lexists(path) else None
         # An interrupted replacement leaves entries of earlier files; any of these may be the file on disk.
         replaced = (replace(old, previous=()), *old.previous) if old else ()
         # The sidecar comes first: if the process is killed before the rename, the old file still matches an entry.
@@ -121,7 +122,7 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
 
 def remove(path: Path) -> None:
     """Delete a file and its sidecar. Crash-safe: an interrupted call never leaves a file without an owner."""
-    sidecar = read_sidecar(path)
+    sidecar = load_sidecar(path)
     with _temporary_path(path, sidecar.run if sidecar is not None else "") as hidden:
         # The temporary name contains the ID of the run, so `remove_temporary_files` deletes the file after a kill.
         with suppress(FileNotFoundError):

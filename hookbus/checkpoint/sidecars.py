@@ -7,6 +7,7 @@ deliberate changes to both files.
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -33,6 +34,7 @@ __all__ = [
     "hash_file",
     "is_available",
     "list_newest_first",
+    "load_sidecar",
     "read_sidecar",
     "verify",
     "written_by",
@@ -44,6 +46,11 @@ ZIP_MAGIC = b"PK\x03\x04"
 
 MAX_SIDECAR_SIZE = 1 << 20
 """Maximum size in bytes of a sidecar. An entry of a replaced file has about 250 bytes."""
+
+SYSTEM_ERRORS = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
+"""Errors of a disk, a network or a process, which state nothing about the file; it is not foreign for that reason."""
 
 _entry_fields = {"name": file_name, "size": integer(), "hash": string("[0-9a-f]{32}"), "generation": integer()}
 _entry_options = {"run": string("[0-9A-Za-z_-]*", 64)}
@@ -85,11 +92,27 @@ class Sidecar:
 
 
 def read_sidecar(path: Path) -> Sidecar | None:
-    """Return the sidecar of a file, None if it is missing or corrupted."""
+    """Return the sidecar of a file, None if it is missing, corrupted, or cannot be read."""
+    try:
+        return load_sidecar(path)
+    except OSError:
+        return None
+
+
+def load_sidecar(path: Path) -> Sidecar | None:
+    """Return the sidecar of a file, None if it is missing or corrupted.
+
+    Raises:
+        OSError: If the system could not read it; a later attempt may succeed.
+    """
     try:
         fields = parse_json(read_regular_file(get_sidecar_path(path), MAX_SIDECAR_SIZE))
         _check_sidecar(fields, "")
-    except (OSError, ValueError):
+    except ValueError:
+        return None
+    except OSError as error:
+        if error.errno in SYSTEM_ERRORS:
+            raise
         return None
     return _parse_sidecar(fields) if fields.pop("check", None) == checksum(fields) else None
 
@@ -99,8 +122,11 @@ def written_by(path: Path, run: str) -> bool:
 
     A link, a directory, or a file of another size than in the sidecar has replaced the file that the run wrote, unless
     that file was truncated.
+
+    Raises:
+        OSError: If the owner is unknown because the system could not read the sidecar.
     """
-    sidecar = read_sidecar(path)
+    sidecar = load_sidecar(path)
     if sidecar is None or sidecar.run != run or not path.is_file() or path.is_symlink():
         return False
     sizes, size = [entry.size for entry in (sidecar, *sidecar.previous)], path.stat().st_size
@@ -113,12 +139,15 @@ def is_available(path: Path, run: str) -> bool:
     Args:
         path: Path of the file.
         run: ID of the run.
+
+    Raises:
+        OSError: If the owner is unknown because the system could not read the sidecar.
     """
     if os.path.lexists(path):
         return written_by(path, run)
     if not os.path.lexists(get_sidecar_path(path)):
         return True
-    sidecar = read_sidecar(path)
+    sidecar = load_sidecar(path)
     # Without the file, the run was killed between writing the two.
     return sidecar is not None and sidecar.run == run
 

@@ -11,9 +11,9 @@ import pytest
 from tests.campaigns.preload import NO_COMPILER, find_compiler
 from tests.pages import ROOT
 
-SAMPLES = {"kills": 1, "damage": 1, "fuzz": 6, "resume": 1, "ranks": 1}
+SAMPLES = {"kills": 1, "errors": 4, "damage": 1, "fuzz": 6, "resume": 1, "ranks": 1}
 """Number of trials of each case."""
-COMPILED = ("kills", "damage")
+COMPILED = ("kills", "errors", "damage")
 
 
 @pytest.mark.slow

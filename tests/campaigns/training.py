@@ -289,10 +289,10 @@ def get_local(state: Any) -> Any:
 
 
 def read_log(path: Path) -> list[dict[str, Any]] | str:
-    """Return the rows of a log without times, or the error of a damaged one."""
+    """Return the rows of a log without times, or the error of a damaged or missing one."""
     try:
         return [{key: value for key, value in row.items() if key != "time"} for row in read_jsonl(path)]
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         return str(error)
 
 

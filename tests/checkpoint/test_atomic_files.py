@@ -594,6 +594,48 @@ class TestOwnership:
         assert (tmp_path / "copy").read_bytes() == OLD
 
 
+class TestUnreadableSidecar:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        commit_in_two_writes(tmp_path / "x.pth", OLD)
+        return tmp_path / "x.pth"
+
+    @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ESTALE], ids=errno.errorcode.get)
+    @pytest.mark.parametrize(
+        "call",
+        [
+            partial(written_by, run=RUN),
+            partial(is_available, run=RUN),
+            remove,
+            partial(commit_in_two_writes, content=NEW),
+        ],
+        ids=["written_by", "is_available", "remove", "write"],
+    )
+    def test_error_of_the_system_is_raised_and_changes_nothing(
+        self, path: Path, call: Callable[[Path], object], number: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.open
+
+        def open_failing(name: Any, *arguments: Any, **options: Any) -> int:
+            if str(name).endswith("x.pth.json"):
+                raise OSError(number, os.strerror(number), str(name))
+            return real(name, *arguments, **options)
+
+        monkeypatch.setattr(os, "open", open_failing)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            call(path)
+        assert read_sidecar(path) is None  # for readers, which use an older checkpoint
+        monkeypatch.undo()
+        assert (get_names(path.parent), verify(path).generation) == (["x.pth", "x.pth.json"], 1)
+
+    def test_sidecar_without_permission_is_foreign(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse_to_open(name: Any, *_: Any, **__: Any) -> int:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(name))
+
+        monkeypatch.setattr(os, "open", refuse_to_open)
+        assert (written_by(path, RUN), is_available(path, RUN)) == (False, False)
+
+
 class TestRemoveOrphanedSidecars:
     def test_sidecars_of_the_run_without_a_file_are_removed(self, tmp_path: Path) -> None:
         for name in ("x.pth", "gone.pth", "model.safetensors"):

@@ -118,6 +118,9 @@ class CheckpointDirectory:
 
         Args:
             keep: Maximum number of periodic checkpoints; None to keep all.
+
+        Raises:
+            OSError: If a checkpoint cannot be removed; it remains in the list, and the next call tries again.
         """
         while keep is not None and len(self.periodic) > keep:
             # A foreign file may have replaced the checkpoint.
@@ -143,7 +146,12 @@ class CheckpointDirectory:
     def _is_available(self, name: str) -> bool:
         """Whether a name and that of its sidecar are available: no file has them, or files of this run."""
         path, fingerprint = self.path / name, self._fingerprints.get(name)
-        return (fingerprint is not None and fingerprint == _get_fingerprint(path)) or is_available(path, self.run)
+        if fingerprint is not None and fingerprint == _get_fingerprint(path):
+            return True
+        try:
+            return is_available(path, self.run)
+        except OSError:  # checked again, and reported, when the file is written
+            return True
 
     def _get_newest_generation(self) -> int:
         newest = next(iter(list_newest_first(self.path)), None)

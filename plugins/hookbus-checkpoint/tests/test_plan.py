@@ -1,6 +1,9 @@
 """Names, generations and retention of checkpoints, without a training."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -178,3 +181,40 @@ def test_generation_whose_name_is_in_use_is_skipped(tmp_path: Path, kind: str) -
     directory = CheckpointDirectory(tmp_path)
     assert directory.scan() == 5
     assert directory.begin(directory.plan(["epoch_6.pth"], [], None)) == 6
+
+
+def fail_to_open(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the files of a name be unreadable, as on a failing disk."""
+    real = os.open
+
+    def open_failing(path: Any, *arguments: Any, **options: Any) -> int:
+        if os.path.basename(path) == name:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", open_failing)
+
+
+def test_excess_file_whose_owner_cannot_be_read_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = CheckpointDirectory(tmp_path)
+    save(directory, "epoch_1.pth", [], None)
+    save(directory, "epoch_2.pth", [], None)
+    fail_to_open("epoch_1.pth.json", monkeypatch)
+    with pytest.raises(OSError, match="Input/output error"):
+        directory.remove_excess(1)
+    monkeypatch.undo()
+    assert directory.periodic == ["epoch_1.pth", "epoch_2.pth"]
+
+    directory.remove_excess(1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch_2.pth", "epoch_2.pth.json"]
+
+
+def test_own_file_whose_owner_cannot_be_read_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(CheckpointDirectory(tmp_path), "epoch_1.pth", [], "last.pth")
+    fail_to_open("last.pth.json", monkeypatch)
+
+    assert CheckpointDirectory(tmp_path).available_name("last.pth") == "last.pth"
+    with pytest.raises(OSError, match="Input/output error"):
+        save(CheckpointDirectory(tmp_path), "epoch_2.pth", [], "last.pth")

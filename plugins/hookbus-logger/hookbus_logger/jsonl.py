@@ -139,6 +139,9 @@ class JsonlHook(MetricRecorder):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the file, and the state of the recorder."""
+        if self._log is not None:
+            # A resume removes the rows after the position, which must include those whose write failed before.
+            self._write_pending(self._log)
         position = self._position if self._log is None else LogPosition.of(self._log)
         log = {"rows": None} if position is None else position.to_state()
         return {**super().state_dict(), **log}

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -414,6 +415,24 @@ def test_file_of_a_resumed_run_equals_that_of_the_uninterrupted_run(
     train(tmp_path / "killed", resume="auto")
 
     assert remove_time(read_rows(tmp_path / "killed")) == remove_time(read_rows(tmp_path / "uninterrupted"))
+
+
+def test_row_whose_write_failed_before_a_save_remains_after_the_resume(tmp_path: Path, save_at: Any) -> None:
+    class LogToFullDisk(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            if run.iters_done == 2:
+                limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+                run.bus.emit("log_scalars", values={"late": 1.0})
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    hooks = [JsonlHook(interval=100), LogToFullDisk(), save_at(tmp_path / "checkpoints", 2)]
+    with pytest.raises(RuntimeError), pytest.warns(HookWarning, match="cannot write rows"):
+        fake_training([*hooks, Fail(3)], work_dir=tmp_path)
+
+    fake_training([JsonlHook(interval=100)], work_dir=tmp_path, resume="auto")
+
+    assert [row["values"] for row in read_rows(tmp_path, "scalars")] == [{"late": 1.0}]
 
 
 @pytest.mark.parametrize("number", [10, 90])
