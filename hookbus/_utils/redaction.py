@@ -73,11 +73,16 @@ def _redact_mapping(mapping: Mapping[Any, Any], key: str, hidden: bool) -> dict[
     redacted = {}
     for name, item in mapping.items():
         text = str(name)
-        # {"name": "API_KEY", "value": ...} is the form of variables in the specification of a container.
-        named = str(mapping.get("name", "")) if text == "value" else ""
-        is_hidden = hidden or is_secret(text) or joins_to_secret(key, text) or is_secret(named)
+        is_hidden = hidden or is_secret(text) or joins_to_secret(key, text) or is_secret(_get_name(mapping, text))
         redacted[hide_secrets(escape_surrogates(text))] = _redact(item, text, is_hidden)
     return redacted
+
+
+def _get_name(mapping: Mapping[Any, Any], key: str) -> str:
+    """Return the name of a value in `{"name": "API_KEY", "value": ...}`, the form of the variables of containers."""
+    if key.lower() != "value":
+        return ""
+    return next((str(item) for name, item in mapping.items() if str(name).lower() in ("name", "key")), "")
 
 
 def _follows_name(items: Sequence[Any], index: int) -> bool:

@@ -18,7 +18,7 @@ MAX_LENGTH = 1000
 _STEMS = ("password", "passwd", "passphrase", "passcode", "credential")
 # Words that name a secret at any position of a key.
 _SECRET_WORDS = frozenset(
-    {"authorization", "bearer", "jwt", "privkey", "pwd", "sas", "secret", "secrets", "webhook", "webhooks"}
+    {"authorization", "bearer", "creds", "jwt", "privkey", "pwd", "sas", "secret", "secrets", "webhook", "webhooks"}
 )
 # Words that name a secret at the end of a key only: `http_auth` and `auth_header`, not `auth_url`.
 _LAST_WORDS = frozenset({"auth", "oauth"})
@@ -51,7 +51,7 @@ _DESCRIPTIONS = frozenset(
         *("class", "count", "counts", "cutter", "dim", "dir", "domain", "endpoint", "env", "expiry", "field", "file"),
         *("files", "format", "id", "ids", "index", "len", "length", "lifetime", "limit", "method", "mode", "name"),
         *("names", "path", "paths", "pattern", "policy", "regex", "separator", "size", "strategy", "timeout", "ttl"),
-        *("type", "types", "uri", "url"),
+        *("column", "columns", "freq", "grid", "pos", "shape", "type", "types", "uri", "url"),
     }
 )
 # Words of language models and vision transformers: `max_tokens`, `pad_token`, `token_embedding`, `cls_token`.
@@ -70,12 +70,15 @@ _TOKEN_CONTEXT = frozenset(
         *("stop", "sub", "suffix", "suppress", "system", "target", "text", "tgt", "thinking", "tool", "total"),
         *("train", "training", "unk", "unknown", "val", "video", "vision", "visual", "vocab", "vocabulary", "warmup"),
         *("weight", "weights", "window", "wise", "word"),
+        *("acc", "accuracy", "blank", "concept", "eol", "eou", "initializer", "instance", "modifier", "newline"),
+        *("placeholder", "separator", "silence", "speaker", "speech", "think", "timestep", "turn"),
     }
 )
 _PASS_CONTEXT = frozenset(
     {
         *("all", "backward", "band", "bypass", "data", "eval", "filter", "first", "forward", "high", "last", "low"),
         *("multi", "n", "num", "number", "one", "per", "rate", "second", "single", "through", "train", "two", "val"),
+        *("compiler", "fusion", "fx", "graph", "inductor", "k", "kwargs", "optimizer", "ratio", "state"),
     }
 )
 _CONTEXTS = {
@@ -86,6 +89,8 @@ _CONTEXTS = {
     "cookies": frozenset({"consent"}),
 }
 """Words that name a secret, and the words that give them another meaning."""
+_CREDENTIALS = frozenset({"access", "api", "auth", "hub", "oauth", "refresh"})
+"""Words before `token` that name a secret in every context: `training_api_token`."""
 
 
 @lru_cache(1024)
@@ -133,7 +138,8 @@ def _is_secret_at(words: Sequence[str], index: int) -> bool:
     """Return whether a word with several meanings names a secret at its position in a key."""
     word, following = words[index], words[index + 1 :]
     if word in _CONTEXTS:
-        return _DESCRIPTIONS.isdisjoint(following) and _CONTEXTS[word].isdisjoint(words)
+        context = frozenset[str]() if words[index - 1 : index] and words[index - 1] in _CREDENTIALS else _CONTEXTS[word]
+        return _DESCRIPTIONS.isdisjoint(following) and context.isdisjoint(words)
     if word in _LAST_WORDS:
         return not following or following[0] in _AUTH_VALUES
     return word in _SIGNATURES and _SIGNED.issuperset(words[:index]) and not following

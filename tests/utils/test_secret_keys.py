@@ -16,6 +16,7 @@ SECRET_KEYS = """
     accessKeyId AWSAccessKeyId account_key private_key privkey ssh_key encryption_key signing_key license_key
     Authorization authorization Proxy-Authorization bearer credential credentials aws_credentials auth http_auth
     auth_header basicAuth oauth cookie cookies Set-Cookie session_id sessionid session_key webhook webhook_url
+    creds git_creds training_api_token text_access_token first_auth_token
     slack_webhook sas sas_token sig signature X-Amz-Signature jwt hooks.note.password model.hub_token hooks.text.token
 """
 
@@ -30,6 +31,8 @@ HARMLESS_KEYS = """
     key_value monkey hotkey donkey api api_url apis author authors authority author_email auth_url auth_type access
     access_pattern private private_pool bypass pass_through passes compass passenger forward_pass backward_pass
     num_pass single_pass high_pass_filter credit credits signal sign signed design assign sigma sigmoid sigma_data
+    blank_token placeholder_token initializer_token speech_token newline_token token_acc token_pos token_shape
+    token_column fx_pass graph_pass pass_at_k pass_ratio pass_kwargs
     model_signature cookie_cutter cookiecutter pin_memory secretary session username user host lr bearing
 """
 

@@ -64,6 +64,14 @@ def test_nested_secrets_are_redacted_and_other_values_are_unchanged() -> None:
     assert config["api_key"] == "x"
 
 
+@pytest.mark.parametrize(("name", "value"), [("name", "value"), ("key", "value"), ("Name", "Value")])
+def test_value_of_a_named_variable_is_redacted(name: str, value: str) -> None:
+    assert redact([{name: "API_KEY", value: "x"}, {name: "MODE", value: "y"}]) == [
+        {name: "API_KEY", value: "***"},
+        {name: "MODE", value: "y"},
+    ]
+
+
 def test_objects_become_builtin_types() -> None:
     config = {
         5: Path("/data"),
