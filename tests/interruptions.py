@@ -193,9 +193,8 @@ def hash_checkpoint(path: Path) -> Mapping[str, str]:
     }
     parts |= {name: value for name, value in loop.items() if name != "id"}
     states["checkpoint"] = states["checkpoint"]["metrics"]
-    states["jsonl"] = {
-        key: value for key, value in states.get("jsonl", {}).items() if key != "first"
-    }  # a row with a time
+    # The digest of a row, which contains a time.
+    states["jsonl"] = {key: value for key, value in states.get("jsonl", {}).items() if key != "first"}
     parts |= {name: state for name, state in states.items() if state}
     return {name: fingerprint(part) for name, part in parts.items()}
 

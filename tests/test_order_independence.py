@@ -129,6 +129,7 @@ def _comparable_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
     states = {
         name: checkpoint["hooks"][name]["state"] for name in ("ema", "early_stopping", "checkpoint", "logger", "jsonl")
     }
+    states["jsonl"] = {key: value for key, value in states["jsonl"].items() if key != "first"}  # a row with its time
     clock = {key: value for key, value in checkpoint["loop"]["clock"].items() if "second" not in key}
     common_state = {key: checkpoint[key] for key in ("state_dict", "ema_state_dict", "optimizer", "rng")}
     return {**common_state, "hooks": states, "clock": clock, "metrics": checkpoint["loop"]["metrics"]}

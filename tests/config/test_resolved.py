@@ -105,13 +105,13 @@ class Note(Hook):
 
 
 def test_secret_of_a_declared_type_is_replaced(project: Project) -> None:
-    (project.path / "notes.py").write_text(DECLARED)
+    (project.path / "declared_notes.py").write_text(DECLARED)
     project.write(
-        "hooks:\n  - {type: 'notes:Note', name: a, link: hushhush}\n  - {type: 'notes:Note', link: '${env:KEY}'}\n"
+        "hooks:\n  - {type: 'declared_notes:Note', name: a, link: hushhush}\n  - {type: 'declared_notes:Note', link: '${env:KEY}'}\n"
     )
     config = load_config("run.yaml")
     text = config.to_yaml()
-    assert "  link: '***'  # redacted: set in run.yaml:2:41\n" in text
+    assert "  link: '***'  # redacted: set in run.yaml:2:50\n" in text
     assert "  link: ${env:KEY}\n" in text
     assert [hook["link"] for hook in redact_config(config)["hooks"]] == ["***", "${env:KEY}"]
     assert [hook.config.link.get_secret_value() for hook in config.build_hooks()] == ["hushhush", SECRET]

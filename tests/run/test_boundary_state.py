@@ -310,6 +310,7 @@ class TestRefusal:
         class FillDisk(FailAt):
             def fail(self, run: Run, point: str) -> None:
                 if (point, run.iters_done) == (self.point, self.iteration):
+                    (tmp_path / "checkpoints").rmdir()
                     (tmp_path / "checkpoints").touch()
                 super().fail(run, point)
 
