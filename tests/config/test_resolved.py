@@ -107,7 +107,8 @@ class Note(Hook):
 def test_secret_of_a_declared_type_is_replaced(project: Project) -> None:
     (project.path / "declared_notes.py").write_text(DECLARED)
     project.write(
-        "hooks:\n  - {type: 'declared_notes:Note', name: a, link: hushhush}\n  - {type: 'declared_notes:Note', link: '${env:KEY}'}\n"
+        "hooks:\n  - {type: 'declared_notes:Note', name: a, link: hushhush}\n"
+        "  - {type: 'declared_notes:Note', link: '${env:KEY}'}\n"
     )
     config = load_config("run.yaml")
     text = config.to_yaml()

@@ -103,7 +103,7 @@ class TestRendering:
 
     def test_file_names_contain_the_step(self, tmp_path):
         _, image = record_images(make_hook(out_dir=str(tmp_path)), iterations=2)["train/feature_map/body"]
-        assert sorted(path.name for path in tmp_path.iterdir()) == [
+        assert sorted(path.name for path in tmp_path.glob("*.png")) == [
             "train-body-step-00000001.png",
             "train-body-step-00000002.png",
         ]
@@ -219,7 +219,7 @@ class TestVisualizeFeatures:
         model.visualize_features = lambda x: {"../../up": x, "/root": x}
         record_images(make_hook(out_dir=str(tmp_path / "here")), model)
         assert [path.name for path in tmp_path.iterdir()] == ["here"]
-        assert len(list((tmp_path / "here").iterdir())) == 2
+        assert len(list((tmp_path / "here").glob("*.png"))) == 2
 
     def test_method_is_not_called_if_layers_are_configured(self):
         assert list(record_images(make_hook(layers=["body"]), VisualizingModel())) == ["train/feature_map/body"]
