@@ -9,9 +9,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import sklearn.datasets  # noqa: F401 - so that the forks need not import it
+
 from hookbus._cli.app import main
 
 LIMIT_SECONDS = 20
+"""Processor time of a command."""
+HUNG_SECONDS = 120
+"""Time after which a command waits for something that never happens."""
 LIMIT_BYTES = 6 * 2**30
 MAX_LINES = 60
 
@@ -37,7 +42,7 @@ def run_command(directory: Path, *arguments: str) -> Done:
     output = directory / "output.txt"
     process = multiprocessing.get_context("fork").Process(target=_run, args=(directory, output, arguments))
     process.start()
-    process.join(LIMIT_SECONDS)
+    process.join(HUNG_SECONDS)
     if process.exitcode is None:
         process.kill()
         process.join()
@@ -48,6 +53,7 @@ def run_command(directory: Path, *arguments: str) -> Done:
 def _run(directory: Path, output: Path, arguments: tuple[str, ...]) -> None:
     os.chdir(directory)
     resource.setrlimit(resource.RLIMIT_AS, (LIMIT_BYTES, LIMIT_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT_SECONDS, LIMIT_SECONDS))
     with open(output, "wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

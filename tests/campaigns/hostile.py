@@ -18,16 +18,19 @@ model: {type: mlp}
 dataset: {type: digits, batch_size: 512}
 training: {epochs: 1}
 default_hooks: false
-hooks: [{type: checkpoint}, {type: jsonl, interval: 1}]
+hooks: [{type: checkpoint, out_dir: OUT_DIR}, {type: jsonl, interval: 1}]
 """
 PLACES = (
     "x", "x/status.json", "x/config.yaml", "x/.made", "x/.hookbus.lock", "x/.lock", "x/logs", "x/logs/metrics.jsonl",
     "x/checkpoints", "x/checkpoints/last.pth", "x/checkpoints/last.pth.json", "x/checkpoints/epoch_1.pth", "file.pth",
+    "y", "y/.hookbus.lock", "y/.made", "y/last.pth", "y/last.pth.json", "y/epoch_1.pth",
 )  # fmt: skip
 COMMANDS: dict[str, tuple[str, ...]] = {
     "start": (),
     "resume": ("--resume",),
     "overwrite": ("--overwrite",),
+    "resume of a run": ("--resume",),
+    "overwrite of a run": ("--overwrite",),
     "resume file": ("resume=file.pth",),
     "load file": ("load_from=file.pth",),
 }
@@ -68,11 +71,13 @@ def attack(campaign: Campaign, trials: int | None) -> None:
 def _attack(campaign: Campaign, place: str, entry: str, command: str) -> None:
     row, directory = campaign.get_row(f"hostile files: {command}"), campaign.create_directory()
     (directory / "user").write_text("of the user")
-    (directory / "run.yaml").write_text(RUN_FILE)
-    path = directory / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ENTRIES[entry](path)
-    before = describe(directory)
+    (directory / "run.yaml").write_text(RUN_FILE.replace("OUT_DIR", "y" if place[0] == "y" else "null"))
+    path, trained = directory / place, command.endswith("of a run")
+    if trained:
+        assert run_command(directory, "train", "run.yaml").code == 0
+    put(path, ENTRIES[entry])
+    # A run may replace its own files, whatever they contain.
+    before = {name: text for name, text in describe(directory).items() if not trained or name.endswith("user")}
     done = run_command(directory, "train", "run.yaml", *COMMANDS[command])
     row.trials += 1
     row.refused += done.code in (1, 2)
@@ -83,6 +88,15 @@ def _attack(campaign: Campaign, place: str, entry: str, command: str) -> None:
         row.bad.append(f"{directory}: {entry} at {place}, {command}: {', '.join(bad)}")
     else:
         shutil.rmtree(directory)
+
+
+def put(path: Path, entry: Callable[[Path], object]) -> None:
+    """Create an entry in the place of another one, if any."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    entry(path)
 
 
 def describe(directory: Path) -> dict[str, str]:

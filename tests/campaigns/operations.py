@@ -13,7 +13,7 @@ from hookbus.checkpoint.sidecars import list_newest_first, verify
 from hookbus.errors import CheckpointError
 from tests.campaigns.campaign import Campaign, select_positions
 from tests.campaigns.preload import COPIES, REPORT, Fault
-from tests.campaigns.processes import ForkedTraining, LaunchedTraining, disable_fsync, finish
+from tests.campaigns.processes import ForkedRanks, ForkedTraining, LaunchedTraining, disable_fsync, finish
 from tests.campaigns.training import Case
 
 SHORT = 2
@@ -25,7 +25,11 @@ KILLED = [
     Case("Trainer", "overlap", epochs=SHORT),
     Case("Trainer", epochs=SHORT, overwrite=True),
 ]
-RANKS = [Case("Trainer", ranks=2, sharded=True, epochs=SHORT), Case("Trainer", ranks=2, epochs=SHORT)]
+RANKS = [
+    Case("Trainer", ranks=2, sharded=True, epochs=SHORT),
+    Case("Trainer", ranks=2, epochs=SHORT),
+    Case("Trainer", ranks=2, sharded=True, epochs=SHORT, launched=True),
+]
 FAILED = [Case("Trainer", epochs=SHORT), Case("epochs", "overlap", epochs=SHORT, elsewhere=True)]
 UNAVAILABLE = (errno.EIO, errno.EROFS)
 """Errors after which a file system may not even allow to remove a file."""
@@ -72,13 +76,13 @@ def _kill_at_operations(campaign: Campaign, case: Case, prepare: Prepare, name: 
 
 
 def _kill_ranks(campaign: Campaign, case: Case, trials: int) -> None:
-    """Kill one of two ranks at random operations; torchrun ends the other one."""
+    """Kill one of two ranks at random operations; the other one is ended."""
     row, reference = campaign.get_row(str(case)), campaign.get_reference(case)
     counts = [_count_operations_of_rank(campaign, case, rank) for rank in range(min(trials, case.ranks))]
     for trial in range(trials):
         directory, rank = campaign.create_directory(), trial % 2
         fault = Fault(campaign.random.randrange(counts[rank]))
-        row.kills += finish(LaunchedTraining(case, directory, fault.get_environment(directory, rank))) != 0
+        row.kills += _train_ranks(case, directory, fault, rank) not in (0, None)
         row.trials += 1
         campaign.complete(case, directory, row, reference)
 
@@ -132,6 +136,13 @@ def _train_with(case: Case, directory: Path, fault: Fault) -> int | None:
     return finish(ForkedTraining(case, directory, prepare))
 
 
+def _train_ranks(case: Case, directory: Path, fault: Fault, rank: int) -> int | None:
+    """Train with a fault in one of the ranks, and return the exit code."""
+    if case.launched:
+        return finish(LaunchedTraining(case, directory, fault.get_environment(directory, rank)))
+    return finish(ForkedRanks(case, directory, lambda own: fault.arm(directory) if own == rank else None))
+
+
 def _count_operations(campaign: Campaign, case: Case, prepare: Prepare, *, reads: bool = False) -> int:
     directory = campaign.create_directory()
     prepare(directory)
@@ -142,7 +153,7 @@ def _count_operations(campaign: Campaign, case: Case, prepare: Prepare, *, reads
 
 def _count_operations_of_rank(campaign: Campaign, case: Case, rank: int) -> int:
     directory = campaign.create_directory()
-    finish(LaunchedTraining(case, directory, Fault().get_environment(directory, rank)))
+    _train_ranks(case, directory, Fault(), rank)
     return _read_count(directory) or 1
 
 

@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGUSR1: 75}
 MAX_KILLS = 3
 DEFAULT_TRIALS = 5
-RANKS = [Case("Trainer", False, 0, 2), Case("epochs", True, 2, 2)]
+RANKS = [Case("Trainer", False, 0, 2, launched=True), Case("epochs", True, 2, 2, launched=True)]
 
 
 def select_cases() -> list[Case]:

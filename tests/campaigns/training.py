@@ -53,6 +53,7 @@ class Case:
         elsewhere: Whether the checkpoints are outside of the work directory.
         epochs: Number of epochs.
         overwrite: Whether to train from scratch in a directory that contains a run.
+        launched: Whether torchrun starts the processes.
     """
 
     loop: str = "Trainer"
@@ -63,11 +64,12 @@ class Case:
     elsewhere: bool = False
     epochs: int = EPOCHS
     overwrite: bool = False
+    launched: bool = False
 
     def __str__(self) -> str:
         saving = {False: "sync", True: "async", "overlap": "overlap"}[self.saving]
         parts = [self.loop, f"{saving} save", f"{self.workers} workers", f"{self.ranks} ranks"]
-        parts += [name for name in ("sharded", "elsewhere", "overwrite") if getattr(self, name)]
+        parts += [name for name in ("sharded", "elsewhere", "overwrite", "launched") if getattr(self, name)]
         return ", ".join(parts)
 
 
