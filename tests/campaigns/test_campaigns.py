@@ -12,7 +12,7 @@ from tests.campaigns.preload import NO_COMPILER, find_compiler
 from tests.pages import ROOT
 
 SAMPLES = {
-    "kills": 1, "shards": 1, "errors": 4, "damage": 1, "fuzz": 6, "hostile": 6, "endurance": 10,
+    "kills": 1, "shards": 1, "errors": 4, "damage": 1, "fuzz": 6, "hostile": 3, "endurance": 4,
     "resume": 1, "ranks": 1,
 }  # fmt: skip
 """Number of trials of each case."""
