@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 import hookbus
-from hookbus._cli.console import error_console, escape_text, handle_errors, output_console, print_error, print_json
+from hookbus._cli.console import (
+    error_console,
+    escape_text,
+    handle_errors,
+    output_console,
+    print_error,
+    print_json,
+    tolerate_output_errors,
+)
 from hookbus._cli.layout import print_paragraph
 from hookbus._cli.tables import print_hook_health, print_hooks, print_metrics, print_order, print_points
 from hookbus.distributed.process_group import exit_process, is_distributed
@@ -81,7 +89,8 @@ def train(
         except KeyboardInterrupt:
             summarize(trainer.bus.current)
             raise
-        summarize(run)
+        with tolerate_output_errors():  # the training has ended: its exit code is that of its outcome
+            summarize(run)
         raise typer.Exit(EXIT_CODES[run.outcome])
 
 

@@ -21,7 +21,15 @@ from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import is_main, rank, reported_by_main
 from hookbus.errors import ConfigError, HookbusError, HookWarning, format_error, limit_lines
 
-__all__ = ["error_console", "escape_text", "handle_errors", "output_console", "print_error", "print_json"]
+__all__ = [
+    "error_console",
+    "escape_text",
+    "handle_errors",
+    "output_console",
+    "print_error",
+    "print_json",
+    "tolerate_output_errors",
+]
 
 PIPED_WIDTH = 160
 """Width in columns of tables that are written to a file or a pipe, if COLUMNS does not set one."""
@@ -60,15 +68,31 @@ def _report_error(error: BaseException) -> int:
             print_error(f"Unexpected call of sys.exit({code}).")
             _print_notes(error)
         case OSError() if _is_output_error(error):
-            # Python flushes standard output at exit, which would raise a second time without this redirection.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print_error(f"Standard output cannot be written: {error.strerror}.")
+            _report_output_error(error)
         case OSError() if error.errno in DISK_ERRORS:
             print_error(format_error(error))
             _print_notes(error)
         case _:
             traceback.print_exception(error)
     return 1
+
+
+@contextmanager
+def tolerate_output_errors() -> Iterator[None]:
+    """Context manager that reports an error of standard output without a change of the exit code."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or not _is_output_error(error):
+            raise
+        _report_output_error(error)
+
+
+def _report_output_error(error: OSError) -> None:
+    """Print that standard output cannot be written, and discard what is written to it later."""
+    # Python flushes standard output at exit, which would raise a second time without this redirection.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print_error(f"Standard output cannot be written: {error.strerror}.")
 
 
 def output_console() -> Console:

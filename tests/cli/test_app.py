@@ -602,6 +602,14 @@ def test_unwritable_output_prints_no_traceback(command: str, code: int, message:
     assert (done.returncode, done.stderr) == (code, message)
 
 
+def test_train_that_finishes_with_a_full_output_exits_with_0(project: Project) -> None:
+    project.write(RUN)
+    command = f"'{sys.executable}' -m hookbus train run.yaml >/dev/full"
+    done = subprocess.run(["bash", "-c", command], cwd=project.path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("error: Standard output cannot be written: No space left on device.\n")
+
+
 def test_ascii_output_escapes_other_characters(project: Project) -> None:
     project.write(RUN, "caf\u00e9.yaml")
     done = project.run("check", "caf\u00e9.yaml", PYTHONIOENCODING="ascii")
