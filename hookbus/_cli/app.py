@@ -87,7 +87,8 @@ def train(
         try:
             run = trainer.fit()
         except KeyboardInterrupt:
-            summarize(trainer.bus.current)
+            with tolerate_output_errors():
+                summarize(trainer.bus.current)
             raise
         with tolerate_output_errors():  # the training has ended: its exit code is that of its outcome
             summarize(run)
