@@ -28,8 +28,8 @@ def interrupt_all(campaign: Campaign, trials: int | None) -> None:
 
 
 def interrupt_ranks(campaign: Campaign, trials: int | None) -> None:
-    """Interrupt trainings of two processes."""
-    for case in RANKS * (trials or DEFAULT_TRIALS):
+    """Interrupt trainings of two processes; a single trial is that of the Trainer."""
+    for case in (RANKS if trials != 1 else RANKS[:1]) * (trials or DEFAULT_TRIALS):
         interrupt_and_resume(campaign, case)
 
 
