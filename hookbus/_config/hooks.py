@@ -10,6 +10,7 @@ from hookbus import discovery
 from hookbus._events.checks import OPTIONS_ATTRIBUTE
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
+from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
 from hookbus._utils.redaction import redact
 from hookbus._utils.secret_messages import hide_in_message
@@ -168,6 +169,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     return hook
 
 
+@cached_lookups()
 def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any]) -> list[Any]:
     """Build hooks and sort them by priority. Hooks with `enabled: false` are omitted.
 
@@ -193,6 +195,7 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
     return sorted(active, key=_get_priority)
 
 
+@cached_lookups()
 def get_default_hooks() -> list[Hook]:
     """Build the default hooks that are installed: logger, progress, iter_timer, checkpoint, preemption.
 
@@ -205,6 +208,7 @@ def get_default_hooks() -> list[Hook]:
     return [build_hook({"type": name}) for name in names if name in installed]
 
 
+@cached_lookups()
 def register_defaults(bus: HookBus, names: Iterable[str]) -> None:
     """Register hooks with their default settings, except types that are already registered.
 

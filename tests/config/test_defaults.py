@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
+import pytest
+
 from hookbus import Hook
-from hookbus._config.hooks import merge_defaults
+from hookbus._config.hooks import get_default_hooks, merge_defaults
 
 
 class LogHook(Hook):
@@ -41,3 +45,14 @@ def test_disabled_hook_replaces_its_default() -> None:
 def test_base_class_does_not_replace_a_default() -> None:
     log = LogHook()
     assert merge_defaults([Hook()], [log])[0] is log
+
+
+def test_default_hooks_are_built_with_one_search_of_the_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    get_default_hooks()  # imports the hooks and fills the caches of the process
+    searches = []
+    search = importlib.metadata.entry_points
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **group: searches.append(group) or search(**group))
+
+    get_default_hooks()
+
+    assert searches == [{"group": "hookbus.hooks"}]
