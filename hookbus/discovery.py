@@ -24,7 +24,6 @@ from hookbus.errors import PluginConflictError, PluginError, PluginImportError, 
 __all__ = ["check_version", "find_entry", "list_entries", "load_entry"]
 
 
-@cache_within_lookups
 def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
     """Return the entry points of installed packages in a group, sorted by name. Nothing is imported.
 
@@ -34,6 +33,11 @@ def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
     Returns:
         One entry per entry point and package.
     """
+    return _read_entries(group)
+
+
+@cache_within_lookups
+def _read_entries(group: str) -> list[PluginEntry]:
     # A set, because the metadata of a package may be installed twice, for example as egg-info and dist-info.
     entries = set()
     for entry in entry_points(group):
