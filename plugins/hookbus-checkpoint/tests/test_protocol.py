@@ -35,6 +35,7 @@ def test_save_writes_flushes_and_renames_before_it_removes_old_files(
         *expect_link("epoch_2.pth", "best_accuracy.pth", replaces=True),
         *expect_link("epoch_2.pth", "last.pth", replaces=True),
         "replace epoch_1.pth .tmp",
+        "fsync dir",  # else a power failure could leave the file without its sidecar
         "unlink epoch_1.pth.json",
         "unlink .tmp",
     ]
