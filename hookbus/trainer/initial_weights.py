@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -159,16 +160,17 @@ def _find_newest(trainer: TrainerSetup) -> tuple[Path | None, list[str]]:
 
 
 def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
-    """Raise if the directory of the checkpoint hook is not writable."""
+    """Raise if the directory of the checkpoint hook is not writable, or a file has its name."""
     directory = find_checkpoint_directory(trainer)
     inside = trainer.work_dir is not None and directory is not None and directory.is_relative_to(trainer.work_dir)
-    if directory is None or inside:
+    # A missing directory inside the work directory is created in it.
+    if directory is None or (inside and not os.path.lexists(directory)):
         return ""
     if reason := get_write_error(directory):
         raise CheckpointError(
             f"The checkpoint directory {directory} cannot be written: {reason}. Set another directory."
         )
-    return f"checkpoints: {directory}"
+    return "" if inside else f"checkpoints: {directory}"
 
 
 def _check_metadata(trainer: TrainerSetup, key: str, path: str | Path) -> None:

@@ -385,6 +385,12 @@ class TestCheckpointDirectory:
         assert "checkpoints" not in str(toys.trainer(Elsewhere(inside), epochs=1, work_dir=tmp_path / "x").check())
         assert list(tmp_path.iterdir()) == []
 
+    def test_file_in_the_place_of_the_directory_in_the_work_dir_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "checkpoints").write_text("mine")
+        with pytest.raises(CheckpointError, match=r"checkpoints cannot be written: .*checkpoints is not a directory"):
+            toys.trainer(Elsewhere(tmp_path / "checkpoints"), epochs=1, work_dir=tmp_path).check()
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
     @pytest.mark.parametrize(
         ("name", "reason"), [("x" * 300, "File name too long"), ("file/x", ".*file is not a directory")]
     )
