@@ -45,7 +45,9 @@ def interrupt_and_resume(campaign: Campaign, case: Case) -> None:
             break
         code = finish(training)
         row.kills += number == signal.SIGKILL
-        if case.ranks == 1 and code not in (0, -number, STOPS.get(number)):
+        # Before the run begins, an interrupt ends the process as it ends any other.
+        began = (directory / "run" / "status.json").exists()
+        if case.ranks == 1 and began and code not in (0, -number, STOPS.get(number)):
             row.bad.append(f"{directory}: exit code {code} after {number.name}")
             return
         if code == STOPS.get(number):
