@@ -33,6 +33,7 @@ from hookbus.checkpoint.atomic_files import (
 from hookbus.checkpoint.sidecars import hash_file, is_available, list_newest_first, read_sidecar, verify, written_by
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 from tests.crashes import kill_at_each_operation, run_in_fork
+from tests.entries import KINDS, occupy
 
 RUN = "me"
 OLD, NEW = b"old " * 50, b"newer " * 60
@@ -491,23 +492,11 @@ class TestRemoveTemporaryFiles:
         assert list(tmp_path.iterdir()) == []
 
 
-def occupy(path: Path, kind: str) -> None:
-    """Create an entry that hookbus did not write."""
+def occupy_beside_target(path: Path, kind: str) -> None:
+    """Create an entry that hookbus did not write, and the file that a link refers to."""
     target = path.parent / "target"
     target.write_text("years of work")
-    if kind == "file":
-        path.write_text("years of work")
-    elif kind == "directory":
-        path.mkdir()
-    elif kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "hard link":
-        os.link(target, path)
-    else:
-        path.symlink_to(target if kind == "symlink" else path.parent / "nowhere")
-
-
-KINDS = ("file", "directory", "FIFO", "hard link", "symlink", "dangling symlink")
+    occupy(path, kind, target)
 
 
 def describe(directory: Path) -> dict[str, Any]:
@@ -531,7 +520,7 @@ class TestOwnership:
     ) -> None:
         source = tmp_path / "source.pth"
         commit_in_two_writes(source, NEW)
-        occupy(tmp_path / name, kind)
+        occupy_beside_target(tmp_path / name, kind)
         before = describe(tmp_path)
 
         assert not is_available(tmp_path / "x.pth", RUN)
@@ -544,7 +533,7 @@ class TestOwnership:
     def test_entry_that_replaced_a_file_of_the_run_is_foreign(self, tmp_path: Path, kind: str) -> None:
         commit_in_two_writes(tmp_path / "x.pth", OLD)
         (tmp_path / "x.pth").unlink()
-        occupy(tmp_path / "x.pth", kind)
+        occupy_beside_target(tmp_path / "x.pth", kind)
 
         assert not written_by(tmp_path / "x.pth", RUN)
         assert not is_available(tmp_path / "x.pth", RUN)
@@ -657,7 +646,7 @@ class TestRemoveOrphanedSidecars:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_entries_with_the_name_of_a_sidecar_are_kept(self, tmp_path: Path, kind: str) -> None:
-        occupy(tmp_path / "x.pth.json", kind)
+        occupy_beside_target(tmp_path / "x.pth.json", kind)
         before = describe(tmp_path)
         remove_orphaned_sidecars(tmp_path, RUN)
 

@@ -14,9 +14,9 @@ from hookbus.checkpoint.sidecars import verify
 from hookbus.errors import CheckpointError, WorkDirError
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
+from tests.entries import KINDS, occupy
 
 NAMES = ("epoch_1.pth", "epoch_2.pth", "best_accuracy.pth", "last.pth", "model.safetensors", "generation_1")
-KINDS = ("file", "directory", "FIFO", "hard link", "symlink", "dangling symlink")
 
 
 def train(directory: Path, *hooks: Hook, **options: Any) -> Run:
@@ -29,20 +29,6 @@ def train(directory: Path, *hooks: Hook, **options: Any) -> Run:
 def build_hook(directory: Path | str | None = None) -> CheckpointHook:
     settings = {} if directory is None else {"out_dir": str(directory)}
     return CheckpointHook(max_keep_ckpts=1, publish=True, **settings)
-
-
-def occupy(path: Path, kind: str, target: Path) -> None:
-    """Create an entry that the run did not write."""
-    if kind == "file":
-        path.write_text("years of work")
-    elif kind == "directory":
-        path.mkdir()
-    elif kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "hard link":
-        os.link(target, path)
-    else:
-        path.symlink_to(target if kind == "symlink" else target.parent / "nowhere")
 
 
 def describe(path: Path) -> tuple[int, int, str]:
