@@ -265,7 +265,7 @@ class CheckpointWriter:
 
     def _get_available_name(self, run: Run, name: str) -> str:
         """Return the name, or another one if a foreign file has the name, which is logged once."""
-        self._directory.run = run.id  # the restore of a checkpoint may have changed it
+        self._directory.run = run.id  # `begin` is not called in a resumed run that ends without an iteration
         available = self._directory.available_name(name)
         if available != name and name not in self._logged_conflicts:
             self._logged_conflicts.add(name)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from hookbus import Hook
+from hookbus import Hook, HookBus
 from hookbus._run.run import Run
 from hookbus.checkpoint.sidecars import verify
 from hookbus.errors import CheckpointError, WorkDirError
@@ -138,3 +139,20 @@ class TestSharedDirectory:
         generations = sorted(verify(path).generation for path in (tmp_path / "out").glob("*_[12].pth"))
         assert len(set(generations)) == 6
         assert verify(tmp_path / "out/last.pth").generation > 6
+
+
+def test_resumed_run_without_an_iteration_replaces_its_own_last_file(tmp_path: Path) -> None:
+    for iterations in (2, 0):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        bus = HookBus([CheckpointHook(interval=2, by_epoch=False, save_best=False)])
+        with bus.run(model=model, optimizer=optimizer, work_dir=tmp_path, resume="auto") as run:
+            for _ in range(iterations):
+                bus.emit("before_train_iter", batch=torch.ones(1, 2))
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+                bus.emit("after_train_iter", batch=torch.ones(1, 2), outputs={"loss": torch.ones(())})
+            run.request_save("at the end")
+            run.settle()
+
+    assert not list((tmp_path / "checkpoints").glob("last-2*"))
