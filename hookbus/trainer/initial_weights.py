@@ -88,8 +88,7 @@ def file_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:
     """Return the file checks of `hookbus check`. Each check returns a line that describes the training, or raises."""
     return [
         *(partial(_check_file, trainer, *file) for file in _initial_files(trainer)),
-        partial(_check_automatic_resume, trainer),
-        partial(_check_checkpoints_directory, trainer),
+        partial(_check_checkpoint_files, trainer),
     ]
 
 
@@ -138,6 +137,13 @@ def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
         verify_checkpoint(resolve_path(path))
     _check_metadata(trainer, key, path)
     return f"{key}: {path}"
+
+
+def _check_checkpoint_files(trainer: TrainerSetup) -> str:
+    """Check the search of an automatic resume, then the directory of new checkpoints."""
+    # In sequence: a directory that cannot be searched is reported once.
+    lines = [_check_automatic_resume(trainer), _check_checkpoints_directory(trainer)]
+    return "\n".join(line for line in lines if line)
 
 
 def _check_automatic_resume(trainer: TrainerSetup) -> str:
