@@ -94,6 +94,7 @@ class TestConflicts:
         answer = environment.answer(LOADING, NAMES='["twin"]', HOOKBUS_BLOCK="twin-two/twin")
         assert answer == {"twin": "twin_one:TwinHook"}
 
+    @pytest.mark.slow
     def test_run_file_accepts_a_full_name(self, environment: Environment) -> None:
         script = """
             from hookbus import load_config
@@ -113,6 +114,7 @@ def test_lookup_of_a_blocked_hook_raises(environment: Environment, blocked: str)
     }
 
 
+@pytest.mark.slow
 def test_installed_hook_is_neither_imported_nor_registered(environment: Environment) -> None:
     script = """
         import sys
@@ -140,6 +142,7 @@ def test_requested_package_is_imported(environment: Environment) -> None:
     assert marker.exists()
 
 
+@pytest.mark.slow
 def test_hook_of_the_file_replaces_the_default_hook(environment: Environment) -> None:
     script = """
         from hookbus._config.hooks import get_default_hooks
@@ -197,6 +200,7 @@ def test_order_depends_on_priority_and_not_on_the_origin(environment: Environmen
         assert listed_order == by_number
 
 
+@pytest.mark.slow
 def test_broken_optional_packages_are_not_imported(bare_environment: Environment) -> None:
     broken = bare_environment.path / "broken_optional"
     broken.mkdir()

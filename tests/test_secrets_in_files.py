@@ -115,6 +115,7 @@ TRACKERS = [
 secrets = st.text(string.ascii_letters + string.digits, min_size=4, max_size=30).map("S3cret".__add__)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=3)
 @given(secrets)
 def test_secrets_of_a_run_file_are_in_no_log_checkpoint_or_status(project: Project, secret: str) -> None:

@@ -48,6 +48,7 @@ def test_list_that_contains_itself_is_refused(tmp_path: Path) -> None:
         load_file(path)
 
 
+@pytest.mark.slow
 def test_exponential_number_of_shared_lists_is_refused(tmp_path: Path) -> None:
     value: list[Any] = []
     for _ in range(60):

@@ -88,6 +88,7 @@ class TestTrain:
             for name in classes:
                 HOOKS._classes.pop(name)
 
+    @pytest.mark.slow
     def test_profile_names_the_missing_package(self, environment: Environment, project: Project) -> None:
         project.write(RUN)
         result = subprocess.run(
@@ -178,6 +179,7 @@ class TestTrain:
         assert "KeyError: 'no such image'" in result.stderr
         assert "hook 'failing'" in result.stderr
 
+    @pytest.mark.slow
     def test_ctrl_c_exits_with_code_130(self, project: Project) -> None:
         project.write(
             """
@@ -366,6 +368,7 @@ class TestExplain:
         assert lines[lines.index(["after_train_iter"]) + 1] == ["mine", "20", "config", "every(2)"]
         assert lines[-2:] == [["quiet", "module", "parts"], ["mine", "module", "parts"]]
 
+    @pytest.mark.slow
     def test_hook_has_the_name_of_the_requested_entry_point(self, project: Project) -> None:
         info = project.path / "two_names-1.0.dist-info"
         info.mkdir()
@@ -413,6 +416,7 @@ class TestExplain:
         (row,) = output["points"]["before_run"]
         assert (row["hook"], row["priority"], row["package"]) == ("quiet", 50, "module parts")
 
+    @pytest.mark.slow
     def test_explain_includes_default_hooks(self, environment: Environment) -> None:
         (environment.path / "explained.yaml").write_text("hooks: [greet]\n")
         names = [
@@ -425,6 +429,7 @@ class TestExplain:
         output = json.loads(environment.hookbus("explain", "explained.yaml", *overrides, "--json").stdout)
         return {row["hook"] for rows in output["points"].values() for row in rows}
 
+    @pytest.mark.slow
     def test_only_a_requested_broken_package_is_an_error(self, environment: Environment) -> None:
         (environment.path / "broken.yaml").write_text("hooks:\n  - greet\n  - broken\n")
         done = environment.hookbus("explain", "broken.yaml")
@@ -566,13 +571,10 @@ class TestPipes:
         assert done.returncode == 0
         assert CONTROL.findall(done.stdout + done.stderr) == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "arguments",
-        [
-            ["check", "run.yaml"],
-            pytest.param(["explain", "run.yaml"], marks=pytest.mark.slow),
-            pytest.param(["train", "run.yaml", "default_hooks=true"], marks=pytest.mark.slow),
-        ],
+        [["check", "run.yaml"], ["explain", "run.yaml"], ["train", "run.yaml", "default_hooks=true"]],
         ids=lambda arguments: arguments[0],
     )
     def test_piped_run_has_no_control_characters(self, project: Project, arguments: list[str]) -> None:
@@ -602,6 +604,7 @@ def test_unwritable_output_prints_no_traceback(command: str, code: int, message:
     assert (done.returncode, done.stderr) == (code, message)
 
 
+@pytest.mark.slow
 def test_train_that_finishes_with_a_full_output_exits_with_0(project: Project) -> None:
     project.write(RUN)
     command = f"'{sys.executable}' -m hookbus train run.yaml >/dev/full"
@@ -610,6 +613,7 @@ def test_train_that_finishes_with_a_full_output_exits_with_0(project: Project) -
     assert done.stderr.endswith("error: Standard output cannot be written: No space left on device.\n")
 
 
+@pytest.mark.slow
 def test_ascii_output_escapes_other_characters(project: Project) -> None:
     project.write(RUN, "caf\u00e9.yaml")
     done = project.run("check", "caf\u00e9.yaml", PYTHONIOENCODING="ascii")
@@ -640,6 +644,7 @@ def _read(descriptor: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["points"], ["explain", "run.yaml"], ["hooks"]])
 def test_output_fits_80_columns(project: Project, arguments: list[str]) -> None:
     project.write(RUN)

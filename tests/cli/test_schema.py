@@ -64,6 +64,7 @@ def errors(validator: Draft202012Validator, text: str) -> list[Any]:
     return list(validator.iter_errors(document.data))
 
 
+@pytest.mark.slow
 def test_schema_is_valid(validator: Draft202012Validator) -> None:
     Draft202012Validator.check_schema(validator.schema)
 
@@ -164,6 +165,7 @@ def installed(environment: Environment) -> Any:
     return environment.answer(script, **blocked)
 
 
+@pytest.mark.slow
 def test_schema_contains_all_names_of_installed_hooks(installed: Any) -> None:
     schema, _ = installed
     greet = schema["$defs"]["settings.greet"]

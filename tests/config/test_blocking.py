@@ -34,6 +34,7 @@ def test_known_blocked_names_do_not_warn(monkeypatch: pytest.MonkeyPatch, blocke
     warn_of_unknown_blocks()
 
 
+@pytest.mark.slow
 def test_blocked_hook_of_a_run_file_is_skipped_with_a_warning(environment: Environment) -> None:
     script = """
         import warnings

@@ -335,6 +335,7 @@ class TestHooks:
         config = load_config(project.write("hooks: ['parts:QuietHook']\n"))
         assert config.build_hooks()[0] is not config.build_hooks()[0]
 
+    @pytest.mark.slow
     def test_disabled_hook_may_be_missing(self, bare_environment: Any) -> None:
         script = """
             from hookbus._config.load import parse_config
@@ -457,6 +458,7 @@ SOURCES = st.fixed_dictionaries(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(source=SOURCES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 def test_yaml_round_trip_preserves_the_configuration(project: Project, source: Any) -> None:

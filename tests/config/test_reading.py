@@ -73,6 +73,7 @@ class TestMappings:
 
 
 class TestErrors:
+    @pytest.mark.slow
     def test_twenty_thousand_unknown_keys_are_counted(self, project: Project) -> None:
         (project.path / "run.yaml").write_text("".join(f"sead{i}: 1\n" for i in range(19_990)))
         with pytest.raises(ConfigError) as caught:

@@ -150,6 +150,7 @@ def test_integer_that_json_cannot_represent_is_an_error() -> None:
     assert parse(f"a: 0x{'f' * 256}", "f").problems == []
 
 
+@pytest.mark.slow
 def test_time_to_parse_is_bounded_by_the_number_of_values() -> None:
     (problem,) = parse(f"a: [{'1,' * 500_000}]", "f").problems
     assert problem == "f:1:79999: more than 20000 values in one file; an alias counts each time it is used."

@@ -47,6 +47,7 @@ def iter_cases() -> Iterator[Any]:
             yield pytest.param(test_case, requirement, id=f"{test_case.cls.__name__}: {description}", marks=marks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("test_case", "requirement"), list(iter_cases()))
 def test_backend_meets_the_requirement(test_case: WriterTestCase, requirement: Requirement, tmp_path: Path) -> None:
     requirement(test_case, tmp_path)

@@ -39,6 +39,7 @@ SETTINGS: list[tuple[str, Settings, Settings]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "first", "second"), SETTINGS, ids=str)
 def test_instances_with_different_settings_pass_the_check(
     name: str, first: Settings, second: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -56,6 +56,7 @@ def test_every_declared_hook_is_installed() -> None:
     assert entry_points == DECLARED, "Install the missing packages: pip install -e plugins/..."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plugin", [plugin for plugin in PLUGINS if plugin.name not in NEEDS], ids=lambda plugin: plugin.full_name
 )
@@ -71,6 +72,7 @@ def test_hook_without_its_preconditions_is_an_error(name: str) -> None:
         check_hook(discovery.load_entry(discovery.find_entry(name)), **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

@@ -57,6 +57,7 @@ class TestBatches:
         if not drop_last:
             assert count_samples(shards) == Counter(range(count))
 
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(dataset_sizes, world_sizes)
     def test_each_sample_of_a_shuffled_loader_is_evaluated_once(self, count: int, world_size: int) -> None:

@@ -820,6 +820,7 @@ class TestDatasetHooks:
         assert get_scales(feed.batches(PassPosition(2, 0, 8))) == [208, 209, 210, 211]
         assert get_scales(feed.batches(PassPosition(2, 2, 10))) == [210, 211]
 
+    @pytest.mark.slow
     def test_hook_is_called_in_spawned_workers(self) -> None:
         loader = DataLoader(ScaledDataset(), batch_size=5, num_workers=1, multiprocessing_context="spawn")
 

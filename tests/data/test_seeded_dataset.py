@@ -62,6 +62,7 @@ class TestSeededDataset:
 
         assert data[0, index] == data[0, 3]
 
+    @pytest.mark.slow
     def test_any_index_yields_the_same_sample_in_every_process(self) -> None:
         data = SeededDataset(RandomDataset(), 3, for_collate=False)
         indices = ["a", ("a", 3), (1, 2), [4, 5], None]

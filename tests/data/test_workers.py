@@ -53,6 +53,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "end", "persistent", "stuck"),
     [
@@ -62,10 +63,10 @@ if __name__ == "__main__":
         ("spawn", "exit", False, ""),
         ("forkserver", "kill", True, ""),
         ("own", "exit", True, "stuck"),
-        pytest.param("fork", "close", False, "stuck", marks=pytest.mark.slow),
-        pytest.param("spawn", "kill", True, "", marks=pytest.mark.slow),
-        pytest.param("forkserver", "exit", True, "", marks=pytest.mark.slow),
-        pytest.param("own", "kill", False, "", marks=pytest.mark.slow),
+        ("fork", "close", False, "stuck"),
+        ("spawn", "kill", True, ""),
+        ("forkserver", "exit", True, ""),
+        ("own", "kill", False, ""),
     ],
 )
 def test_workers_ignore_sigterm_and_end_with_the_main_process(
@@ -155,6 +156,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_process_of_multiprocessing_ends_with_its_workers(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NESTED)
     done = subprocess.run(
@@ -181,6 +183,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_resource_tracker_survives_a_handled_signal(tmp_path: Path, method: str) -> None:
     (tmp_path / "script.py").write_text(TRACKED)

@@ -127,6 +127,7 @@ del tensor
 """
 
 
+@pytest.mark.slow
 def test_process_waits_at_exit_until_gloo_threads_release_tensors() -> None:
     done = subprocess.run([sys.executable, "-c", LATE_THREAD], capture_output=True, text=True, check=False)
 

@@ -371,6 +371,7 @@ class TestValueTypes:
 
 
 class TestMemory:
+    @pytest.mark.slow
     def test_graph_is_released(self) -> None:
         store = MetricStore()
         store.window("w")
@@ -386,6 +387,7 @@ class TestMemory:
         assert get_mean(store) == 12.0
         assert not any(tensor.requires_grad for tensor in _find_tensors(store.state_dict()))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("type_name", MAKERS)
     def test_memory_does_not_grow_with_the_length_of_the_run(self, type_name: str) -> None:
         store = MetricStore()

@@ -268,11 +268,13 @@ class TestResume:
     def test_run_resumes_after_any_iteration(self, kind: str) -> None:
         check_resume(LOOPS[kind], LOADERS["map-style"])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", CONCURRENT)
     @pytest.mark.parametrize("loader", ["stateful", "replayed"])
     def test_run_with_other_loaders_resumes_after_any_iteration(self, loader: str, kind: str) -> None:
         check_resume(CONCURRENT[kind], LOADERS[loader])
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["zip", "same loader twice", "nested in iteration"])
     @pytest.mark.parametrize("workers", WORKERS)
     def test_run_with_workers_resumes(self, workers: str, kind: str) -> None:

@@ -80,11 +80,9 @@ def train(work_dir: Path, *, resume: str = "never", iterations: int = 3) -> Any:
 
 
 class TestEveryOperation:
+    @pytest.mark.slow
     @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
-    @pytest.mark.parametrize(
-        "number",
-        [errno.ENOSPC, *(pytest.param(number, marks=pytest.mark.slow) for number in (errno.EFBIG, errno.EIO))],
-    )
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
     def test_error_of_any_write_ends_the_run_with_a_consistent_status(
         self, tmp_path: Path, number: int, lasting: bool
     ) -> None:

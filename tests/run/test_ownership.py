@@ -56,6 +56,7 @@ def is_unchanged(root: Path, before: dict[str, str]) -> bool:
     return before.items() <= describe(root).items()
 
 
+@pytest.mark.slow
 def test_files_of_the_user_are_unchanged_after_train_resume_and_overwrite(project: Project) -> None:
     project.write(RUN)
     directory = project.path / "x"

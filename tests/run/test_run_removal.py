@@ -35,6 +35,7 @@ def get_files(path: Path) -> set[str]:
     return {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"resume": True}, {"overwrite": True}], ids=["new", "resume", "overwrite"])
 def test_overwrite_that_is_killed_is_completed_by_the_next_run(tmp_path: Path, options: dict[str, bool]) -> None:
     path, states = tmp_path / "x", set[str]()

@@ -527,6 +527,7 @@ def test_hook_that_is_no_observer_may_change_the_training() -> None:
     check_hook(Scaling)
 
 
+@pytest.mark.slow
 def test_scheduled_hook_may_synchronize_with_the_device() -> None:
     class Scheduled(Good):
         @hookimpl(when=every("interval"))

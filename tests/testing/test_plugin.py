@@ -44,6 +44,7 @@ def test_fixtures_work_in_a_plugin_package(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_testing_package_does_not_require_pytest() -> None:
     code = "import sys; import hookbus.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -404,6 +404,7 @@ def test_generated_file_is_valid(project: Project) -> None:
     assert list(trainer.bus.hooks) == ["one", "two", "quiet"]
 
 
+@pytest.mark.slow
 @given(data=st.data(), order=st.randoms(use_true_random=False))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=80)
 def test_single_error_is_reported_on_its_line(project: Project, data: st.DataObject, order: random.Random) -> None:

@@ -35,6 +35,7 @@ def listed(environment: Environment) -> Any:
 
 
 class TestListedNames:
+    @pytest.mark.slow
     def test_listed_name_can_be_blocked(self, listed: Any) -> None:
         expected = {name: [0 if name == "greet" else 1, []] for name in listed["blocked"]}
         assert listed["blocked"] == expected

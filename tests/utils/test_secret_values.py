@@ -153,6 +153,7 @@ def test_generated_locations_are_unchanged(word: str, path: str, port: int, end:
         assert hide_secrets(text) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
     ["a", "=", ":", "://", "a://b:", "@", "x://a:b", "token=", "token=a;", "'", '"', "\\'", "'token':", " ", "--token ",

@@ -88,6 +88,7 @@ def check_kills(tmp_path: Path, settings: dict[str, Any], *, step: int, links: b
     raise AssertionError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["synchronous", "elsewhere"])
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}], ids=["resume", "overwrite"])
 def test_killed_run_leaves_no_files_after_the_next_run(tmp_path: Path, case: str, options: dict[str, Any]) -> None:

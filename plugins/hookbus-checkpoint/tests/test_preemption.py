@@ -122,6 +122,7 @@ def test_first_signal_after_a_stop_does_not_kill_the_run(tmp_path: Path) -> None
     assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == 1
 
 
+@pytest.mark.slow
 def test_second_signal_kills_the_process(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -255,15 +256,16 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "method", "number", "part"),
     [
         ("map", "fork", "SIGTERM", "train"),
         ("stream", "fork", "SIGTERM", "train"),
-        pytest.param("map", "spawn", "SIGUSR1", "train", marks=pytest.mark.slow),
-        pytest.param("map", "forkserver", "SIGINT", "train", marks=pytest.mark.slow),
-        pytest.param("map", "fork", "SIGINT", "val", marks=pytest.mark.slow),
-        pytest.param("stream", "spawn", "SIGTERM", "val", marks=pytest.mark.slow),
+        ("map", "spawn", "SIGUSR1", "train"),
+        ("map", "forkserver", "SIGINT", "train"),
+        ("map", "fork", "SIGINT", "val"),
+        ("stream", "spawn", "SIGTERM", "val"),
     ],
 )
 def test_signal_to_the_process_group_leaves_the_workers_running(

@@ -272,6 +272,7 @@ class Fail(Hook):
             raise ZeroDivisionError("simulated crash")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     interval=st.integers(1, 6),

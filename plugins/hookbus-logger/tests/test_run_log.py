@@ -117,6 +117,7 @@ def train(work_dir: Path, copies: Path | None = None, *, by_epoch: bool = True, 
     fake_training(hooks, epochs=2, batches=3, losses=float, work_dir=work_dir, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_epoch", [True, False])
 def test_run_killed_anywhere_and_resumed_writes_the_rows_of_one_run(tmp_path: Path, by_epoch: bool) -> None:
     copies = tmp_path / "copies"

@@ -123,6 +123,7 @@ def test_temporary_database_failure_warns_once_and_loses_no_record(database, tmp
     assert fingerprint(training.model.state_dict()) == fingerprint(fake_training(batches=5).model.state_dict())
 
 
+@pytest.mark.slow
 def test_two_instances_log_to_two_runs(tmp_path):
     hooks = [MLflowHook(interval=1, name=name) for name in ("first", "second")]
     _, messages = collect_warnings(lambda: fake_training(hooks, losses=float, work_dir=tmp_path))

@@ -128,6 +128,7 @@ def make_writer(server, tmp_path):
     return writer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 413, 500])
 def test_value_that_the_server_cannot_store_is_rejected_if_others_are_accepted(server, tmp_path, status):
     def fail_on_bad(name, request):

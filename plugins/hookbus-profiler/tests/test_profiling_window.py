@@ -74,6 +74,7 @@ class TestIterations:
         # Iteration 0 is the first one, 1 and 3 are traced, 2 and 4 follow a trace.
         assert (window.breakdown.traced.iterations, window.breakdown.plain.iterations) == (2, 3)
 
+    @pytest.mark.slow
     def test_delivery_of_a_trace_is_not_measured(self):
         plan = Plan(wait=0, warmup=0, active=1, repeat=0)
         breakdown = profile(batches=4, plan=plan, deliver=lambda cycle, number: time.sleep(0.3)).window.breakdown

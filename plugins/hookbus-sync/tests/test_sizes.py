@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def test_aspect_ratio_is_rounded_to_multiples_of_32() -> None:
     assert Sizes(0, (3, 3), (640, 100)).size_for_iteration(0) == (96, 32)
 
 
+@pytest.mark.slow
 def test_sizes_depend_on_the_seed_and_not_on_the_process() -> None:
     first = [Sizes(1, interval=2).size_for_iteration(i) for i in range(20)]
     script = (

@@ -34,6 +34,7 @@ def missing_values(index):
 
 
 class TestReadings:
+    @pytest.mark.slow
     def test_values_of_every_gpu_are_read(self, machine):
         assert machine.watch(TWO).read() == expected_values(0) | expected_values(1)
         assert machine.lines == {"info": [], "warnings": [], "unavailable": []}
@@ -177,6 +178,7 @@ class TestMemory:
             "gpu0/memory_percent": 10,
         }
 
+    @pytest.mark.slow
     def test_used_memory_of_an_old_driver_includes_reserved_memory(self, old_machine):
         scenario = "count 1 0.total 1000 0.reserved 30 0.used 100"
 

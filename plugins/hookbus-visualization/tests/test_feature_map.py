@@ -60,6 +60,7 @@ def make_hook(**settings):
     return FeatureMapHook(**{"frequency": 1, "backend": "pillow", **settings})
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks():
     check_hook(FeatureMapHook, frequency=1)
 

@@ -144,6 +144,7 @@ def test_training_state_is_identical_for_any_training_and_hooks(hooks, loop, **o
     assert record_states(loop, hooks, **options) == record_states(loop, [], **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", HOOKS)
 def test_no_tensor_is_kept_alive_after_rendering(hook):
     class Counter(Hook):

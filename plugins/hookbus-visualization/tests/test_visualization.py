@@ -32,6 +32,7 @@ def train_with_hook(hook, model=CLASSIFIER, batch=(IMAGES, CLASSES), loss=functi
     train(model, [batch], hook, loss_fn=loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"interval": 1}, {"interval": 1, "backend": "pillow"}], ids=str)
 def test_hook_passes_the_conformance_checks(settings):
     check_hook(VisualizationHook, **settings)
