@@ -11,7 +11,9 @@ from hookbus._utils.lazy import lazy_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
+    from hookbus._config.hooks import HOOK_REGISTRY as HOOK_REGISTRY
     from hookbus._config.hooks import HOOKS as HOOKS
+    from hookbus._config.hooks import HookRegistry as HookRegistry
     from hookbus._config.hooks import build_hook as build_hook
     from hookbus._config.hooks import build_hooks as build_hooks
     from hookbus._config.hooks import get_default_hooks as get_default_hooks
@@ -43,9 +45,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "BaseHook": "hook",
     "HOOKS": "_config.hooks",
+    "HOOK_REGISTRY": "_config.hooks",
     "Hook": "hook",
     "HookBus": "bus",
     "HookConfig": "hook",
+    "HookRegistry": "_config.hooks",
     "Lifecycle": "lifecycle",
     "Metrics": "metrics.results",
     "Priority": "hook",

@@ -293,8 +293,8 @@ class Hook:
         """
 
     def get_service(self, name: str) -> Any:
-        """Return a service of the run, or None if the run does not provide it."""
-        return self.run.get(name)
+        """Return a service of the run, or None if the run does not provide it or the hook has no run yet."""
+        return None if self._run is None else self._run.get(name)
 
     def find_others(self, run: Run, cls: type[OtherHook]) -> dict[str, OtherHook]:
         """Return the other hooks of a class in a run by name, such as those that a second instance conflicts with.

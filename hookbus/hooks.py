@@ -1,13 +1,49 @@
-"""Namespace of the installed hook classes: `from hookbus.hooks import EMAHook` loads the class by its entry point."""
+"""Namespace of the installed hook classes, the base class, the registry and the functions that build hooks.
+
+`from hookbus.hooks import EMAHook` loads the class by its entry point.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
+if TYPE_CHECKING:
+    from hookbus._config.hooks import HOOK_REGISTRY as HOOK_REGISTRY
+    from hookbus._config.hooks import HOOKS as HOOKS
+    from hookbus._config.hooks import HookRegistry as HookRegistry
+    from hookbus._config.hooks import build_hook as build_hook
+    from hookbus._config.hooks import build_hooks as build_hooks
+    from hookbus._config.hooks import get_default_hooks as get_default_hooks
+    from hookbus.hook import BaseHook as BaseHook
+    from hookbus.hook import Hook as Hook
+    from hookbus.hook import HookConfig as HookConfig
+    from hookbus.hook import Priority as Priority
+
+CORE_NAMES = frozenset(
+    {
+        "HOOKS",
+        "HOOK_REGISTRY",
+        "BaseHook",
+        "Hook",
+        "HookConfig",
+        "HookRegistry",
+        "Priority",
+        "build_hook",
+        "build_hooks",
+        "get_default_hooks",
+    }
+)
+"""Names of hookbus itself. No installed package can replace them."""
 
 
 def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
+    if name in CORE_NAMES:
+        import hookbus
+
+        return getattr(hookbus, name)
     from hookbus.discovery import find_entry, load_entry
     from hookbus.errors import PluginError
 
@@ -20,4 +56,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from hookbus.discovery import list_entries
 
-    return sorted({plugin.class_name for plugin in list_entries()})
+    return sorted({*CORE_NAMES, *(plugin.class_name for plugin in list_entries())})

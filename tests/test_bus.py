@@ -47,7 +47,9 @@ def test_register_returns_the_hook_and_sets_its_name_and_run(seen: list[str]) ->
     bus, hook = HookBus(), Recorder(seen)
     with pytest.raises(RuntimeError, match="hook 'recorder': no run is available. Register the hook"):
         _ = hook.run
+    assert hook.get_service("logger") is None
     assert bus.register(hook, "mine") is hook
+    assert hook.get_service("logger") is bus.current.logger
     assert (hook.name, hook.run, hook.runner) == ("mine", bus.current, bus.current)
     bus.unregister(hook)
     with pytest.raises(RuntimeError, match="no run is available"):

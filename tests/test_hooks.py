@@ -50,3 +50,11 @@ def test_dir_lists_the_installed_classes(answer: Any) -> None:
 def test_private_names_are_not_looked_up() -> None:
     assert not hasattr(hookbus.hooks, "__wrapped__")
     assert not hasattr(hookbus.hooks, "_private")
+
+
+def test_names_of_the_core_are_listed_beside_the_installed_classes() -> None:
+    from hookbus.hooks import HOOK_REGISTRY, HOOKS, BaseHook, HookRegistry, build_hook
+
+    assert (BaseHook, build_hook) == (hookbus.Hook, hookbus.build_hook)
+    assert HOOK_REGISTRY is HookRegistry is HOOKS is hookbus.HOOKS
+    assert {"BaseHook", "HOOKS", "build_hook"} <= set(dir(hookbus.hooks))

@@ -113,4 +113,9 @@ def test_aliases_refer_to_existing_points_and_arguments() -> None:
         "before_step": "before_train_iter",
         "after_step": "after_train_iter",
     }
-    assert dict(ARGUMENT_ALIASES) == {"runner": "run", "data_batch": "batch"}
+    assert dict(ARGUMENT_ALIASES) == {
+        "runner": "run",
+        "trainer": "run",
+        "trainner": "run",
+        "data_batch": "batch",
+    }

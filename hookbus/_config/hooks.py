@@ -18,6 +18,7 @@ from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value
 from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFoundError, RegistrationError, suggest_names
 from hookbus.hook import Hook, HookConfig, Priority, validate_config
+from hookbus.writers.writer import Writer
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_HOOKS",
     "HOOKS",
+    "HOOK_REGISTRY",
     "PROFILING_HOOKS",
+    "HookRegistry",
     "Registry",
     "add_instance_name",
     "build_hook",
@@ -103,8 +106,8 @@ class Registry:
         return iter(self._classes)
 
 
-HOOKS = Registry()
-"""Registry of the hook classes that the user's script defines."""
+HOOKS = HOOK_REGISTRY = HookRegistry = Registry()
+"""Registry of the hook classes that the user's script defines. `HOOK_REGISTRY` and `HookRegistry` are aliases."""
 
 
 def get_hook_class(name: str) -> type:
@@ -128,9 +131,7 @@ def get_hook_class(name: str) -> type:
     if not isinstance(implementation, type):
         raise PluginError(f"{format_value(name)}: should refer to a hook class, got {implementation!r}.")
     if not _is_hook_class(implementation):
-        raise PluginError(
-            f"{format_value(name)}: not a hook class. Subclass hookbus.Hook, or mark a method with @hookimpl."
-        )
+        raise PluginError(f"{format_value(name)}: not a hook class. {_advise(implementation)}")
     return implementation
 
 
@@ -164,7 +165,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
         raise ConfigError([f"hook: the key 'type' is missing or not a string, got {_show(dict(config))}."])
     hook = _instantiate(get_hook_class(type_), settings)
     # A class may be published under multiple entry points, so the requested one is the default name.
-    if isinstance(hook, Hook) and hook.config.instance_name is None and type_ not in HOOKS:
+    if isinstance(hook, Hook) and hook.config.instance_name is None and hook._name is None and type_ not in HOOKS:
         hook._name = _requested_entry_point(type_)
     return hook
 
@@ -267,6 +268,10 @@ def _instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
         ConfigError: If a setting is unknown or invalid, or if the class cannot be instantiated.
     """
     try:
+        if issubclass(cls, Writer):
+            from hookbus.writers.custom import CustomWriterHook  # imports torch
+
+            return CustomWriterHook(cls, settings)
         parameters = inspect.signature(cls).parameters
         if issubclass(cls, Hook) and "config" in parameters:
             return cls(config=settings)
@@ -339,9 +344,16 @@ def _load_import_string(path: str) -> Any:
 
 
 def _is_hook_class(cls: type) -> bool:
-    if issubclass(cls, Hook) or hasattr(cls, OPTIONS_ATTRIBUTE):
+    if issubclass(cls, (Hook, Writer)) or hasattr(cls, OPTIONS_ATTRIBUTE):
         return True
     return any(hasattr(inspect.getattr_static(cls, name), IMPL_ATTRIBUTE) for name in dir(cls))
+
+
+def _advise(cls: type) -> str:
+    """Return how to change a class so that a run file can refer to it."""
+    if hasattr(cls, "write_scalar"):
+        return "A writer subclasses hookbus.Writer, or has a hook that subclasses hookbus.WriterHook."
+    return "Subclass hookbus.Hook, or mark a method with @hookimpl."
 
 
 def _requested_entry_point(kind: str) -> str | None:

@@ -82,7 +82,7 @@ class Actions:
 
         def execute(run: Any, batch: Any) -> Any:
             try:
-                return caller(run=run, batch=batch, runner=run, data_batch=batch)
+                return caller(run=run, batch=batch, runner=run, trainer=run, trainner=run, data_batch=batch)
             except Exception as error:
                 raiser = _failing_implementation(error, implementations)
                 if raiser is None:

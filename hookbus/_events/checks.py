@@ -169,6 +169,9 @@ def as_hook_list(hooks: object) -> list[Any]:
 def _not_a_hook_message(plugin: object) -> str:
     if isinstance(plugin, (str, Mapping)):
         return f"expected a hook, got settings. Build the hook with hookbus.build_hook({plugin!r})."
+    if callable(getattr(type(plugin), "write_scalar", None)):
+        cls = type(plugin).__name__
+        return f"a writer is not a hook. Build its hook with hookbus.build_hook({{'type': {cls}, ...}})."
     return "it implements no point or action. Subclass hookbus.Hook, or mark its functions with @hookimpl."
 
 

@@ -35,7 +35,7 @@ POINT_ALIASES: Mapping[str, str] = {
 }
 """Aliases of points, resolved at registration."""
 
-ARGUMENT_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
+ARGUMENT_ALIASES: Mapping[str, str] = {"runner": "run", "trainer": "run", "trainner": "run", "data_batch": "batch"}
 """Aliases of arguments: a listener may take `runner` instead of `run`."""
 
 

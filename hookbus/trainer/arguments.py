@@ -43,8 +43,8 @@ def check_model(model: object) -> None:
     type_name = type(model).__name__
     raise ConfigError(
         [
-            f"model: should be a torch.nn.Module, got {type_name}. Use Trainer.from_file(path) for a run file, or "
-            "hookbus.trainer.from_file.trainer_from_config(Trainer, config) for a loaded configuration."
+            f"model: should be a torch.nn.Module or a configuration, got {type_name}. Use Trainer.from_file(path) or "
+            "Trainer(load_config(path)) for a run file."
         ]
     )
 

@@ -30,7 +30,7 @@ from hookbus.errors import ConfigError, HookbusError
 if TYPE_CHECKING:
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["trainer_from_config", "trainer_from_file"]
+__all__ = ["build_arguments", "trainer_from_file"]
 
 TrainerType = TypeVar("TrainerType", bound="TrainerSetup")
 
@@ -76,16 +76,22 @@ def trainer_from_file(
         ConfigError: If the file is invalid, or if an object cannot be found or built. The error lists all problems
             with their locations. Nothing is built from an invalid file.
     """
-    config, problems = parse_config(path, overrides)
-    return _build_trainer(cls, config, problems, overwrite)
+    return cls(**build_arguments(*parse_config(path, overrides)), overwrite=overwrite)
 
 
-def trainer_from_config(cls: type[TrainerType], config: RunConfig, *, overwrite: bool = False) -> TrainerType:
-    """Build the trainer of a configuration that is already loaded, see `trainer_from_file`."""
-    return _build_trainer(cls, config, [], overwrite)
+def build_arguments(config: RunConfig, problems: list[str]) -> dict[str, Any]:
+    """Build the objects of a configuration.
 
+    Args:
+        config: The configuration.
+        problems: Errors that were found when the configuration was parsed.
 
-def _build_trainer(cls: type[TrainerType], config: RunConfig, problems: list[str], overwrite: bool) -> TrainerType:
+    Returns:
+        Arguments of a Trainer by name.
+
+    Raises:
+        ConfigError: If there are problems, or if an object cannot be found or built. All problems are listed.
+    """
     factories = Factories(config)
     if problems or factories.problems:
         raise ConfigError(config.sort_problems([*problems, *factories.problems]))
@@ -96,29 +102,28 @@ def _build_trainer(cls: type[TrainerType], config: RunConfig, problems: list[str
         raise ConfigError(config.sort_problems(parts.problems))
     assert parts.model is not None
     assert config.training is not None
-    return cls(
-        parts.model,
-        parts.optimizer,
-        parts.loss,
+    return {
+        "model": parts.model,
+        "optimizer": parts.optimizer,
+        "loss_fn": parts.loss,
         **parts.loaders,
-        scheduler=parts.scheduler,
-        scheduler_interval=config.scheduler.interval if config.scheduler else "epoch",
-        scheduler_monitor=config.scheduler.monitor if config.scheduler else None,
+        "scheduler": parts.scheduler,
+        "scheduler_interval": config.scheduler.interval if config.scheduler else "epoch",
+        "scheduler_monitor": config.scheduler.monitor if config.scheduler else None,
         **config.training.model_dump(),
-        work_dir=config.work_dir,
-        hooks=factories.hooks,
-        default_hooks=config.default_hooks,
-        order=config.order,
-        metrics=factories.metrics,
-        device=config.device,
-        seed=config.seed,
-        resume=config.resume,
-        load_from=config.load_from.path if config.load_from else None,
-        load_weights=config.load_from.weights if config.load_from else "raw",
-        load_strict=config.load_from.strict if config.load_from else True,
-        overwrite=overwrite,
-        config=config,
-    )
+        "work_dir": config.work_dir,
+        "hooks": factories.hooks,
+        "default_hooks": config.default_hooks,
+        "order": config.order,
+        "metrics": factories.metrics,
+        "device": config.device,
+        "seed": config.seed,
+        "resume": config.resume,
+        "load_from": config.load_from.path if config.load_from else None,
+        "load_weights": config.load_from.weights if config.load_from else "raw",
+        "load_strict": config.load_from.strict if config.load_from else True,
+        "config": config,
+    }
 
 
 class _TrainerBuilder:

@@ -30,6 +30,7 @@ from hookbus.trainer.arguments import (
     validate_limit,
 )
 from hookbus.trainer.checking import check_ready, check_trainer
+from hookbus.trainer.config_argument import accept_config
 from hookbus.trainer.named_objects import check_several, get_only
 from hookbus.trainer.runs import TrainerRuns
 
@@ -42,9 +43,10 @@ __all__ = ["TrainerSetup"]
 class TrainerSetup:
     """Base class of `Trainer` with everything except the loop."""
 
+    @accept_config
     def __init__(
         self,
-        model: nn.Module | Mapping[str, nn.Module],
+        model: nn.Module | Mapping[str, Any] | RunConfig,
         optimizer: Optimizer | Callable[[Iterable[nn.Parameter]], Optimizer] | Mapping[str, Optimizer] | None = None,
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
         train_loader: Iterable[Any] | None = None,
@@ -84,7 +86,8 @@ class TrainerSetup:
 
         Args:
             model: Model to train. A mapping of names to models becomes an `nn.ModuleDict`, which `step_fn` or the
-                steps of hooks call.
+                steps of hooks call. A configuration, loaded by `load_config` or as a mapping, provides all arguments
+                like a run file; only `overwrite` is accepted in addition.
             optimizer: Optimizer, or a function that takes the parameters of the model and of the loss function, and
                 returns an optimizer; or a mapping of names to optimizers. Several optimizers require a hook with a
                 `train_step`, which steps them. Default: None, for `validate` and `test` only.
@@ -144,7 +147,8 @@ class TrainerSetup:
         self.ranks = get_collectives(self.device)
         # An optimizer factory is called after the model was sharded, because FSDP2 replaces the parameters.
         self.model_names = tuple(model) if isinstance(model, Mapping) else ()
-        combined = model if isinstance(model, nn.Module) else build_module_dict(model)
+        # `accept_config` has replaced a configuration by its objects.
+        combined = model if isinstance(model, nn.Module) else build_module_dict(model)  # type: ignore[arg-type]
         self.model = unwrap_ddp(combined.to(self.device))
         self.loss = loss_fn.to(self.device) if isinstance(loss_fn, nn.Module) else None
         maybe_apply_fsdp(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)

@@ -208,8 +208,15 @@ def test_argument_aliases_work_in_actions() -> None:
         def train_step(self, data_batch: Any, runner: Any) -> Any:
             return (data_batch, runner)
 
+        def val_step(self, trainer: Any, batch: Any) -> Any:
+            return (batch, trainer)
+
+        def test_step(self, trainner: Any, batch: Any) -> Any:
+            return (batch, trainner)
+
     bus = HookBus([Spelled()])
-    assert bus.action("train_step", double)(3) == (3, bus.current)
+    for action in ("train_step", "val_step", "test_step"):
+        assert bus.action(action, double)(3) == (3, bus.current)
 
 
 def test_plain_plugins_and_functions_can_implement_actions() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus._config.load import load_config
 from hookbus.errors import ConfigError
 from hookbus.hook import Hook
 from hookbus.trainer.arguments import check_model, resolve_device, resolve_hooks, resolve_optimizer, validate_limit
@@ -37,13 +36,12 @@ class TestModel:
     def test_model_is_a_module(self) -> None:
         check_model(nn.Linear(1, 1))
 
-    def test_configuration_is_not_a_model(self) -> None:
-        config = load_config({"training": {"epochs": 1}})
+    def test_path_of_a_run_file_is_not_a_model(self) -> None:
         with pytest.raises(ConfigError) as caught:
-            check_model(config)
+            check_model("run.yaml")
         assert str(caught.value) == (
-            "model: should be a torch.nn.Module, got RunConfig. Use Trainer.from_file(path) for a run file, or "
-            "hookbus.trainer.from_file.trainer_from_config(Trainer, config) for a loaded configuration."
+            "model: should be a torch.nn.Module or a configuration, got str. Use Trainer.from_file(path) or "
+            "Trainer(load_config(path)) for a run file."
         )
 
 

@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from hookbus._config.load import load_config
 from hookbus.errors import ConfigError
-from hookbus.trainer.from_file import trainer_from_config, trainer_from_file
+from hookbus.trainer.from_file import trainer_from_file
 from hookbus.trainer.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -72,12 +71,6 @@ class TestBuilding:
             build_trainer(project, *options)
         (project.path / "runs" / "here" / "status.json").write_text('{"run": "abc", "outcome": "stopped"}')
         assert build_trainer(project, *options).load_from == "gone.pth"
-
-    def test_trainer_is_built_from_a_loaded_configuration(self, project: Project) -> None:
-        config = load_config(project.write(BASE))
-        trainer = trainer_from_config(Trainer, config)
-        assert trainer.config is config
-        assert trainer.epochs == 2
 
     def test_seed_makes_the_model_reproducible(self, project: Project) -> None:
         first, second, other = (build_trainer(project, f"seed={seed}").model.state_dict() for seed in (1, 1, 2))
