@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
+from hookbus._events.base_methods import get_static_method
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._events.points import POINT_ALIASES
 from hookbus._events.schedule_parser import parse_schedule
@@ -20,6 +20,7 @@ from hookbus._utils.packages import get_entry_point_name
 from hookbus._utils.redaction import redact
 from hookbus._utils.secret_types import dump_model
 from hookbus._utils.validation_errors import format_validation_error
+from hookbus.base_listeners import BaseListeners
 from hookbus.errors import ConfigError, suggest_names
 from hookbus.lifecycle import POINTS
 
@@ -139,7 +140,7 @@ class HookConfig(BaseModel):
             raise ValueError(str(error)) from None
 
 
-class Hook:
+class Hook(BaseListeners):
     """Base class of hooks. A method with the name of a point is called at that point.
 
     Attributes:
@@ -326,7 +327,7 @@ class Hook:
     def get_triggered_stages(self) -> list[str]:
         """Return the names of the points at which this hook listens, in the order of a run."""
         # Static lookup: `getattr` would evaluate properties, which may require a run.
-        methods = {name: inspect.getattr_static(type(self), name) for name in dir(type(self))}
+        methods = {name: get_static_method(type(self), name) for name in dir(type(self))}
         marks = {name: getattr(method, IMPL_ATTRIBUTE, {}) for name, method in methods.items() if callable(method)}
         targets = {mark.get("specname") or name for name, mark in marks.items()}
         return [name for name in POINTS if name in {POINT_ALIASES.get(target, target) for target in targets}]

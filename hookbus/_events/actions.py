@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import pluggy
 
 from hookbus._events.checks import Implementation
+from hookbus._events.codegen import use_spec_names
 from hookbus._events.failure_notes import annotate
 from hookbus._events.markers import PROJECT
 from hookbus._events.points import ARGUMENT_ALIASES
@@ -82,7 +83,7 @@ class Actions:
 
         def execute(run: Any, batch: Any) -> Any:
             try:
-                return caller(run=run, batch=batch, runner=run, trainer=run, trainner=run, data_batch=batch)
+                return caller(run=run, batch=batch, runner=run, data_batch=batch)
             except Exception as error:
                 raiser = _failing_implementation(error, implementations)
                 if raiser is None:
@@ -112,7 +113,7 @@ def _build_caller(
     # pluggy calls the plugin that was registered last first.
     for implementation in reversed(implementations):
         manager.register(
-            _PluggyAdapter(action, implementation.call, wrapper=bool(implementation.options.get("wrapper")))
+            _PluggyAdapter(action, use_spec_names(implementation), wrapper=bool(implementation.options.get("wrapper")))
         )
     return getattr(manager.hook, action)  # type: ignore[no-any-return]
 

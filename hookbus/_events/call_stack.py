@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hookbus._events.ordering import Listener
@@ -21,6 +21,7 @@ __all__ = [
     "current_listener",
     "current_point",
     "current_points",
+    "current_run",
     "failing_listener",
     "find_caller",
     "format_place",
@@ -68,6 +69,11 @@ def current_point(run: object) -> str | None:
 def current_points(run: object) -> set[str]:
     """Return the points of all events of a run that are in progress: an event and those that it is nested in."""
     return {frame.f_code.co_name for frame in _iter_frames() if _is_event(frame, run)}
+
+
+def current_run() -> Any:
+    """Return the run of the innermost event that is in progress, None if there is none."""
+    return next((frame.f_globals["run"] for frame in _iter_frames() if LISTENER_LINES in frame.f_globals), None)
 
 
 def find_caller() -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, Literal, Protocol, TypeGuard
 
+from hookbus._events.base_methods import bind_method, get_static_method
 from hookbus._events.markers import IMPL_ATTRIBUTE, Options
 from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
 from hookbus._events.schedule_units import FieldConfig
@@ -206,7 +207,7 @@ class _PluginValidator:
         return registration_error(self.plugin, self.name, problem)
 
     def check_method(self, name: str) -> Implementation | None:
-        static = inspect.getattr_static(self.plugin, name, None)
+        static = get_static_method(self.plugin, name)
         function = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
         options = self._get_options(name, static, function)
         target = (options or {}).get("specname") or POINT_ALIASES.get(name, name)
@@ -259,7 +260,7 @@ class _PluginValidator:
     ) -> Implementation:
         is_action = target in self.actions
         args = self.actions[target] if is_action else self.points[target].args
-        call, argument_names, accepts_kwargs = getattr(self.plugin, name), [], False
+        call, argument_names, accepts_kwargs = bind_method(self.plugin, name), [], False
         name = call.__name__ if name in self.own_options else name
         self._check_function_type(name, target, function, options, is_action)
         for parameter in inspect.signature(call).parameters.values():

@@ -9,6 +9,7 @@ the function, see `hookbus._events.call_stack`.
 from __future__ import annotations
 
 import functools
+import inspect
 import linecache
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,12 +17,13 @@ from types import CodeType
 from typing import Any
 
 from hookbus._events.call_stack import LISTENER_LINES, failing_listener
+from hookbus._events.checks import Implementation
 from hookbus._events.ordering import Listener
-from hookbus._events.points import Point
+from hookbus._events.points import ARGUMENT_ALIASES, SPEC_ALIASES, Point
 from hookbus._events.schedule_gate import ScheduleGate
 from hookbus._events.schedules import Counters, CounterView
 
-__all__ = ["compile_point", "compile_source"]
+__all__ = ["compile_point", "compile_source", "use_spec_names"]
 
 
 def compile_point(
@@ -78,6 +80,24 @@ def compile_point(
     module_globals: dict[str, Any] = {**namespace, **_build_namespace(listeners, schedule), **own}
     exec(compile_source(source, point.name), module_globals)
     return module_globals[point.name]  # type: ignore[no-any-return]
+
+
+def use_spec_names(implementation: Implementation) -> Callable[..., Any]:
+    """Return the function of an implementation with arguments that the spec of pluggy lists.
+
+    pluggy compares the names in the code of the function with those of the spec.
+    """
+    parameters = inspect.signature(implementation.call).parameters
+    if all(name not in ARGUMENT_ALIASES or name in SPEC_ALIASES for name in parameters):
+        return implementation.call
+    arguments = ", ".join(implementation.argument_names)
+    result = f"_call({arguments})"
+    if inspect.isgeneratorfunction(implementation.call):  # a wrapper of an action
+        result = f"(yield from {result})"
+    namespace: dict[str, Any] = {"_call": implementation.call}
+    source = f"def {implementation.target}({arguments}): return {result}\n"
+    exec(compile_source(source, implementation.target), namespace)
+    return namespace[implementation.target]  # type: ignore[no-any-return]
 
 
 def _build_namespace(listeners: Sequence[Listener], schedule: ScheduleGate | None) -> dict[str, object]:

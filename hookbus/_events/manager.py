@@ -13,7 +13,7 @@ from hookbus._events.checks import AliasLookup, Implementation, inspect_plugin, 
 from hookbus._events.codegen import compile_source
 from hookbus._events.listeners import check_listeners
 from hookbus._events.markers import PROJECT
-from hookbus._events.points import ARGUMENT_ALIASES, Point
+from hookbus._events.points import SPEC_ALIASES, Point
 from hookbus._events.registry import PluginRegistry, RegisteredPlugin, ensure_single_bus
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
@@ -228,12 +228,12 @@ def generate_spec_class(points: Mapping[str, Point]) -> type:
     """Generate a pluggy spec class for points.
 
     Its functions have no defaults, because pluggy does not pass arguments with defaults, and include the aliases of the
-    arguments.
+    arguments that callers of pluggy pass.
     """
     namespace: dict[str, Any] = {"mark": pluggy.HookspecMarker(PROJECT)}
     lines = ["class Spec:"]
     for point in points.values():
-        aliases = [alias for alias, name in ARGUMENT_ALIASES.items() if name in ("run", *point.args)]
+        aliases = [alias for alias, name in SPEC_ALIASES.items() if name in ("run", *point.args)]
         lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args, *aliases))}): ..."]
     if not points:
         lines.append("    pass")

@@ -16,6 +16,7 @@ from hookbus.errors import PointError, suggest_names
 __all__ = [
     "ARGUMENT_ALIASES",
     "POINT_ALIASES",
+    "SPEC_ALIASES",
     "Point",
     "Unit",
     "check_point",
@@ -35,7 +36,10 @@ POINT_ALIASES: Mapping[str, str] = {
 }
 """Aliases of points, resolved at registration."""
 
-ARGUMENT_ALIASES: Mapping[str, str] = {"runner": "run", "trainer": "run", "trainner": "run", "data_batch": "batch"}
+SPEC_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
+"""Aliases of arguments that the specs of pluggy list, so that callers of pluggy pass them."""
+
+ARGUMENT_ALIASES: Mapping[str, str] = {**SPEC_ALIASES, "trainer": "run", "trainner": "run"}
 """Aliases of arguments: a listener may take `runner` instead of `run`."""
 
 

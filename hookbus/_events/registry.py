@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from hookbus._events.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implementation
+from hookbus._events.codegen import use_spec_names
 from hookbus._events.markers import Options
 from hookbus.errors import HookError
 
@@ -22,7 +23,7 @@ class PluggyAdapter:
 
     def __init__(self, implementations: Sequence[Implementation]) -> None:
         for implementation in implementations:
-            setattr(self, implementation.target, implementation.call)
+            setattr(self, implementation.target, use_spec_names(implementation))
 
 
 class RegisteredPlugin:

@@ -359,6 +359,11 @@ class ProgressMixin:
         return self.clock.steps_done
 
     @property
+    def global_step(self) -> int:
+        """Number of optimizer steps, the same as `steps_done`."""
+        return self.clock.steps_done
+
+    @property
     def samples_done(self) -> int:
         """Number of training samples processed."""
         return self.clock.samples_done

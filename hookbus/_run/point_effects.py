@@ -7,10 +7,12 @@ processed, and which statements follow. The strings are statements of the genera
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.points import Point
 from hookbus._run.requests import AFTER_VAL, RECORDED_POINTS, VALIDATION_POINTS, process_requests
+from hookbus.metrics.results import Metrics
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -38,6 +40,9 @@ COUNTED = {
 """Statements of a loop that counts its optimizer steps."""
 RESULT_POINTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
 """Points at which `metrics` contains the results of a validation or a test."""
+CONVERTED_POINTS = frozenset({"after_train_epoch", "after_epoch", "after_train", "after_val", "after_test"})
+CONVERT_METRICS = "if metrics is not None: metrics = _to_metrics(metrics)"
+"""Statement that makes the metrics that a custom loop passes read-only, at the points that do not name them."""
 EPILOGUE: dict[str, list[str]] = {"after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"]}
 AFTER_REQUESTS: dict[str, list[str]] = {
     # The results of the last validation do not apply to the exchanged weights.
@@ -71,7 +76,7 @@ def prologue(point: str, run: Run) -> list[str]:
     if point in COUNTED and run.counts_steps:
         # Otherwise the step hooks of the optimizers count the steps.
         return [COUNTED[point]]
-    return PROLOGUE.get(point, [])
+    return [*PROLOGUE.get(point, []), *([CONVERT_METRICS] if point in CONVERTED_POINTS else [])]
 
 
 def epilogue(point: str, run: Run) -> list[str]:
@@ -108,7 +113,18 @@ def default_arguments(point: Point) -> dict[str, str]:
 
 def namespace(run: Run) -> dict[str, Any]:
     """Return the globals of the statements."""
-    return {"_run": run, "_metrics": run.metrics, "_process_requests": process_requests, "_get_loss": _get_loss}
+    return {
+        "_run": run,
+        "_metrics": run.metrics,
+        "_process_requests": process_requests,
+        "_get_loss": _get_loss,
+        "_to_metrics": _to_metrics,
+    }
+
+
+def _to_metrics(metrics: Any) -> Any:
+    """Return metrics as a read-only dict."""
+    return metrics if isinstance(metrics, Metrics) or not isinstance(metrics, Mapping) else Metrics(metrics)
 
 
 def _get_loss(outputs: Any) -> Any:

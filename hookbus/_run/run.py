@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import uuid
@@ -26,6 +25,7 @@ from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
+from hookbus._run.run_logger import RunLogger
 from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
@@ -41,7 +41,7 @@ from hookbus.metrics.store import MetricStore
 from hookbus.metrics.windows import Window
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
     from hookbus._run.run_bus import RunBus
@@ -310,9 +310,27 @@ class Run(ProgressMixin, RequestMixin):
         return self.services.require(name)
 
     @property
-    def logger(self) -> logging.Logger:
-        """Logger of the run."""
+    def logger(self) -> RunLogger:
+        """Logger of the run. Its `write_scalar`, `write_image` and `write_config` are those of `writer`."""
         return self.services.logger
+
+    @property
+    def writer(self) -> Any:
+        """Writer whose methods emit the `log_*` points, the service `writer`."""
+        return self.services.get("writer")
+
+    def call_hook(self, fn_name: str, /, **kwargs: Any) -> None:
+        """Emit an event at a point, as `bus.emit` does.
+
+        Args:
+            fn_name: Name of the point.
+            kwargs: Arguments of the point.
+
+        Raises:
+            PointError: If the point does not exist or does not have an argument.
+        """
+        emit: Any = self.bus.emit
+        emit(fn_name, **kwargs)
 
     # -- files -------------------------------------------------------------------------------
 
@@ -394,6 +412,13 @@ class Run(ProgressMixin, RequestMixin):
         """
         settings = [hook.config for hook in self.bus.hooks.values() if is_configured(hook)]
         return redact_known(value, self.config, settings)
+
+    @property
+    def loss_dict(self) -> dict[str, Tensor]:
+        """Latest loss and other training values by name, as tensors without dimensions. No device synchronization."""
+        import torch  # importing this module must not import torch
+
+        return {name: torch.as_tensor(value) for name, value in self.metrics.training_values().items()}
 
     # -- validation --------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.run_logger import RunLogger, get_run_logger, track_services
 from hookbus.errors import ServiceError, suggest_names
 from hookbus.writers.writer import BusWriter, Visualizer
 
@@ -32,11 +32,16 @@ PARTS = (
 
 
 class Services:
-    """Services that hooks and the loop register, and the parts of the run as services."""
+    """Services that hooks and the loop register, and the parts of the run as services.
+
+    Attributes:
+        run: The run.
+    """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self.run = run
         self._provided: dict[str, Any] = {}
+        track_services(self)
 
     def provide(self, name: str, service: Any) -> None:
         """Register an object as a service, replacing any previous service of the same name."""
@@ -47,9 +52,9 @@ class Services:
         return self._provided.get(name)
 
     @property
-    def logger(self) -> logging.Logger:
-        """Logger of the run."""
-        return self.get_provided("logger") or logging.getLogger("hookbus")
+    def logger(self) -> RunLogger:
+        """Logger of the run; one that the loop provides has no methods of a writer unless it defines them."""
+        return self.get_provided("logger") or get_run_logger()
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a service, or `default` if no service of this name is available."""
@@ -66,8 +71,8 @@ class Services:
         """
         service = self.get(name)
         if service is None:
-            parts = [part for part in PARTS if getattr(self._run, part) is not None]
-            directories = ("experiment_dir", *DIRECTORIES) if self._run.work_dir is not None else ()
+            parts = [part for part in PARTS if getattr(self.run, part) is not None]
+            directories = ("experiment_dir", *DIRECTORIES) if self.run.work_dir is not None else ()
             available = [*self._provided, *parts, "visualizer", "writer", *directories]
             raise ServiceError(f"This run has no service {name!r}.{suggest_names(name, available)}")
         return service
@@ -75,16 +80,16 @@ class Services:
     def _get_part(self, name: str) -> Any:
         """Return a part of the run as a service."""
         if name in PARTS:
-            return getattr(self._run, name)
+            return getattr(self.run, name)
         if name == "visualizer":
-            return Visualizer(self._run)
+            return Visualizer(self.run)
         if name == "writer":
-            return BusWriter(self._run)
+            return BusWriter(self.run)
         return self._get_directory(name)
 
     def _get_directory(self, name: str) -> Path | None:
         """Return a directory of the run, which is created on first use."""
-        work_dir = self._run.work_dir
+        work_dir = self.run.work_dir
         if work_dir is None:
             return None
         if name == "experiment_dir":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
 
 from hookbus._utils.imports import suggest_if_close
 from hookbus.errors import MetricError
@@ -10,37 +11,53 @@ from hookbus.errors import MetricError
 __all__ = ["Metrics", "resolve_metric_name"]
 
 
-class Metrics(Mapping[str, float]):
-    """Read-only mapping of metric values by full name. `accuracy` finds `val/accuracy` if it is unambiguous.
+class Metrics(dict[str, float]):
+    """Read-only dict of metric values by full name. `accuracy` finds `val/accuracy` if it is unambiguous.
 
     Attributes:
         nonfinite: Number of NaN and infinite values that entered a mean, by full name; zero counts are omitted.
     """
 
-    __slots__ = ("_values", "nonfinite")
+    __slots__ = ("nonfinite",)
 
     def __init__(self, values: Mapping[str, float] | None = None, nonfinite: Mapping[str, int] | None = None) -> None:
-        self._values = dict(values or {})
+        super().__init__(values or {})
         self.nonfinite = {name: count for name, count in (nonfinite or {}).items() if count}
 
     def __getitem__(self, name: str) -> float:
-        return self._values[resolve_metric_name(name, self._values)]
+        return super().__getitem__(resolve_metric_name(name, self))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and len(_find_matches(name, self._values)) == 1
+        return isinstance(name, str) and len(_find_matches(name, self)) == 1
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a metric, or `default` if the name is unknown or ambiguous."""
+        try:
+            return self[name]
+        except MetricError:
+            return default
 
     def __repr__(self) -> str:
-        return f"Metrics({self._values!r})"
+        return f"Metrics({super().__repr__()})"
 
-    def __or__(self, other: Mapping[str, float]) -> Metrics:
+    def __or__(self, other: Mapping[str, float]) -> Metrics:  # type: ignore[override]
         nonfinite = {**self.nonfinite, **getattr(other, "nonfinite", {})}
-        return Metrics({**self._values, **other}, nonfinite)
+        return Metrics({**self, **other}, nonfinite)
+
+    __ior__ = __or__  # type: ignore[assignment]  # as for a tuple: the name refers to a new object
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default protocol assigns the items one by one.
+        return type(self), (dict(self), self.nonfinite)
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "metrics: the dict of results does not support item assignment or removal. Log values by "
+            "run.log(name=value), or modify a copy: dict(metrics)."
+        )
+
+    __setitem__ = __delitem__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
 
 def resolve_metric_name(name: str, names: Iterable[str]) -> str:

@@ -167,6 +167,11 @@ class MetricStore:
         values = to_floats([buffer.last() for buffer in self._buffers.values()])
         return Metrics(dict(zip(self._buffers, values, strict=True))) | self.results
 
+    def training_values(self) -> dict[str, Any]:
+        """Return the latest training values without the prefix `train/`, as numbers or tensors, without a sync."""
+        self._log_pending_loss()
+        return {name.removeprefix("train/"): buffer.last() for name, buffer in self._buffers.items()}
+
     def set_evaluation(self, evaluation: EvaluationMeans | None) -> None:
         """Direct logged values to an evaluation; None for the buffers of training."""
         self._evaluation = evaluation

@@ -36,6 +36,7 @@ from hookbus.trainer.runs import TrainerRuns
 
 if TYPE_CHECKING:
     from hookbus._config.models import RunConfig
+    from hookbus._run.run_logger import RunLogger
 
 __all__ = ["TrainerSetup"]
 
@@ -212,6 +213,28 @@ class TrainerSetup:
         """
         check_ready(self)
         return check_trainer(self)
+
+    @property
+    def logger(self) -> RunLogger:
+        """Logger of the current run, see `run.logger`."""
+        return self.bus.current.logger
+
+    @property
+    def writer(self) -> Any:
+        """Writer of the current run, see `run.writer`."""
+        return self.bus.current.writer
+
+    def call_hook(self, fn_name: str, /, **kwargs: Any) -> None:
+        """Emit an event at a point, as `bus.emit` does.
+
+        Args:
+            fn_name: Name of the point.
+            kwargs: Arguments of the point.
+
+        Raises:
+            PointError: If the point does not exist or does not have an argument.
+        """
+        self.bus.current.call_hook(fn_name, **kwargs)
 
     def register_hook(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
         """Register a hook, see `HookBus.register`.

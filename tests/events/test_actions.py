@@ -219,6 +219,16 @@ def test_argument_aliases_work_in_actions() -> None:
         assert bus.action(action, double)(3) == (3, bus.current)
 
 
+def test_argument_aliases_work_in_wrappers_of_actions() -> None:
+    class Wraps(Hook):
+        @hookimpl(wrapper=True)
+        def train_step(self, trainer: Any, batch: Any) -> Any:
+            return (trainer, batch, (yield))
+
+    bus = HookBus([Wraps()])
+    assert bus.action("train_step", double)(3) == (bus.current, 3, 6)
+
+
 def test_plain_plugins_and_functions_can_implement_actions() -> None:
     class Plain:
         @hookimpl

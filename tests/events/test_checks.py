@@ -259,9 +259,19 @@ def test_argument_aliases_and_positional_only_arguments_are_valid() -> None:
         def after_train_iter(self, data_batch: Any, step: Any, /, runner: Any) -> None:
             seen.extend([data_batch, step, runner])
 
-    bus = HookBus([Spelled()])
+    class OtherSpelling(Hook):
+        def before_train(self, trainer: Any) -> None:
+            seen.append(trainer)
+
+        def after_train(self, trainner: Any, metrics: Any) -> None:
+            seen.append((trainner, metrics))
+
+    bus = HookBus([Spelled(), OtherSpelling()])
     bus.fire("after_train_iter", batch="b", step=7)
     assert seen == ["b", 7, bus.current]
+    bus.fire("before_train")
+    bus.fire("after_train", metrics={"a": 1})
+    assert seen[3:] == [bus.current, (bus.current, {"a": 1})]
 
 
 def test_static_class_and_instance_functions_are_called() -> None:

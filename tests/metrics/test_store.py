@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import json
 import math
+import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -88,7 +92,44 @@ class TestMetrics:
         assert len(metrics) == 2
         assert repr(metrics) == "Metrics({'val/accuracy': 0.5, 'val/loss': 1.0})"
         with pytest.raises(TypeError, match="does not support item assignment"):
-            metrics["val/accuracy"] = 1.0  # type: ignore[index]
+            metrics["val/accuracy"] = 1.0
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda metrics: metrics.update(a=1),
+            lambda metrics: metrics.setdefault("val/loss", 1),
+            lambda metrics: metrics.pop("val/loss"),
+            lambda metrics: metrics.popitem(),
+            lambda metrics: metrics.clear(),
+            lambda metrics: metrics.__delitem__("val/loss"),
+        ],
+    )
+    def test_change_of_the_metrics_states_what_to_do(self, change: Callable[[Any], Any]) -> None:
+        metrics = Metrics({"val/loss": 1.0})
+        with pytest.raises(TypeError, match=r"Log values by run.log\(name=value\), or modify a copy: dict\(metrics\)"):
+            change(metrics)
+        assert metrics == {"val/loss": 1.0}
+
+    def test_metrics_are_accepted_where_a_dict_is_required(self) -> None:
+        metrics = Metrics({"val/accuracy": 0.5, "val/loss": 1.0}, {"val/loss": 2})
+        assert isinstance(metrics, dict)
+        assert json.dumps(metrics) == '{"val/accuracy": 0.5, "val/loss": 1.0}'
+        assert {**metrics, "a": 1.0} == {"val/accuracy": 0.5, "val/loss": 1.0, "a": 1.0}
+        assert type(metrics.copy()) is dict
+        assert (metrics.get("accuracy"), metrics.get("acc"), metrics.get("acc", 1.0)) == (0.5, None, 1.0)
+
+    @pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+    def test_copies_are_equal_read_only_metrics(self, copy_of: Callable[[Metrics], Metrics]) -> None:
+        metrics = Metrics({"val/accuracy": 0.5}, {"val/loss": 2})
+        copied = copy_of(metrics)
+        assert copied is not metrics
+        assert (type(copied), copied, copied.nonfinite) == (Metrics, metrics, {"val/loss": 2})
+
+    def test_merged_metrics_leave_the_first_ones_unchanged(self) -> None:
+        metrics = first = Metrics({"val/loss": 1.0})
+        metrics |= {"val/loss": 2.0}
+        assert (type(metrics), metrics["loss"], first["loss"]) == (Metrics, 2.0, 1.0)
 
     def test_metrics_are_a_copy_of_the_mapping(self) -> None:
         values = {"val/loss": 1.0}

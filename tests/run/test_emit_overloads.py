@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import hookbus._run.emit_overloads
+import hookbus.base_listeners
 from hookbus._events.points import POINT_ALIASES
 from hookbus.lifecycle import POINTS
 
@@ -26,6 +27,10 @@ def generator() -> ModuleType:
 
 def test_overloads_file_is_up_to_date() -> None:
     assert generator().emit_text() == TEXT
+
+
+def test_base_listeners_file_is_up_to_date() -> None:
+    assert generator().base_listeners_text() == Path(hookbus.base_listeners.__file__).read_text()
 
 
 def test_overloads_contain_every_point_with_aliases_and_arguments() -> None:

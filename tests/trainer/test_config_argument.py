@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from hookbus import Trainer, load_config
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, PointError
 from hookbus.trainer.config_argument import is_config
 
 if TYPE_CHECKING:
@@ -55,6 +55,18 @@ def test_other_arguments_are_refused_instead_of_ignored(project: Project) -> Non
         Trainer(CONFIG, epochs=3, hooks=[])
     with pytest.raises(ConfigError, match=f"^{start}2 further arguments in addition"):
         Trainer(CONFIG, None, None)
+
+
+def test_trainer_offers_the_logger_the_writer_and_the_events_of_its_run(project: Project) -> None:
+    trainer = Trainer(CONFIG)
+    assert trainer.logger is trainer.bus.current.logger
+    seen: list[Any] = []
+    trainer.bus.on("log_scalars")(lambda values, step: seen.append((values, step)))
+    trainer.writer.write_scalar("a", 1, 2)
+    trainer.call_hook("log_scalars", values={"b": 3}, step=4)
+    assert seen == [({"a": 1.0}, 2), ({"b": 3}, 4)]
+    with pytest.raises(PointError, match="Unknown point 'log_scalrs'. Did you mean 'log_scalars'"):
+        trainer.call_hook("log_scalrs")
 
 
 def test_named_models_are_not_a_configuration() -> None:

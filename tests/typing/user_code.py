@@ -28,6 +28,8 @@ class GreetHook(Hook):
     priority = Priority.LOW
 
     def before_train(self, run: Run, model: nn.Module) -> None:
+        super().before_train(run, model)
+        run.logger.write_scalar("start", 1.0, run.global_step)
         run.logger.info("%s, %s", self.config.text, type(model).__name__)
 
     @hookimpl(when=every("interval") & ~between(1, 10) | once(3) | last)
