@@ -116,15 +116,15 @@ MB = 2**20
 class TestMemory:
     @pytest.fixture
     def lines(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """Lines of a run of 100 iterations on a system of known size."""
+        """Lines of a run of ten iterations on a system of known size."""
         memory = SimpleNamespace(total=1000 * MB, available=750 * MB, used=200 * MB, percent=25.0)
         swap = SimpleNamespace(total=400 * MB, free=300 * MB, used=100 * MB, percent=25.0)
         monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
         monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
         monkeypatch.setattr(psutil.Process, "memory_info", lambda self: SimpleNamespace(rss=64 * MB))
         caplog.set_level("INFO", "hookbus")
-        (hook,) = build_hooks([{"type": "MemoryProfilerHook", "interval": 50}])
-        fake_training([hook], epochs=1, batches=100)
+        (hook,) = build_hooks([{"type": "MemoryProfilerHook", "interval": 5}])
+        fake_training([hook], epochs=1, batches=10)
         return [record.getMessage() for record in caplog.records]
 
     def test_memory_is_logged_every_interval_iterations(self, lines: list[str]) -> None:
