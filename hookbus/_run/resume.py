@@ -12,7 +12,7 @@ from hookbus._run.finalize import write_status
 from hookbus._run.services import DIRECTORIES
 from hookbus._utils.paths import format_path
 from hookbus.checkpoint.saver import is_saver
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -143,7 +143,7 @@ def _locate_best_files(run: Run, directory: Path) -> None:
         directory: Directory of the checkpoint, which may be that of another run.
     """
     directories = [run.work_dir.path] if run.work_dir is not None else []
-    with suppress(CheckpointError):  # a validation or test without a work directory writes no checkpoints
+    with suppress(CheckpointError, ConfigError):  # a validation or test without a work directory writes no checkpoints
         directories += get_checkpoint_directories(run)
     directories.append(directory)
     run.best.update({metric: best.locate(directories) for metric, best in run.best.items()})

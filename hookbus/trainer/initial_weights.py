@@ -116,6 +116,7 @@ def find_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
     # The idle run stands in for the next run, so the same lookup as in training applies.
     idle = trainer.bus.current
     if trainer.work_dir is not None:
+        idle.provide("experiment_dir", Path(trainer.work_dir))
         idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
     for hook in trainer.bus.hooks.values():
         if is_saver(hook):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hookbus.writers.images import to_pil_image as to_pil_image
     from hookbus.writers.learning_rates import get_learning_rates as get_learning_rates
     from hookbus.writers.learning_rates import name_learning_rates as name_learning_rates
+    from hookbus.writers.output_paths import resolve_output_path as resolve_output_path
     from hookbus.writers.redaction import flatten as flatten
     from hookbus.writers.redaction import is_secret as is_secret
     from hookbus.writers.redaction import redact as redact
@@ -37,6 +38,7 @@ _MODULES = {
     "name_learning_rates": "hookbus.writers.learning_rates",
     "redact": "hookbus.writers.redaction",
     "redact_config": "hookbus.writers.redaction",
+    "resolve_output_path": "hookbus.writers.output_paths",
     "sanitize_name": "hookbus.writers.tags",
     "to_finite_array": "hookbus.writers.host_copies",
     "to_pil_image": "hookbus.writers.images",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hookbus.errors import ConfigError
+from hookbus.writers.output_paths import resolve_output_path
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -78,18 +78,15 @@ def image_directory(run: Run, hook: str, setting: str, value: str | None, defaul
     Raises:
         ConfigError: If the value is a relative path and the run has no work directory.
     """
-    folder, directory = Path(value or default), run.get("visualization_dir")
-    if directory is None and value is not None and not folder.is_absolute():
-        raise ConfigError(
-            [
-                f"hook {hook!r}: {setting}: expected an absolute path in a run without a work directory, got {value}. "
-                f"Set `work_dir`, or set `{setting}` to an absolute path."
-            ]
-        )
-    if directory is None:
-        return None if value is None else folder
-    run.register_output(Path(directory) / folder)
-    return Path(directory) / folder
+    directory = run.get("visualization_dir")
+    if value is not None:
+        folder = resolve_output_path(run, hook, setting, value, parent="visualization_dir")
+    elif directory is not None:
+        folder = Path(directory) / default
+    else:
+        return None
+    run.register_output(folder)
+    return folder
 
 
 def figure_to_image(figure: Any) -> Tensor:

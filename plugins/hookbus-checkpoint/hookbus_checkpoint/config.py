@@ -60,7 +60,11 @@ class CheckpointConfig(HookConfig):
         default=None, description="Which value is better; default: inferred from the name of the metric."
     )
     out_dir: str | None = Field(
-        default=None, min_length=1, description="Checkpoint directory; default: `checkpoints` in the work directory."
+        default=None,
+        min_length=1,
+        description=(
+            "Checkpoint directory; a relative path is below the work directory. Default: `checkpoints` there."
+        ),
     )
     filename_tmpl: str | None = Field(
         default=None, description="Name of periodic checkpoints; default: `epoch_{}.pth`, or `iter_{}.pth`."

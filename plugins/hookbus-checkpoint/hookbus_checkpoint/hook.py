@@ -13,6 +13,7 @@ from hookbus._run.run import Run
 from hookbus._utils.schema import boolean, file_name, integer, list_of, mapping_of, nullable, record, string
 from hookbus.errors import CheckpointError
 from hookbus.metrics.results import Metrics
+from hookbus.writers.output_paths import resolve_output_path
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.run_listeners import RunListeners
@@ -151,9 +152,10 @@ class CheckpointHook(Hook):
 
         Raises:
             CheckpointError: If neither the run has a work directory nor `out_dir` is set.
+            ConfigError: If `out_dir` is a relative path and the run has no work directory.
         """
         if self.config.out_dir is not None:
-            return Path(self.config.out_dir)
+            return resolve_output_path(run, self.name, "out_dir", self.config.out_dir)
         directory = get_default_checkpoint_directory(run)
         if directory is None:
             raise CheckpointError(

@@ -132,7 +132,11 @@ class TestSharedDirectory:
         (tmp_path / "out").mkdir()
         hooks = [
             CheckpointHook(out_dir=path, by_epoch=False, filename_tmpl=f"{name}_{{}}.pth", name=name)
-            for path, name in (("out", "relative"), (str(tmp_path / "out"), "absolute"), ("link", "linked"))
+            for path, name in (
+                ("../out", "relative"),
+                (str(tmp_path / "out"), "absolute"),
+                (str(tmp_path / "link"), "linked"),
+            )
         ]
         train(tmp_path / "run", *hooks)
 

@@ -35,7 +35,11 @@ class JsonlConfig(RecordConfig):
     """Configuration of `JsonlHook`."""
 
     path: Path | None = Field(
-        default=None, description="Path of the file. Default: metrics.jsonl in the run's logs directory."
+        default=None,
+        description=(
+            "Path of the file; "
+            "a relative path is below the work directory. Default: metrics.jsonl in the run's logs directory."
+        ),
     )
 
 

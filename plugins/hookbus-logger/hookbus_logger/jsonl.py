@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections import deque
@@ -13,7 +14,7 @@ from hookbus import Run
 from hookbus._utils.schema import any_value, integer, list_of, nullable, record, string
 from hookbus.errors import ConfigError, HookError, HookWarning
 from hookbus.metrics.results import Metrics
-from hookbus.writers.redaction import redact_config
+from hookbus.writers import redact_config, resolve_output_path
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.json_lines import JsonLines, Row
 from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
@@ -166,7 +167,7 @@ class JsonlHook(MetricRecorder):
         if self._file_run is not run:
             self.cleanup()
             self._file_run, self._path, self._position = run, None, None
-            self._path = _get_path(run, self.config)
+            self._path = _get_path(run, self.name, self.config)
             self._was_opened = False
 
     def _open(self, run: Run) -> None:
@@ -247,14 +248,15 @@ class JsonlHook(MetricRecorder):
             self._dropped_rows += 1
 
 
-def _get_path(run: Run, config: JsonlConfig) -> Path:
+def _get_path(run: Run, name: str, config: JsonlConfig) -> Path:
     """Return the path of the file.
 
     Raises:
+        ConfigError: If the run has no work directory and the path is relative.
         HookError: If the run has no work directory and the configuration no path.
     """
     if config.path is not None:
-        return config.path
+        return resolve_output_path(run, name, "path", config.path)
     directory = run.get("logs_dir")
     if directory is None:
         raise HookError(
@@ -266,8 +268,9 @@ def _get_path(run: Run, config: JsonlConfig) -> Path:
 
 def _resolve_path(run: Run, config: JsonlConfig) -> Path:
     """Return the absolute path of the file for a comparison, also without a work directory."""
-    has_path = config.path is not None or run.work_dir is not None
-    return (_get_path(run, config) if has_path else Path("metrics.jsonl")).resolve()
+    # `hookbus check` has no work directory: relative paths are compared with each other.
+    path = Path("metrics.jsonl") if config.path is None else Path(os.path.expanduser(config.path))
+    return (path if run.work_dir is None else _get_path(run, "", config)).resolve()
 
 
 def _get_current_position(run: Run, step: int) -> Row:

@@ -16,7 +16,10 @@ class TensorBoardConfig(WriterConfig):
 
     log_dir: Path | None = Field(
         default=None,
-        description="Directory of the event files. Default: a directory below the log directory of the run.",
+        description=(
+            "Directory of the event files; "
+            "a relative path is below the work directory. Default: a directory below the log directory of the run."
+        ),
     )
     log_graph: bool = Field(default=False, description="Trace the model with the first batch and log its graph.")
     log_images: bool = Field(

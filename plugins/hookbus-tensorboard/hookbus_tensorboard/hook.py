@@ -16,6 +16,7 @@ from hookbus._utils.schema import record, string
 from hookbus.distributed import named_parameters
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import ConfigError, format_error
+from hookbus.writers import resolve_output_path
 from hookbus.writers.output_files import claim_directory
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.graph import trace_graph
@@ -63,15 +64,21 @@ class TensorBoardHook(WriterHook):
         own, foreign = self.config.log_dir, other.config.log_dir
         return own is not None and foreign is not None and own.absolute() == foreign.absolute()
 
+    def _get_log_dir(self, run: Run) -> Path | None:
+        log_dir = self.config.log_dir
+        return None if log_dir is None else resolve_output_path(run, self.name, "log_dir", log_dir)
+
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         """Return a factory of writers for the directory of this run.
 
         Raises:
+            ConfigError: If `log_dir` is a relative path and the run has no work directory.
             HookError: If neither `log_dir` nor a work directory is set.
         """
         from hookbus_tensorboard.writer import TensorBoardWriter
 
-        self._event_directory = self.directory(run, self.config.log_dir)
+        log_dir = self._get_log_dir(run)
+        self._event_directory = self.directory(run, log_dir)
         return lambda: TensorBoardWriter(self._event_directory)
 
     def prepare_directory(self, run: Run) -> None:
@@ -81,7 +88,7 @@ class TensorBoardHook(WriterHook):
             OSError: If the directory cannot be created, or earlier events cannot be moved.
         """
         super().prepare_directory(run)
-        if (log_dir := self.config.log_dir) is None:
+        if (log_dir := self._get_log_dir(run)) is None:
             return
         from hookbus_tensorboard.events import contains_events, move_events
 

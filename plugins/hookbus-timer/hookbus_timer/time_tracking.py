@@ -14,6 +14,7 @@ from hookbus._run.run import Run
 from hookbus._utils.paths import format_path
 from hookbus._utils.schema import boolean, integer, list_of, nullable, number, record, string
 from hookbus.errors import ConfigError, HookError
+from hookbus.writers import resolve_output_path
 from hookbus.writers.output_files import is_plain_file, iter_names, set_aside
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.durations import UNKNOWN, format_duration
@@ -149,15 +150,9 @@ class TimeTrackingHook(Hook):
         """Return the path of the file.
 
         Raises:
-            HookError: If `log_path` is relative and the run has no work directory.
+            ConfigError: If `log_path` is relative and the run has no work directory.
         """
-        directory, path = run.get("logs_dir"), Path(self.config.log_path)
-        if directory is None and not path.is_absolute():
-            raise HookError(
-                f"{self.name}: `log_to_file` requires a work directory for the relative path {path}. Pass `work_dir` "
-                "to the run, or set an absolute `log_path`."
-            )
-        return path if directory is None else Path(directory) / path
+        return resolve_output_path(run, self.name, "log_path", self.config.log_path, parent="logs_dir")
 
     def _choose_file(self, run: Run, path: Path) -> Path:
         """Return the file of the run: `path`, or a numbered name if a file that it has not written has the name."""

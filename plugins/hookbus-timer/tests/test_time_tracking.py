@@ -381,14 +381,13 @@ class TestFile:
         names = ("time_tracking.log", "time_tracking-old.log")
         assert [len((tmp_path / "run" / "logs" / name).read_text().splitlines()) for name in names] == [1, 1]
 
-    def test_relative_path_without_a_work_dir_warns_and_continues(self, clock):
+    def test_relative_path_without_a_work_dir_is_refused(self, clock):
         bus = RecordingBus([make_tracker(clock, log_to_file=True)])
-        message = r"`log_to_file` requires a work directory .* time_tracking\.log\. Pass `work_dir` to the run, or set"
-        with pytest.warns(HookWarning, match=message) as warnings, bus.run(epochs=2) as run:
+        message = r"log_path: expected an absolute path .*, got time_tracking\.log\. Set `work_dir`, or set `log_path`"
+        with pytest.raises(ConfigError, match=message), bus.run(epochs=2) as run:
             train(bus, run, clock)
 
-        assert len(warnings) == 1
-        assert get_values(bus) == [(5, 10, 10, 10 / 3600), (10, 10, 10, 0.0)]
+        assert get_values(bus) == []
 
     def test_unwritable_file_warns_and_the_run_continues(self, clock, lines, tmp_path):
         blocker = tmp_path / "file"

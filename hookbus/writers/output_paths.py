@@ -1,0 +1,49 @@
+"""Paths in settings of hooks: relative output paths are below the work directory of the run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from hookbus.errors import ConfigError
+
+__all__ = ["resolve_output_path"]
+
+
+class ProvidesServices(Protocol):
+    """A run."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a service."""
+
+
+def resolve_output_path(
+    run: ProvidesServices, hook: str, setting: str, value: str | os.PathLike[str], *, parent: str = "experiment_dir"
+) -> Path:
+    """Return the path of an output that a setting of a hook contains.
+
+    Args:
+        run: Active run.
+        hook: Instance name of the hook.
+        setting: Name of the setting.
+        value: Value of the setting: an absolute path, which is returned unchanged, or a path relative to `parent`. `~`
+            is the home directory.
+        parent: Service with the directory of relative paths, the work directory or one of its subdirectories. Default:
+            the work directory.
+
+    Raises:
+        ConfigError: If the value is a relative path and the run has no work directory.
+    """
+    path = Path(os.path.expanduser(value))
+    if path.is_absolute():
+        return path
+    directory = run.get(parent)
+    if directory is None:
+        raise ConfigError(
+            [
+                f"hook {hook!r}: {setting}: expected an absolute path in a run without a work directory, got {value}. "
+                f"Set `work_dir`, or set `{setting}` to an absolute path."
+            ]
+        )
+    return Path(directory) / path
