@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookbus._events.actions import actionspec, as_step
 from hookbus._events.checks import as_hook_list
@@ -19,8 +19,12 @@ from hookbus._run.point_counters import PointCounters
 from hookbus._run.point_effects import default_arguments, epilogue, namespace, prologue
 from hookbus._run.run import Run
 from hookbus._run.run_bus import RunBus
+from hookbus._utils.keywords import check_keywords
 from hookbus.errors import PointError, suggest_names
 from hookbus.lifecycle import POINTS
+
+if TYPE_CHECKING:
+    from hookbus._run.session import run_context
 
 __all__ = ["NON_ABORTING", "ActionSpecs", "HookBus"]
 
@@ -65,6 +69,7 @@ class HookBus(RunBus):
         ConfigError: If `order` is invalid.
     """
 
+    @check_keywords("HookBus")
     def __init__(self, hooks: Iterable[object] = (), *, order: Order = "nested") -> None:
         super().__init__(
             order=order,
@@ -119,12 +124,16 @@ class HookBus(RunBus):
 
     # -- runs --------------------------------------------------------------------------------
 
-    def run(self, **options: Any) -> AbstractContextManager[Run]:
-        """Return a context manager for a run of a custom loop.
+    if TYPE_CHECKING:
+        run = run_context  # type checkers see the signature, which is defined in one place
+    else:
 
-        Example: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`. See
-        `hookbus._run.session.run_context` for the options.
-        """
-        from hookbus._run.session import run_context  # needed by custom loops only
+        def run(self, **options: Any) -> AbstractContextManager[Run]:
+            """Return a context manager for a run of a custom loop.
 
-        return run_context(self, **options)
+            Example: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`. See
+            `hookbus._run.session.run_context` for the options.
+            """
+            from hookbus._run.session import run_context  # needed by custom loops only
+
+            return run_context(self, **options)

@@ -13,6 +13,7 @@
     │   ├── PluginVersionError        a package that requires another version of hookbus
     │   └── PluginImportError         a package that cannot be imported
     ├── ConfigError                   an invalid run file or configuration; lists all problems
+    │   └── ArgumentError             an unknown keyword argument of a function of hookbus (also a TypeError)
     ├── RequestError                  a request that cannot be fulfilled
     ├── ServiceError                  a service without a provider (also a LookupError)
     ├── MetricError                   an unknown or ambiguous metric name (also a KeyError)
@@ -37,6 +38,7 @@ from contextvars import ContextVar
 from itertools import takewhile
 
 __all__ = [
+    "ArgumentError",
     "CheckpointCorruptedError",
     "CheckpointError",
     "ConfigError",
@@ -154,6 +156,10 @@ class ConfigError(HookbusError):
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
         super().__init__("\n".join(limit_lines(self.problems)))
+
+
+class ArgumentError(ConfigError, TypeError):
+    """An unknown keyword argument of a function of hookbus."""
 
 
 class RequestError(HookbusError):

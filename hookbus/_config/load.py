@@ -24,6 +24,7 @@ from hookbus._config.models import RunConfig
 from hookbus._config.overrides import apply_overrides
 from hookbus._config.reading import load_document
 from hookbus._config.resolved import reject_redacted_values
+from hookbus._utils.keywords import check_keywords
 from hookbus._utils.validation_errors import validation_messages
 from hookbus.errors import ConfigError, PluginError
 from hookbus.hook import Hook
@@ -31,6 +32,7 @@ from hookbus.hook import Hook
 __all__ = ["load_config", "parse_config"]
 
 
+@check_keywords("load_config")
 def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
     """Load and validate a run file.
 

@@ -23,6 +23,7 @@ from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
+from hookbus._utils.keywords import check_keywords
 from hookbus._utils.paths import format_path
 from hookbus.checkpoint.saver import is_saver
 from hookbus.distributed.collectives import Collectives
@@ -40,6 +41,7 @@ MAX_LISTED_FILES = 10
 __all__ = ["acquire_work_dir", "ensure_no_active_run", "run_context", "run_scope", "validate_resume"]
 
 
+@check_keywords("bus.run")
 @contextmanager
 def run_context(
     bus: HookBus,

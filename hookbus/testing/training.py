@@ -79,7 +79,7 @@ def fake_training(
         None if scores is None else lambda run: scores(run.epochs_done),
     )
     train_step = bus.action("train_step", step := _Step(losses, accumulate))
-    trained = {"model": model, "optimizer": optimizer, "seed": seed}
+    trained: dict[str, Any] = {"model": model, "optimizer": optimizer, "seed": seed}
     with bus.run(**trained, epochs=epochs, work_dir=work_dir, validate=validate, **options) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")

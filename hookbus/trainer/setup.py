@@ -18,6 +18,7 @@ from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
 from hookbus._training.steps import Precision, iter_parameters
 from hookbus._utils.arguments import check_count
+from hookbus._utils.keywords import check_keywords
 from hookbus.bus import HookBus
 from hookbus.distributed.process_collectives import get_collectives
 from hookbus.distributed.unwrap import unwrap_ddp
@@ -45,6 +46,7 @@ class TrainerSetup:
     """Base class of `Trainer` with everything except the loop."""
 
     @accept_config
+    @check_keywords("Trainer")
     def __init__(
         self,
         model: nn.Module | Mapping[str, Any] | RunConfig,
@@ -185,6 +187,7 @@ class TrainerSetup:
             self.bus.register(hook)
 
     @classmethod
+    @check_keywords("Trainer.from_file")
     def from_file(cls, path: str | Path, overrides: Iterable[str] = ()) -> Self:
         """Create a trainer from a run file.
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from hookbus._run.interrupts import handle_interrupts
 from hookbus._run.run import Run
+from hookbus._utils.keywords import check_keywords
 from hookbus.data.batches import move_to_device
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
@@ -32,6 +33,7 @@ __all__ = ["Trainer"]
 class Trainer(TrainerSetup):
     """Train a model and emit the events of the run."""
 
+    @check_keywords("Trainer.fit")
     def fit(self, *, epochs: int | None = None, iterations: int | None = None) -> Run:
         """Train up to the limit. A second call continues from the current state.
 

@@ -60,13 +60,13 @@ def test_relative_path_requires_a_work_directory() -> None:
 
 
 def test_every_path_setting_of_the_installed_hooks_is_listed() -> None:
-    found = set()
+    listed: set[tuple[str, str]] = set()
     for entry in list_entries():
         cls = get_hook_class(entry.name)
         assert issubclass(cls, Hook)
         names = [name for name, field in cls.Config.model_fields.items() if _is_path(name, str(field.annotation))]
-        found |= {(entry.name, name) for name in names}
-    assert found == {*OUTPUT_SETTINGS, *OTHER_SETTINGS}
+        listed |= {(entry.name, name) for name in names}
+    assert listed == {*OUTPUT_SETTINGS, *OTHER_SETTINGS}
 
 
 def _is_path(name: str, annotation: str) -> bool:

@@ -1,0 +1,48 @@
+"""Unknown keyword arguments of public functions: the message names the accepted argument that was probably meant."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from hookbus._utils.framework_keys import find_equivalent
+from hookbus.errors import ArgumentError, suggest_names
+
+__all__ = ["check_keywords"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def check_keywords(label: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that an unknown keyword argument is reported with the closest accepted name.
+
+    The signature of the function is unchanged, also for type checkers.
+
+    Args:
+        label: Name of the function, for the message.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+        known = [name for name in parameters if name not in ("self", "bus")]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            # The difference of two key views: this is all that a call with valid arguments costs.
+            if unknown := kwargs.keys() - parameters.keys():
+                raise ArgumentError(_describe(label, name, known) for name in kwargs if name in unknown)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _describe(label: str, name: str, known: list[str]) -> str:
+    """Return the message about an unknown argument."""
+    equivalent: Any = find_equivalent(name, known)
+    hint = f" Pass {equivalent!r}, its name in hookbus." if equivalent else suggest_names(name, known)
+    return f"{label}: unexpected keyword argument {name!r}.{hint}"
