@@ -154,6 +154,8 @@ class Hook(BaseListeners):
         schedules_accumulation: Whether the hook changes the number of micro-batches per optimizer step.
         makes_requests: Whether the hook may request a validation, a save or a stop. In distributed training, requests
             are synchronized across ranks at every boundary if any hook may make requests. Observers are excluded.
+        records_means: Whether the hook writes the means of training on its own schedule, through `run.request_record`.
+            These records are emitted at `log_scalars` as well, for hooks that observe them.
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
         requires_work_dir: Whether the hook requires a work directory.
         state_version: Version of the format of `state_dict()`. Increment it when the format changes.
@@ -170,6 +172,7 @@ class Hook(BaseListeners):
     schedules_validation: ClassVar[bool] = False
     schedules_accumulation: ClassVar[bool] = False
     makes_requests: ClassVar[bool] = True
+    records_means: ClassVar[bool] = False
     skips_iterations: ClassVar[bool] = False
     requires_work_dir: ClassVar[bool] = False
     state_version: ClassVar[int] = 1

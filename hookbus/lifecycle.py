@@ -89,7 +89,7 @@ class Lifecycle:
     def after_val_epoch(self, epoch: int, model: nn.Module, metrics: Metrics, dataloader_name: str) -> None:
         """End of a validation loader; `metrics` contains its results, `val/...`, read-only."""
     def after_val(self, model: nn.Module, metrics: Metrics) -> None:
-        """End of the validation; `metrics` contains the results of all loaders."""
+        """End of the validation; `metrics` contains the results of all loaders, see `run.request_results`."""
 
     @counted("epoch")
     def after_epoch(self, epoch: int, model: nn.Module, metrics: Metrics) -> None:
@@ -121,7 +121,7 @@ class Lifecycle:
         """Checkpoint written: the file is durable on disk."""
 
     def log_scalars(self, values: Mapping[str, Any], step: int) -> None:
-        """Scalars to log, by full name."""
+        """Scalars to log, by full name: those of hooks, training records, and results of validations and tests."""
     def log_images(self, tag: str, images: Any, step: int, caption: str) -> None:
         """Images to log: an image of shape (H, W, C) or (C, H, W), or a list of images."""
     def log_histograms(self, tag: str, values: Any, step: int) -> None:

@@ -38,8 +38,8 @@ COUNTED = {
     "after_optimizer_step": "_run.optimizer_events.count_emitted(optimizer)",
 }
 """Statements of a loop that counts its optimizer steps."""
-RESULT_POINTS = {f"after_{kind}{part}": kind for kind in ("val", "test") for part in ("", "_epoch")}
-"""Points at which `metrics` contains the results of a validation or a test."""
+RESULT_POINTS = {f"after_{kind}": kind for kind in ("val", "test")}
+"""Points at which `metrics` contains the results of all loaders of a validation or a test."""
 CONVERTED_POINTS = frozenset({"after_train_epoch", "after_epoch", "after_train", "after_val", "after_test"})
 CONVERT_METRICS = "if metrics is not None: metrics = _to_metrics(metrics)"
 """Statement that makes the metrics that a custom loop passes read-only, at the points that do not name them."""
@@ -51,11 +51,15 @@ AFTER_REQUESTS: dict[str, list[str]] = {
 
 for _kind in ("val", "test"):
     PROLOGUE[f"before_{_kind}"] = [f"_run.validations.enter({_kind!r})"]
-    PROLOGUE[f"before_{_kind}_epoch"] = ["_run.validations.begin_loader()"]
-    PROLOGUE[f"before_{_kind}_iter"] = ["_run.validations.begin_batch(batch_idx, batch)"]
-    PROLOGUE[f"after_{_kind}_iter"] = ["_run.validations.end_batch(batch_idx, batch, outputs, loss)"]
+    PROLOGUE[f"before_{_kind}_epoch"] = [f"_run.validations.begin_loader({_kind!r}, dataloader_name)"]
+    PROLOGUE[f"before_{_kind}_iter"] = [f"_run.validations.begin_batch({_kind!r}, batch_idx, batch, dataloader_name)"]
+    PROLOGUE[f"after_{_kind}_iter"] = [
+        f"_run.validations.end_batch({_kind!r}, batch_idx, batch, outputs, loss, dataloader_name)"
+    ]
     PROLOGUE[f"after_{_kind}_epoch"] = [f"metrics = _run.validations.end_loader({_kind!r}, metrics, dataloader_name)"]
-    EPILOGUE[f"after_{_kind}"] = ["_run.validations.leave()"]
+    EPILOGUE[f"after_{_kind}_epoch"] = [f"_run.validations.close_loader({_kind!r}, dataloader_name)"]
+    PROLOGUE[f"after_{_kind}"] = [f"_run.validations.end({_kind!r}, metrics)"]
+    EPILOGUE[f"after_{_kind}"] = [f"_run.validations.finish({_kind!r})"]
 
 DEFAULTS = {
     "step": "_clock.steps_done",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_listener
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hookbus._run.services import Services
     from hookbus._run.training_data import TrainingData
     from hookbus._run.validation import Validations
+    from hookbus.metrics.results import Metrics
 
 __all__ = ["RequestMixin"]
 
@@ -68,6 +69,25 @@ class RequestMixin:
             )
         self.validations.get_evaluator("val")
         self._enqueue(RequestKind.VALIDATE, reason)
+
+    def request_results(self, deliver: Callable[[Metrics], object]) -> None:
+        """Request the results of the validation or test in progress, for a decision that depends on them.
+
+        The argument `metrics` of `after_val` lacks the values that other hooks log at the same point.
+
+        Args:
+            deliver: Function that is called with the complete results after all listeners of `after_val` or
+                `after_test`, while averaged weights are still applied. It may make requests.
+
+        Raises:
+            RequestError: If no validation or test is in progress.
+        """
+        if not self.validating:
+            raise RequestError(
+                f"{self._requester()} requested the results of a validation, but none is in progress. Request them "
+                "between before_val and after_val."
+            )
+        self.validations.result_requests.append((self._requester(), deliver))
 
     def request_save(self, reason: str = "", *, saver: CheckpointSaver | None = None, **details: Any) -> None:
         """Request a checkpoint at the next boundary.

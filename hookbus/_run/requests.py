@@ -7,7 +7,7 @@ validations, saves, stops. The result therefore does not depend on the order of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -34,6 +34,7 @@ __all__ = [
     "RequestKind",
     "RequestQueue",
     "deliver_records",
+    "deliver_results",
     "process_requests",
     "save_after_failure",
 ]
@@ -292,10 +293,25 @@ def deliver_records(run: Run, *, everything: bool) -> None:
             due.append((requester, record))
     # One transfer from the device for all windows.
     means = run.metrics.means_of_windows([record.window for _, record in due])
+    lengths = [len(record.window) for _, record in due]
     for _, record in due:
         record.window.reset()
     for (requester, record), values in zip(due, means, strict=True):
         _call_for_hook(run, requester, "the requested record", partial(record.deliver, values, step))
+    own = zip((requester for requester, _ in due), lengths, means, strict=True)
+    run.recording.publish_means(own, step, lambda: {**run.learning_rates(), **run.optimizer_steps()})
+
+
+def deliver_results(run: Run, requests: Iterable[tuple[str, Callable[[Metrics], object]]], results: Metrics) -> None:
+    """Deliver the results of a validation or test, sorted by the name of the hook that requested them.
+
+    Args:
+        run: The run.
+        requests: Name of the hook, and function to call with the results.
+        results: Complete results.
+    """
+    for requester, deliver in sorted(requests, key=lambda request: request[0]):
+        _call_for_hook(run, requester, "the requested results", partial(deliver, results))
 
 
 def _validate(run: Run, *, sanity: bool) -> None:

@@ -22,6 +22,7 @@ from hookbus._run.known_secrets import redact_known
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
+from hookbus._run.recording import LogSource, Recording
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
@@ -35,7 +36,7 @@ from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
-from hookbus.errors import LoopError
+from hookbus.errors import LoopError, MetricError
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import MetricStore
 from hookbus.metrics.windows import Window
@@ -125,6 +126,7 @@ class Run(ProgressMixin, RequestMixin):
         "orphaned_hook_states",
         "outcome",
         "ranks",
+        "recording",
         "records",
         "request_sync",
         "resumed",
@@ -204,6 +206,7 @@ class Run(ProgressMixin, RequestMixin):
         self.boundary_state = BoundaryState(self)
         self.services = Services(self)
         self.completeness = Completeness(self)
+        self.recording = Recording(bus)
         self.iteration_gap = IterationGap(self)
         self._init_state()
 
@@ -374,16 +377,36 @@ class Run(ProgressMixin, RequestMixin):
     # -- metrics -----------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
-        """Log values of this iteration or validation batch, without a device synchronization.
+        """Log values of this iteration, validation or test, without a device synchronization.
+
+        Values that are logged in the batches of a validation are averaged over its samples. Values that are logged at
+        `after_val_epoch` belong to the loader, and those at `after_val` to the validation; they are logged once.
 
         Args:
-            values: Numbers or zero-dimensional tensors by name. A name without a slash gets the prefix `train/`.
+            values: Numbers or zero-dimensional tensors by name. A name without a slash gets the prefix `train/`; in a
+                validation or test, a name gets the prefix of the results in progress, such as `val/` or
+                `val/<loader>/`.
             more: Further values as keyword arguments.
 
         Raises:
-            MetricError: If a value is not a single number.
+            MetricError: If a value is not a single number, a name has the prefix of something that is not in progress,
+                the validation already has a result of this name, or a run without training logs outside a validation.
         """
-        self.metrics.log({**values, **more} if values else more)
+        if self.mode != "train" and self.is_running and not self.validating:
+            raise MetricError(_outside_message(self.mode, values or more))
+        self.metrics.log({**values, **more} if values else more, is_running=self.is_running)
+
+    def log_source(self, values: object) -> LogSource | None:
+        """Return the source of the values that a listener of `log_scalars` receives.
+
+        Args:
+            values: Argument `values` of the listener.
+
+        Returns:
+            Source of a record of training or of the results of a validation or test; None for values that a hook or
+            the loop has emitted.
+        """
+        return self.recording.get_source(values)
 
     def request_record(self, window: Window, deliver: Callable[[Metrics, int], None]) -> None:
         """Request the means of a window at the end of the iteration; the window is reset.
@@ -498,6 +521,7 @@ class Run(ProgressMixin, RequestMixin):
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
         self.optimizer_events.on_hooks_changed()
+        self.recording.on_hooks_changed()
         self.weights.on_hooks_changed(self.bus.pm.members)
         self.metrics.has_reader = self.metrics.has_reader or bool(self.bus.pm.members)
 
@@ -537,6 +561,14 @@ class Run(ProgressMixin, RequestMixin):
         self.resumed = True
         # Compiled schedules store the next due iteration, which the restored counts change.
         self.bus.invalidate()
+
+
+def _outside_message(mode: Mode, values: Mapping[str, Any]) -> str:
+    """Return the message about values that are logged in a run without training, outside its validation or test."""
+    return (
+        f"run.log: no {'validation' if mode == 'val' else 'test'} is in progress in this run of mode {mode!r}, got "
+        f"{', '.join(map(repr, values))}. Log between before_{mode} and after_{mode}."
+    )
 
 
 def _resolve_seed(seed: int | None) -> int:

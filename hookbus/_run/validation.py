@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from hookbus._run.recording import LogSource
+from hookbus._run.requests import deliver_results
+from hookbus._run.result_names import EvaluationKind, check_returned, find_differences, merge_ranks, name_results
 from hookbus._run.validation_contexts import ValidationContexts
-from hookbus.errors import MetricError, RequestError
+from hookbus.errors import RequestError
 from hookbus.hook import Hook
+from hookbus.metrics.logged import LoggedResults, LogScope
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import EvaluationMeans
-from hookbus.metrics.windows import to_float
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["EvaluationKind", "Evaluator", "Validations", "name_results"]
+__all__ = ["Evaluator", "Validations"]
 
-EvaluationKind = Literal["val", "test"]
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
 
 
@@ -35,7 +36,9 @@ class Validations:
         contexts: Contexts around each validation and test.
         validated_at: Number of optimizer steps at the last validation, except sanity checks; -1 for none.
         is_executing: Whether the run executes a validation or test, as opposed to the loop.
-        on_results: Function that the loop calls with the run after a validation of its training, before `after_val`.
+        on_results: Function of the loop that is called with the run after each validation of its training, before the
+            functions of `request_results`.
+        result_requests: Pending requests of `request_results`: name of the hook, and function.
     """
 
     def __init__(self, run: Run, evaluators: Mapping[EvaluationKind, Evaluator | None], validated_at: int) -> None:
@@ -48,6 +51,10 @@ class Validations:
         self.validated_at = validated_at
         self.is_executing = False
         self.on_results: Callable[[Run], object] | None = None
+        self.result_requests: list[tuple[str, Callable[[Metrics], object]]] = []
+        self._logged: LoggedResults | None = None  # values logged outside the loaders of the validation in progress
+        self._is_measuring = False  # whether the batches of a loader are in progress
+        self._published: set[str] = set()  # results of the validation in progress that have passed `log_scalars`
 
     def is_available(self, kind: EvaluationKind) -> bool:
         """Return whether the run has a validation or test function."""
@@ -104,12 +111,9 @@ class Validations:
             # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
             if run.auto_nesting and evaluator is self._evaluators[kind]:
                 run.nesting.auto_open(f"{kind}_epoch")
-            returned = _check_returned(kind, evaluator(run))
+            returned = check_returned(kind, evaluator(run))
             run.nesting.close(f"{kind}_epoch", metrics=returned)
             run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
-            # Before `after_val`: hooks read the learning rate that ReduceLROnPlateau sets.
-            if kind == "val" and run.mode == "train" and not sanity and self.on_results is not None:
-                self.on_results(run)
             run.nesting.close(kind)
             results = self.get_results(kind)
         if kind == "val" and not sanity:
@@ -143,28 +147,35 @@ class Validations:
         # Removes all results of the previous validation, including those of loaders that no longer exist.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
         self._run.validating = True
+        self._published.clear()
+        self._collect(LoggedResults(LogScope(kind)))
         self._run.boundary_state.record_hooks()
         self.contexts.enter(self._run.model)
 
     def leave(self) -> None:
         """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
-        self._run.metrics.set_evaluation(None)
+        self._collect(None)
+        self.result_requests.clear()
         self._run.validating = self.is_executing
         self.contexts.exit()
 
-    def begin_loader(self) -> None:
+    def begin_loader(self, kind: EvaluationKind, name: str | None) -> None:
         """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
         self._run.clock.batch = -1
-        self._evaluation = EvaluationMeans()
+        self._evaluation, self._is_measuring = EvaluationMeans(self._get_scope(kind, name)), True
         self._run.metrics.set_evaluation(self._evaluation)
 
-    def begin_batch(self, batch_idx: int | None, batch: Any) -> None:
+    def begin_batch(self, kind: EvaluationKind, batch_idx: int | None, batch: Any, name: str | None) -> None:
         """Record the index and the size of a batch; called before the listeners of `before_val_iter`."""
+        self._ensure_loader(kind, name)
         self._run.clock.set_batch(batch_idx, opening=True)
         self._measure(batch)
 
-    def end_batch(self, batch_idx: int | None, batch: Any, outputs: Any, loss: Any) -> None:
+    def end_batch(
+        self, kind: EvaluationKind, batch_idx: int | None, batch: Any, outputs: Any, loss: Any, name: str | None
+    ) -> None:
         """Add the outputs of a batch, weighted by its size; called before the listeners of `after_val_iter`."""
+        self._ensure_loader(kind, name)
         # A custom loop may emit `after_val_iter` only, or pass the batch only there.
         if not self._run.clock.mid_iteration or self._evaluation.weight is None:
             self._measure(batch)
@@ -191,12 +202,37 @@ class Validations:
         Returns:
             Results by full name, equal on all ranks.
         """
-        store = self._run.metrics
-        store.set_evaluation(None)
-        means, self._evaluation = self._evaluation.results(self._run.ranks), EvaluationMeans()
-        named = self._sync_results(kind, name, {**means, **(metrics or {})})
-        store.results |= named
+        named = self._take_means(kind, name, metrics)
+        self._run.metrics.set_evaluation(LoggedResults(self._get_scope(kind, name), set(named)))
         return named
+
+    def close_loader(self, kind: EvaluationKind, name: str | None) -> None:
+        """Add the values that listeners of `after_val_epoch` have logged, and log the results; called after them."""
+        self._take_logged(kind)
+        self._publish(kind, name)
+        self._collect(self._logged)
+
+    def end(self, kind: EvaluationKind, metrics: Mapping[str, Any] | None) -> None:
+        """Add the results that the loop passes; called before the listeners of `after_val` and `after_test`."""
+        if self._is_measuring:  # a loop that does not emit `after_val_epoch`
+            self._take_means(kind, None, None)
+        self._run.validating = True
+        self._collect(self._logged)
+        self._take_logged(kind)
+        if metrics:
+            self._run.metrics.results |= self._sync_results(kind, None, metrics)
+        self._collect(LoggedResults(self._get_scope(kind, None), set(self.get_results(kind))))
+
+    def finish(self, kind: EvaluationKind) -> None:
+        """Deliver the complete results to those who requested them, and leave; called after all listeners."""
+        run = self._run
+        self._take_logged(kind)
+        self._publish(kind, None)
+        if kind == "val" and run.mode == "train" and not run.sanity_checking and self.on_results is not None:
+            self.on_results(run)
+        requests, self.result_requests = self.result_requests, []
+        deliver_results(run, requests, self.get_results(kind))
+        self.leave()
 
     def cached_loader(self, loader: Any, make: Callable[[], Any]) -> Any:
         """Return the loader that is derived from a loader, once per run if its workers are persistent.
@@ -230,60 +266,54 @@ class Validations:
     def _sync_results(self, kind: EvaluationKind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
         """Return results under their full names, with the values of rank 0 on all ranks. A collective call."""
         by_rank = self._run.ranks.all_gather("results of the loop", dict(name_results(kind, loader, results)))
-        if differing := _find_differences(by_rank):
+        self._warn_differing(find_differences(by_rank))
+        # Equal values on all ranks: decisions such as early stopping would otherwise diverge and deadlock.
+        return Metrics(by_rank[0])
+
+    def _ensure_loader(self, kind: EvaluationKind, name: str | None) -> None:
+        """Begin a loader in a validation whose loop does not emit `before_val_epoch`."""
+        if self._run.validating and not self._is_measuring:
+            self.begin_loader(kind, name)
+
+    def _get_scope(self, kind: EvaluationKind, name: object) -> LogScope:
+        loaders = self._run.val_loader if kind == "val" else self._run.test_loader
+        return LogScope(kind, name, list(loaders) if isinstance(loaders, Mapping) else ())
+
+    def _collect(self, logged: LoggedResults | None) -> None:
+        """Direct logged values to the validation as a whole; None for those of training."""
+        self._logged, self._is_measuring = logged, False
+        self._run.metrics.set_evaluation(logged)
+
+    def _take_means(self, kind: EvaluationKind, name: str | None, metrics: Mapping[str, Any] | None) -> Metrics:
+        """Add the results of a loader, and return them by full name."""
+        means, self._evaluation = self._evaluation.results(self._run.ranks), EvaluationMeans()
+        self._is_measuring = False
+        named = self._sync_results(kind, name, {**means, **(metrics or {})})
+        self._run.metrics.results |= named
+        return named
+
+    def _take_logged(self, kind: EvaluationKind) -> None:
+        """Add the values that were logged outside the batches. A collective call."""
+        store = self._run.metrics
+        own = store.evaluation.take() if isinstance(store.evaluation, LoggedResults) else {}
+        logged, differing = merge_ranks(self._run.ranks.all_gather("logged results", own))
+        self._warn_differing(differing)
+        existing = set(store.results)  # results of the loop have precedence over values logged before them
+        store.results |= {name: value for name, value in logged.items() if name not in existing}
+
+    def _publish(self, kind: EvaluationKind, loader: str | None) -> None:
+        """Log the results that have not been logged in this validation, except those of a sanity check."""
+        results = self.get_results(kind)
+        new = {name: value for name, value in results.items() if name not in self._published}
+        self._published.update(new)
+        if not self._run.sanity_checking:
+            self._run.recording.publish(new, self._run.steps_done, LogSource(kind, loader))
+
+    def _warn_differing(self, differing: list[str]) -> None:
+        """Log a warning, once per run, for results that differ between ranks."""
+        if differing:
             self.warn_once(
                 "Validation results differ across ranks, and the values of rank 0 are used: %s. Reduce the metrics of "
                 "a custom loop over all ranks: sum totals and counts with run.ranks.all_gather.",
                 "; ".join(differing),
             )
-        # Equal values on all ranks: decisions such as early stopping would otherwise diverge and deadlock.
-        return Metrics(by_rank[0])
-
-
-def _find_differences(gathered: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return a description of each result that differs between ranks, such as "val/loss is 1, 4"."""
-    values = {name: [results.get(name, math.nan) for results in gathered] for name in gathered[0]}
-    # Compared as text: NaN is not equal to itself.
-    differing = {name: by_rank for name, by_rank in values.items() if len(set(map(repr, by_rank))) > 1}
-    return [f"{name} is {', '.join(f'{value:.6g}' for value in by_rank)}" for name, by_rank in differing.items()]
-
-
-def name_results(kind: EvaluationKind, loader: str | None, results: Mapping[str, Any]) -> Metrics:
-    """Return results under their full names.
-
-    Args:
-        kind: "val" or "test".
-        loader: Name of the loader if there are multiple loaders.
-        results: Results by name. A name that is not a string, such as a class index, is converted.
-
-    Raises:
-        MetricError: If a result is not a single number.
-    """
-    own = f"{kind}/"
-    prefix = own if loader in (None, "") else f"{own}{loader}/"
-    texts = {str(name): value for name, value in results.items()}
-    return Metrics({n if n.startswith(own) else prefix + n: _to_number(n, value) for n, value in texts.items()})
-
-
-def _to_number(name: str, value: Any) -> float:
-    """Return a result as a float."""
-    try:
-        return to_float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-        description = f"{type(value).__name__}{shape}"
-        raise MetricError(
-            f"validation: the result {name!r} must be a single number, got {description}. Return numbers by name, such "
-            "as {'accuracy': 0.9}, with one name per number."
-        ) from None
-
-
-def _check_returned(kind: EvaluationKind, returned: Any) -> Mapping[str, Any] | None:
-    """Check that a validation or test function returned a mapping or None, and return it."""
-    if returned is None or isinstance(returned, Mapping):
-        return returned
-    label = {"val": "validation", "test": "test"}[kind]
-    raise MetricError(
-        f"The {label} function must return a mapping or None, got {type(returned).__name__}. Return metrics by name, "
-        "such as {'accuracy': 0.9}."
-    )

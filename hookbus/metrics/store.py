@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import MetricError
+from hookbus.metrics.logged import LogScope, ResultSink, check_training_name
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import (
     CHUNK_SIZE,
@@ -39,11 +40,16 @@ __all__ = ["EvaluationMeans", "MetricStore", "is_scalar"]
 class EvaluationMeans:
     """Means over a validation or test, weighted by the number of samples.
 
+    Args:
+        scope: Part of the validation to which the values belong. Default: a validation with one loader.
+
     Attributes:
+        scope: The same.
         weight: Number of samples of the current batch; None if it is unknown, which counts as one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scope: LogScope | None = None) -> None:
+        self.scope = scope or LogScope("val")
         self.weight: int | None = None
         # Sums and weights, not means: means over batches or ranks of different sizes cannot be combined.
         self._totals: dict[str, list[Any]] = {}
@@ -82,6 +88,7 @@ class MetricStore:
     Attributes:
         results: Latest results of validations and tests, by full name.
         epoch: Window over the current epoch.
+        evaluation: Receiver of logged values during a validation or test; None for the buffers of training.
         has_reader: Whether a hook reads means; otherwise only the last loss is stored.
         row: Number of the iteration to which logged values belong; the bus increments it after each iteration.
     """
@@ -95,7 +102,7 @@ class MetricStore:
         self._buffers: dict[str, MetricBuffer] = {}
         self._buffer_by_logged_name: dict[str, MetricBuffer] = {}
         self._windows: dict[str, Window] = {}
-        self._evaluation: EvaluationMeans | None = None
+        self.evaluation: ResultSink | None = None
         self.epoch = self.window("epoch")
 
     def window(self, name: str) -> Window:
@@ -116,22 +123,26 @@ class MetricStore:
         """Return the means of multiple windows, with one device synchronization for all."""
         return [Metrics(*means) for means in compute_means(windows)]
 
-    def log(self, values: Mapping[str, Any]) -> None:
+    def log(self, values: Mapping[str, Any], *, is_running: bool = True) -> None:
         """Log values of the current iteration or validation batch. Does not synchronize with the device.
 
         Args:
-            values: Numbers or tensors with one element, by name; a name without a slash gets the prefix `train/`.
+            values: Numbers or tensors with one element, by name; a name without a slash gets the prefix `train/`, and
+                in a validation or test every name that of its results.
+            is_running: Whether the run is in progress; otherwise the prefixes of training are not checked.
 
         Raises:
-            MetricError: If a value is not a single number.
+            MetricError: If a value is not a single number, or its name has the prefix of something not in progress.
         """
         for name, value in values.items():
             if not is_scalar(value):
                 raise MetricError(_not_a_number_message(name, value))
-            if self._evaluation is None:
-                self._append(name, value)
-            else:
-                self._evaluation.add(name, value)
+            if self.evaluation is not None:
+                self.evaluation.add(self.evaluation.scope.shorten(name), value)
+                continue
+            if is_running and name not in self._buffer_by_logged_name:
+                check_training_name(name)
+            self._append(name, value)
 
     def log_outputs(self, outputs: Any, loss: Any) -> None:
         """Log the return value of a step: the loss and every number in the outputs.
@@ -146,11 +157,11 @@ class MetricStore:
         is_dict = isinstance(outputs, dict)
         output_loss = outputs.get("loss") if is_dict else outputs
         # Without a reader, a reference to the loss is stored; copying it would launch a kernel in each iteration.
-        if not self.has_reader and self._evaluation is None:
+        if not self.has_reader and self.evaluation is None:
             output_loss = output_loss if loss is None else loss
             self._pending_loss = output_loss.detach() if getattr(output_loss, "requires_grad", False) else output_loss
             return
-        append = self._append if self._evaluation is None else self._evaluation.add
+        append = self._append if self.evaluation is None else self.evaluation.add
         if loss is not None:
             self.log({"loss": loss})
         elif output_loss is not None and is_scalar(output_loss):
@@ -172,9 +183,9 @@ class MetricStore:
         self._log_pending_loss()
         return {name.removeprefix("train/"): buffer.last() for name, buffer in self._buffers.items()}
 
-    def set_evaluation(self, evaluation: EvaluationMeans | None) -> None:
+    def set_evaluation(self, evaluation: ResultSink | None) -> None:
         """Direct logged values to an evaluation; None for the buffers of training."""
-        self._evaluation = evaluation
+        self.evaluation = evaluation
 
     def state_dict(self) -> dict[str, Any]:
         """Return buffers, windows and results, as built-in Python types and tensors."""

@@ -160,6 +160,10 @@ class Window:
         """Return whether a value was logged since the last reset."""
         return any(buffer.count > self._start_counts.get(name, 0) for name, buffer in self._buffers.items())
 
+    def __len__(self) -> int:
+        """Return the maximum number of values of a metric that were logged since the last reset."""
+        return max((buffer.count - self._start_counts.get(n, 0) for n, buffer in self._buffers.items()), default=0)
+
     def parts(self) -> list[WindowPart]:
         """Return the part of each buffer that belongs to this window."""
         return [self._get_part(buffer) for buffer in self._buffers.values()]

@@ -10,6 +10,8 @@ from hookbus._events.instrumentation import trace_hooks
 from hookbus._events.markers import hookimpl
 from hookbus._events.points import Point
 from hookbus._events.table import Order
+from hookbus._run.recording import LogSource
+from hookbus._run.run import Run
 from hookbus.bus import HookBus
 
 __all__ = ["Event", "RecordingBus"]
@@ -22,10 +24,12 @@ class Event:
     Attributes:
         point: Name of the point.
         arguments: Arguments that listeners could receive, without `run`.
+        source: Source of the values of `log_scalars`, see `Run.log_source`.
     """
 
     point: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    source: LogSource | None = None
 
 
 class RecordingBus(HookBus):
@@ -65,12 +69,12 @@ class RecordingBus(HookBus):
 
     @property
     def emitted_points(self) -> list[str]:
-        """Emitted points, in order."""
-        return [event.point for event in self.events]
+        """Emitted points, in order, without the `log_scalars` of training records and results."""
+        return [event.point for event in self.events if event.source is None]
 
     def get_arguments(self, point: str) -> list[Mapping[str, Any]]:
-        """Return the arguments of each emission of a point."""
-        return [event.arguments for event in self.events if event.point == point]
+        """Return the arguments of each emission of a point; of `log_scalars`, those without a source only."""
+        return [event.arguments for event in self.events if event.point == point and event.source is None]
 
 
 class _Recorder:
@@ -82,8 +86,8 @@ class _Recorder:
 
 
 def _make_recorder(point: str, events: list[Event]) -> Callable[..., None]:
-    def record(**arguments: Any) -> None:
-        arguments.pop("run", None)
-        events.append(Event(point, arguments))
+    def record(run: Run, **arguments: Any) -> None:
+        source = run.log_source(arguments["values"]) if point == "log_scalars" else None
+        events.append(Event(point, arguments, source))
 
     return record

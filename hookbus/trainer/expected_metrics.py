@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.validation import name_results
+from hookbus._run.result_names import name_results
 from hookbus._training.eval_metrics import EvalMetric
 from hookbus._training.evaluation import compute_metrics, named_loaders
 from hookbus.distributed.process_collectives import Collectives

@@ -17,7 +17,8 @@ from hookbus.distributed.process_collectives import get_collectives
 from hookbus.trainer.initial_weights import check_files
 
 if TYPE_CHECKING:
-    from hookbus._run.validation import EvaluationKind, Evaluator
+    from hookbus._run.result_names import EvaluationKind
+    from hookbus._run.validation import Evaluator
     from hookbus._run.work_dir import WorkDir
     from hookbus.lifecycle import Mode
     from hookbus.trainer.setup import TrainerSetup

@@ -78,6 +78,7 @@ class WriterHook(LogPointsMixin):
     priority = Priority.NORMAL
     observer = True
     ranks = "main"
+    records_means = True
     requires_work_dir = True
     config: WriterConfig
 
@@ -216,14 +217,6 @@ class WriterHook(LogPointsMixin):
         """Log the remaining values, unless a checkpoint contains them for the resumed run."""
         if self._get_window(run) and not run.resumable:
             self._request_record(run)
-
-    def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Log the results of a validation loader."""
-        self.log_scalars(run, metrics, run.steps_done)
-
-    def after_test_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Log the results of a test loader."""
-        self.log_scalars(run, metrics, run.steps_done)
 
     # -- for subclasses ------------------------------------------------------------------------
 

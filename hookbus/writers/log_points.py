@@ -35,9 +35,11 @@ class LogPointsMixin(Hook):
     _recent: RecentRecords
 
     def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
-        """Log numbers."""
-        # The sanity-check validation measures an untrained model on a few batches.
-        if run.sanity_checking:
+        """Log numbers: results of validations and tests, and those of hooks."""
+        source = run.log_source(values)
+        # The means of training are logged by this hook over its own interval. The sanity-check validation measures an
+        # untrained model on a few batches.
+        if run.sanity_checking or (source is not None and source.stage == "train"):
             return
         copies = {
             str(name): snapshot_value(value)

@@ -111,13 +111,14 @@ class TestEvents:
           after_val_epoch
         after_val
     """
+    LOGGED_VALIDATION = VALIDATION.replace("after_val_epoch", "after_val_epoch log_scalars")
     EPOCH = f"""
         before_epoch
           before_train_epoch
             {TRAIN_ITER}
             {TRAIN_ITER}
           after_train_epoch
-          {VALIDATION}
+          {LOGGED_VALIDATION}
         after_epoch
     """
 
@@ -145,7 +146,7 @@ class TestEvents:
         trainer.bus.on("before_run")(lambda mode: modes.append(mode))
         _ = trainer.validate() if mode == "val" else trainer.test()
 
-        assert story.points == f"before_run {self.VALIDATION} after_run cleanup".replace("val", mode).split()
+        assert story.points == f"before_run {self.LOGGED_VALIDATION} after_run cleanup".replace("val", mode).split()
         assert modes == [mode]
 
     def test_optimizer_events_follow_the_accumulation(self) -> None:

@@ -104,12 +104,10 @@ class CheckpointHook(Hook):
         """Request the periodic checkpoint of this iteration."""
         run.request_save(f"iteration {run.iters_done}", saver=self, periodic=("iteration", run.iters_done))
 
-    def after_val(self, run: Run, metrics: Metrics) -> None:
-        """Request a best checkpoint for each metric that improved."""
-        if run.mode != "train" or run.sanity_checking:
-            return
-        for metric, best in self.best.iter_improvements(run, metrics):
-            run.request_save(f"best {metric}: {best.value:.6g}", saver=self, best=(metric, best))
+    def after_val(self, run: Run) -> None:
+        """Request the results of a validation, also of values that other hooks log at the same point."""
+        if run.mode == "train" and not run.sanity_checking:
+            run.request_results(self._request_best)
 
     def after_train(self, run: Run) -> None:
         """Request a last checkpoint, unless the run ended within an epoch, where it was saved."""
@@ -130,6 +128,11 @@ class CheckpointHook(Hook):
         # Not after a preemption or an interruption: the resumed run publishes its final weights.
         if self.config.publish and run.mode == "train" and run.outcome in ("finished", "stopped"):
             self._writer.publish(run)
+
+    def _request_best(self, metrics: Metrics) -> None:
+        """Request a best checkpoint for each metric that improved."""
+        for metric, best in self.best.iter_improvements(self.run, metrics):
+            self.run.request_save(f"best {metric}: {best.value:.6g}", saver=self, best=(metric, best))
 
     def cleanup(self, run: Run) -> None:
         """Shut down the writer thread, and unregister the listeners of this run."""

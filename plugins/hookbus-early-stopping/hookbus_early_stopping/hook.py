@@ -124,10 +124,14 @@ class EarlyStoppingHook(Hook):
         # The restored rule may be met already: with unchanged settings a stopped run does not train another iteration.
         self._request_stop_if_due(run)
 
-    def after_val(self, run: Run, metrics: Metrics) -> None:
+    def after_val(self, run: Run) -> None:
+        """Request the results of a validation, also of values that other hooks log at the same point."""
+        if run.mode == "train" and not run.sanity_checking:
+            run.request_results(self._evaluate)
+
+    def _evaluate(self, metrics: Metrics) -> None:
         """Evaluate the latest score."""
-        if run.mode != "train" or run.sanity_checking:
-            return
+        run = self.run
         score = self._monitor.get_score(metrics)
         if score is None:
             return

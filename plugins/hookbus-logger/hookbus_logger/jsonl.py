@@ -116,17 +116,13 @@ class JsonlHook(MetricRecorder):
         """Write the mean metrics over an interval, the learning rates and the steps of named optimizers."""
         self._write_numbers(run, "train", {**metrics, **rates, **run.optimizer_steps()}, step, metrics.nonfinite)
 
-    def after_val_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Write the metrics of a validation loader."""
-        self._write_numbers(run, "val", metrics, run.steps_done)
-
-    def after_test_epoch(self, run: Run, metrics: Metrics) -> None:
-        """Write the metrics of a test loader."""
-        self._write_numbers(run, "test", metrics, run.steps_done)
-
     def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
-        """Write scalars logged by another hook or the training loop."""
-        self._write_numbers(run, "scalars", values, step)
+        """Write the results of a validation or test, or scalars logged by another hook or the training loop."""
+        source = run.log_source(values)
+        kind = "scalars" if source is None else source.stage
+        # The means of training are those of the interval of this hook.
+        if kind != "train":
+            self._write_numbers(run, kind, values, step)
 
     def log_text(self, run: Run, tag: str, text: str, step: int) -> None:
         """Write a text logged by another hook."""

@@ -77,21 +77,21 @@ class LoggerHook(MetricRecorder):
         values = format_values({**metrics, **timing}, prefix="train/", nonfinite=metrics.nonfinite)
         self._print_groups(run, "train", [(self._format_position(run), "")], lr, values)
 
-    def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
-        """Store the times logged per iteration for the next training line."""
-        # The times of the last iterations are logged at the end of their epoch, as are those of the epoch.
-        if (run.clock.epoch_open or "time/iter" in values) and not run.validating:
-            self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
-
     # -- results -------------------------------------------------------------------------------
 
-    def after_val_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
-        """Print the metrics of a validation loader on one line."""
-        self._print_results(run, "val", metrics, dataloader_name)
+    def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
+        """Print the results of a validation or test on one line, and store times for the next training line."""
+        source = run.log_source(values)
+        if source is not None and source.stage != "train":
+            self._print_results(run, source.stage, values, source.dataloader_name)
+        # The times of the last iterations are logged at the end of their epoch, as are those of the epoch.
+        elif source is None and (run.clock.epoch_open or "time/iter" in values) and not run.validating:
+            self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
 
-    def after_test_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
-        """Print the metrics of a test loader on one line."""
-        self._print_results(run, "test", metrics, dataloader_name)
+    def after_val_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
+        """Print the results of a sanity check, which are not logged."""
+        if run.sanity_checking:
+            self._print_results(run, "val", metrics, dataloader_name)
 
     def after_epoch(self, run: Run, metrics: Metrics) -> None:
         """Collect the results of the epoch; an interrupted epoch is completed by the resumed run."""
@@ -150,7 +150,7 @@ class LoggerHook(MetricRecorder):
         position = format_count(clock.epoch_iter + 1, clock.epoch_length)
         return f"epoch {epoch}  {'iteration ' * (clock.epoch_length is None)}{position}"
 
-    def _print_results(self, run: Run, kind: str, metrics: Metrics, loader: str | None) -> None:
+    def _print_results(self, run: Run, kind: str, metrics: Mapping[str, float], loader: str | None) -> None:
         epoch = f"epoch {format_count(get_epoch(run), run.max_epochs)}"
         label = epoch if self.config.log_metric_by_epoch and has_epochs(run) else f"iteration {run.iters_done}"
         label = "before training" if run.sanity_checking else label if run.iters_done else ""

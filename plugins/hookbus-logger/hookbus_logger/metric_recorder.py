@@ -34,6 +34,7 @@ class MetricRecorder(Hook):
     priority = Priority.NORMAL
     observer = True
     ranks = "main"
+    records_means = True
     config: RecordConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -97,10 +97,13 @@ class ParamSchedulerHook(Hook):
         if run.epoch_complete:
             self._step_schedulers("epoch")
 
-    def after_val(self, run: Run, metrics: Metrics) -> None:
+    def after_val(self, run: Run) -> None:
+        """Request the results of a validation if a scheduler monitors a metric."""
+        if run.mode == "train" and not run.sanity_checking and any(e.monitor for e in self._schedulers or ()):
+            run.request_results(self._step_monitored)
+
+    def _step_monitored(self, metrics: Metrics) -> None:
         """Step the schedulers that monitor a metric; a missing metric is a warning once per run."""
-        if run.mode != "train" or run.sanity_checking:
-            return
         for entry in self._schedulers or ():
             if entry.monitor is not None:
                 try:

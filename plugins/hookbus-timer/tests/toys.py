@@ -4,11 +4,12 @@ from hookbus import Hook
 
 
 class ScalarRecorder(Hook):
-    """Store all logged scalars with their step."""
+    """Store the scalars that hooks log with their step, without the results of validations."""
 
     def __init__(self):
         super().__init__()
         self.records = []
 
-    def log_scalars(self, values, step):
-        self.records.append((step, dict(values)))
+    def log_scalars(self, run, values, step):
+        if run.log_source(values) is None:
+            self.records.append((step, dict(values)))
