@@ -14,6 +14,7 @@ from hookbus._events.actions import actionspec, as_step
 from hookbus._events.checks import as_hook_list
 from hookbus._events.framework_aliases import find_framework_alias
 from hookbus._events.table import Order
+from hookbus._run.late_hooks import admit
 from hookbus._run.nesting import wrap_emitter
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.point_effects import default_arguments, epilogue, namespace, prologue
@@ -99,6 +100,10 @@ class HookBus(RunBus):
 
         config = load_config(path)
         return cls(config.build_valid_hooks(), order=config.order)
+
+    def admit(self, name: str, plugin: object) -> None:
+        """Let a plugin that was registered take part in the active run, if there is one."""
+        admit(self.current, name, plugin)
 
     # -- actions -----------------------------------------------------------------------------
 

@@ -64,19 +64,22 @@ class Actions:
     """Callers of the actions for the registered plugins of a bus.
 
     Args:
-        implementations: Function that returns the implementations of an action, outermost first.
         specs: Spec class of the actions.
     """
 
-    def __init__(self, implementations: Callable[[str], Sequence[Implementation]], specs: type) -> None:
-        self._implementations, self._specs = implementations, specs
+    def __init__(self, specs: type) -> None:
+        self._specs = specs
 
-    def build_step(self, action: str, default: Step) -> Step:
+    def build_step(self, action: str, default: Step, implementations: Sequence[Implementation]) -> Step:
         """Return the function that executes an action: `default` if no hook implements the action.
 
         Exceptions of hooks always propagate, because the step has no result without them.
+
+        Args:
+            action: Name of the action.
+            default: Step of the loop.
+            implementations: Implementations of the action, outermost first.
         """
-        implementations = self._implementations(action)
         if not implementations:
             return default
         caller = _build_caller(self._specs, action, default, implementations)

@@ -177,7 +177,12 @@ class EventBus:
     # -- registration ------------------------------------------------------------------------
 
     def register(self, hook: object, name: str | None = None, *, priority: int | None = None) -> object:
-        """Register a hook. If called during an event, the hook is first called at the next event.
+        """Register a hook. It takes part from the next event on.
+
+        If a run is active, the preconditions of the hook are checked, and the opening events of everything that is open
+        are emitted to it at once: `before_run`, `before_train`, `before_epoch`, `before_train_epoch`. Within an
+        iteration or a validation, the hook takes part from the next iteration on, or after the validation. With
+        multiple ranks, register the hook on every rank at the same position.
 
         Args:
             hook: A `Hook`, or a plugin with functions marked by `@hookimpl`.
@@ -189,6 +194,7 @@ class EventBus:
 
         Raises:
             RegistrationError: If the hook is invalid. No part of it is registered.
+            HookbusError: If a run is active and a precondition of the hook is not met. No part of it is registered.
         """
         if is_configured(hook) and not hook.config.enabled:
             return hook
@@ -275,6 +281,9 @@ class EventBus:
         if is_configured(hook):
             return hook.name
         return getattr(hook, "__name__", None) or f"{type(hook).__module__}.{type(hook).__qualname__}"
+
+    def admit(self, name: str, plugin: object) -> None:
+        """Let a plugin that was registered take part in the active run; implemented by a bus with runs."""
 
     def invalidate(self) -> None:
         """Invalidate the compiled functions after a change of plugins, schedules or the clock."""

@@ -54,6 +54,9 @@ class ManagedBus(Protocol):
     def invalidate(self) -> None:
         """Invalidate the compiled functions after a change of plugins."""
 
+    def admit(self, name: str, plugin: object) -> None:
+        """Let a plugin that was registered take part in the active run, if there is one."""
+
 
 class BusPluginManager(pluggy.PluginManager):
     """PluginManager of a bus.
@@ -84,6 +87,8 @@ class BusPluginManager(pluggy.PluginManager):
 
         Raises:
             RegistrationError: If the plugin is invalid.
+            Exception: If a run is active and a precondition of the plugin is not met, or one of its opening events
+                fails.
         """
         name = name or self._bus.default_name(plugin)
         if self.is_blocked(name):
@@ -93,6 +98,7 @@ class BusPluginManager(pluggy.PluginManager):
         member = RegisteredPlugin(plugin, self._inspect(plugin, name))
         with self._bus.lock:
             self._add(member, name)
+        self._bus.admit(name, plugin)
         return name
 
     def _add(self, member: RegisteredPlugin, name: str) -> None:
@@ -149,7 +155,7 @@ class BusPluginManager(pluggy.PluginManager):
         """
         run, table = self._bus.current, self._bus.table
         # Compiled before the removal, after which the tables no longer contain its listeners.
-        cleanup = table.compile_cleanup(name, run) if run.is_running else None
+        cleanup = table.compile_for_hook("cleanup", name, run) if run.is_running else None
         with self._bus.lock:
             super().unregister(member.adapter, name)
             del self.members[name]

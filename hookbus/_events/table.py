@@ -44,6 +44,12 @@ class EventRun(Protocol):
     def runs_on_this_rank(self, plugin: object) -> bool:
         """Return whether a plugin receives the events of this process."""
 
+    def receives(self, hook: str, target: str) -> bool:
+        """Return whether a hook takes part in the events of a point, or in an action, at this position of the run."""
+
+    def record_opening(self, listener: Listener) -> Callable[..., Any]:
+        """Return the function of a listener, which records that its hook is opened."""
+
     def on_hooks_changed(self) -> None:
         """Respond to a change of the registered plugins."""
 
@@ -140,7 +146,7 @@ class EventTable:
         self.wrap: Wrap | None = None
         self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
-        self._actions = Actions(self._action_implementations, actions)
+        self._actions = Actions(actions)
         self._prologue, self._epilogue = prologue, epilogue
         self._default_arguments, self._namespace = default_arguments, namespace
         self._counter_view = counter_view
@@ -155,7 +161,7 @@ class EventTable:
             AttributeError: If the point or action does not exist.
         """
         if name in self.steps:
-            return self._actions.build_step(name, self.steps[name])
+            return self._actions.build_step(name, self.steps[name], self._action_implementations(name, run))
         if name not in self.points:
             raise AttributeError(name)
         listeners = self.listeners(name, run)
@@ -167,10 +173,11 @@ class EventTable:
             return None
         return self._compile_point(name, listeners, run, first, last)
 
-    def compile_cleanup(self, hook: str, run: EventRun) -> Callable[..., Any]:
-        """Compile the `cleanup` of a single hook, for a hook that is unregistered before the end of the run."""
-        listeners = [listener for listener in self.listeners("cleanup", run) if listener.hook == hook]
-        return self._compile_point("cleanup", listeners, run, (), ["_report('cleanup')"])
+    def compile_for_hook(self, point: str, hook: str, run: EventRun) -> Callable[..., Any]:
+        """Compile a function that emits a point to a single hook, which is registered or unregistered during a run."""
+        listeners = [listener for listener in self.listeners(point, run) if listener.hook == hook]
+        last = [f"_report({point!r})"] if point in self.failures.non_aborting else []
+        return self._compile_point(point, listeners, run, (), last)
 
     def listeners(self, point: str, run: EventRun) -> list[Listener]:
         """Return the listeners of a point in execution order, without those that are disabled or run on other ranks.
@@ -181,6 +188,7 @@ class EventTable:
         spec, listeners = self.points[point], []
         for implementation in self._active_implementations(point, run):
             listener = build_listener(implementation, spec, self.priority_overrides.get(implementation.hook))
+            listener.call = run.record_opening(listener)
             listener.call = self.failures.counts.reset_on_success(listener)
             if self.wrap is not None:
                 listener.call = self.wrap(listener)
@@ -224,12 +232,13 @@ class EventTable:
         # A disabled hook may still have threads and files to release.
         if self.failures.counts.is_disabled(implementation.hook) and name != "cleanup":
             return False
-        return run.runs_on_this_rank(implementation.plugin)
+        return run.runs_on_this_rank(implementation.plugin) and run.receives(implementation.hook, name)
 
-    def _action_implementations(self, action: str) -> list[Implementation]:
+    def _action_implementations(self, action: str, run: EventRun) -> list[Implementation]:
         """Return the implementations of an action, outermost first."""
-        enabled = [item for item in self._implementations(action) if not self.failures.counts.is_disabled(item.hook)]
-        return sorted(enabled, key=self._nesting_key)
+        is_disabled = self.failures.counts.is_disabled
+        implementations = (item for item in self._implementations(action) if not is_disabled(item.hook))
+        return sorted((i for i in implementations if run.receives(i.hook, action)), key=self._nesting_key)
 
     def _nesting_key(self, implementation: Implementation) -> tuple[int, int]:
         """Return the sort key of an implementation: tryfirst and trylast take precedence over the priority."""

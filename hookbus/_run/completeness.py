@@ -75,6 +75,11 @@ class Completeness:
         self._steps.start()
         self._request_check()
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the optimizers that step are recorded."""
+        return self._steps is not None
+
     def stop(self) -> None:
         """Stop to record. Idempotent."""
         if self._steps is not None:

@@ -52,6 +52,12 @@ class LoaderPool:
         self._kept = [*self._kept[1 - SIZE :], kept]
         return kept[1]
 
+    def set_dataset_hooks(self, dataset_hooks: list[DatasetHook]) -> None:
+        """Replace the functions that modify the datasets. A pass in progress ends with the former ones."""
+        # Workers have copies of the functions and have read ahead, so the loaders are built again.
+        self.dataset_hooks = dataset_hooks
+        self._kept.clear()
+
     def keep(self, is_used: Callable[[ResumableLoader], bool]) -> None:
         """Release all loaders but some, and thereby end their workers."""
         self._kept = [pair for pair in self._kept if is_used(pair[1])]

@@ -76,13 +76,16 @@ class Nesting:
         finally:
             self._in_turn = False
 
-    def before_iteration(self) -> None:
+    def before_iteration(self) -> bool:
         """Open training before `before_train_iter`, and end a validation that the loop has abandoned.
+
+        Returns:
+            Whether training was not open.
 
         Raises:
             PointError: If an iteration is in progress.
         """
-        self.open_training()
+        is_first = self.open_training()
         if self._run.clock.iter_open:
             raise PointError(self._iteration_error("before_train_iter", "the iteration is still in progress"))
         if self._open[-1].startswith(EVALUATIONS):
@@ -90,17 +93,22 @@ class Nesting:
         if self._run.iteration_gap.is_watching:
             self._run.iteration_gap.check()
         self._emits_before_iter, self._last_place = True, _get_place()
+        return is_first
 
-    def after_iteration(self) -> None:
+    def after_iteration(self) -> bool:
         """Open training before `after_train_iter`.
+
+        Returns:
+            Whether training was not open.
 
         Raises:
             PointError: If no iteration is in progress, in a loop that emits `before_train_iter`.
         """
-        self.open_training()
+        is_first = self.open_training()
         if self._emits_before_iter and not self._run.clock.iter_open:
             raise PointError(self._iteration_error("after_train_iter", "the iteration has already ended"))
         self._last_place = _get_place()
+        return is_first
 
     def before(self, point: str) -> bool:
         """Open and close the enclosing points before an event.
@@ -131,10 +139,16 @@ class Nesting:
         if name.endswith("_epoch") and outer in self._automatic - self._caller_managed and outer in EVALUATIONS:
             self.close(outer)
 
-    def open_training(self) -> None:
-        """Open training unless it is open: before its first event, or in a run that starts at its limit."""
-        if "train" not in self._open:
-            self.auto_open("train")
+    def open_training(self) -> bool:
+        """Open training unless it is open: before its first event, or in a run that starts at its limit.
+
+        Returns:
+            Whether training was not open.
+        """
+        if "train" in self._open:
+            return False
+        self.auto_open("train")
+        return True
 
     def auto_open(self, name: str, *, caller_closes: bool = False, **arguments: Any) -> None:
         """Emit `before_<name>` for the loop.
@@ -293,10 +307,8 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
         return run.optimizer_events.manual_emitter(name, emitter)
     if name not in NESTED_POINTS or not run.auto_nesting:
         return emitter
-    if name in TRAIN_ITER:
-        emitter = _iteration_emitter(run.nesting, name, emitter)
-    else:
-        emitter = _nested_emitter(run.nesting, point, emitter)
+    wrap = _iteration_emitter if name in TRAIN_ITER else _nested_emitter
+    emitter = wrap(run, point, emitter)
     return (
         _stopping_emitter(name, emitter)
         if run.interrupted and name in ("before_train_iter", "after_train_iter")
@@ -304,13 +316,16 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
     )
 
 
-def _nested_emitter(nesting: Nesting, point: Point, emitter: Emitter) -> Emitter:
+def _nested_emitter(run: Run, point: Point, emitter: Emitter) -> Emitter:
     """Return an emitter that also emits the enclosing points that the loop omits."""
-    name, check = point.name, compile_emitter(point, None)
+    nesting, calls, name, check = run.nesting, run.bus.calls, point.name, compile_emitter(point, None)
+    call = calls.get(name)
 
     def emit(*arguments: Any) -> None:
         if nesting.before(name):
-            emitter(*arguments)
+            # The listeners of the enclosing points may have registered hooks.
+            current = calls.get(name)
+            (emitter if current is call else compile_emitter(point, current))(*arguments)
             nesting.after(name)
         else:
             # Already emitted automatically: invalid arguments must raise nevertheless.
@@ -319,14 +334,15 @@ def _nested_emitter(nesting: Nesting, point: Point, emitter: Emitter) -> Emitter
     return emit
 
 
-def _iteration_emitter(nesting: Nesting, point: str, emitter: Emitter) -> Emitter:
+def _iteration_emitter(run: Run, point: Point, emitter: Emitter) -> Emitter:
     """Return an emitter that also checks the order of the events of an iteration."""
+    nesting, calls = run.nesting, run.bus.calls
     begins = {"before_train_iter": nesting.before_iteration, "after_train_iter": nesting.after_iteration}
-    begin = begins.get(point, nesting.open_training)
+    begin = begins.get(point.name, nesting.open_training)
 
     def emit(*arguments: Any) -> None:
-        begin()
-        emitter(*arguments)
+        # The listeners of `before_train` may have registered hooks.
+        (compile_emitter(point, calls.get(point.name)) if begin() else emitter)(*arguments)
 
     return emit
 

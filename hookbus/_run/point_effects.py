@@ -20,18 +20,25 @@ if TYPE_CHECKING:
 __all__ = ["default_arguments", "epilogue", "namespace", "prologue"]
 
 PROLOGUE: dict[str, list[str]] = {
-    "before_train": ["_clock.start()"],
-    "before_epoch": ["_run.training_data.begin_epoch()"],
-    "before_train_epoch": ["_run.training_data.begin_epoch()"],
+    "before_run": ["_run.participants.begin()"],
+    "before_train": ["_run.participants.open('train')", "_clock.start()"],
+    "before_epoch": ["_run.participants.open('epoch')", "_run.training_data.begin_epoch()"],
+    "before_train_epoch": ["_run.participants.open('train_epoch')", "_run.training_data.begin_epoch()"],
     "before_train_iter": ["_clock.begin_iter(batch)"],
     "after_train_iter": ["_clock.end_iter(batch)", "_metrics.log_outputs(outputs, loss)"],
     "after_train_epoch": [
+        "_run.participants.close('train_epoch')",
         "_run.boundary_state.record_hooks()",
         "_run.training_data.end_epoch()",
         "_run.optimizer_events.report_idle()",
     ],
-    "after_epoch": ["_run.boundary_state.record_hooks()", "_run.training_data.end_epoch()"],
-    "after_train": ["_clock.stop()", "_run.optimizer_events.report_idle()"],
+    "after_epoch": [
+        "_run.participants.close('epoch')",
+        "_run.boundary_state.record_hooks()",
+        "_run.training_data.end_epoch()",
+    ],
+    "after_train": ["_run.participants.close('train')", "_clock.stop()", "_run.optimizer_events.report_idle()"],
+    "after_run": ["_run.participants.close('run')"],
 }
 COUNTED = {
     "before_optimizer_step": "_run.optimizer_events.begin_emitted(optimizer)",
@@ -80,7 +87,12 @@ def prologue(point: str, run: Run) -> list[str]:
     if point in COUNTED and run.counts_steps:
         # Otherwise the step hooks of the optimizers count the steps.
         return [COUNTED[point]]
-    return [*PROLOGUE.get(point, []), *([CONVERT_METRICS] if point in CONVERTED_POINTS else [])]
+    is_waiting = point == "after_train_iter" and run.participants.has_waiting("iteration")
+    return [
+        *PROLOGUE.get(point, []),
+        *([CONVERT_METRICS] if point in CONVERTED_POINTS else []),
+        *(["_run.participants.end_waiting('iteration')"] if is_waiting else []),
+    ]
 
 
 def epilogue(point: str, run: Run) -> list[str]:

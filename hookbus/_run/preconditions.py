@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from hookbus._utils.packages import package_label
@@ -12,7 +12,7 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["check_hooks"]
+__all__ = ["check_hooks", "find_hook_errors", "raise_errors"]
 
 
 def check_hooks(run: Run) -> None:
@@ -24,8 +24,14 @@ def check_hooks(run: Run) -> None:
     Raises:
         HookbusError: If a precondition is not met. The message contains all of them, one per line.
     """
+    hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
+    raise_errors(find_hook_errors(run, {name: hook for name, hook in hooks.items() if run.runs_on_this_rank(hook)}))
+
+
+def raise_errors(errors: Iterable[HookbusError]) -> None:
+    """Raise an error with the messages of all errors, one per line; no effect if there are none."""
     # All errors at once: a run on a cluster is often started only to find the next one.
-    failures = list(_iter_errors(run))
+    failures = list(errors)
     if len(failures) == 1:
         raise failures[0]
     if failures and all(isinstance(failure, ConfigError) for failure in failures):
@@ -34,11 +40,13 @@ def check_hooks(run: Run) -> None:
         raise HookbusError("\n".join(map(str, failures)))
 
 
-def _iter_errors(run: Run) -> Iterator[HookbusError]:
-    """Yield the errors of all hooks that are active on this rank."""
-    hooks = {
-        name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook) and run.runs_on_this_rank(hook)
-    }
+def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
+    """Yield the errors of hooks of a run: validations that they require, and their own checks.
+
+    Args:
+        run: The run.
+        hooks: Hooks to check, by name.
+    """
     yield from _iter_validation_errors(run, hooks)
     for name, hook in hooks.items():
         try:

@@ -97,6 +97,20 @@ class RequestSync:
                 "declares any. Set makes_requests = True in its class, and do not set observer = True."
             )
 
+    def check_late(self, name: str, hook: object) -> None:
+        """Check that the ranks synchronize what a hook that is registered during the run may request.
+
+        Raises:
+            RequestError: If the hook may skip iterations, and no hook that was registered at the start may.
+        """
+        if not self._begun or not getattr(hook, "skips_iterations", False):
+            return
+        if unsynchronized := [point for point in SKIPPABLE if self._can_skip(point) and point not in self.skipping]:
+            raise RequestError(
+                f"hook {name!r} may skip iterations at {' and '.join(unsynchronized)}, which the ranks do not "
+                "synchronize, because no hook declared it when the run started. Register the hook before the run."
+            )
+
     def sync_at_boundary(self, point: str) -> bool:
         """Synchronize the pending requests at a boundary. A collective call.
 

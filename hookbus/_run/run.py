@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_point
 from hookbus._events.checks import is_configured
+from hookbus._events.ordering import Listener
 from hookbus._run.best import BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
@@ -22,6 +23,7 @@ from hookbus._run.known_secrets import redact_known
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
+from hookbus._run.participants import Participants
 from hookbus._run.recording import LogSource, Recording
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
@@ -125,6 +127,7 @@ class Run(ProgressMixin, RequestMixin):
         "optimizer_events",
         "orphaned_hook_states",
         "outcome",
+        "participants",
         "ranks",
         "recording",
         "records",
@@ -202,6 +205,7 @@ class Run(ProgressMixin, RequestMixin):
         self.optimizer_events: OptimizerEvents = OptimizerEvents(
             self, previous.optimizer_events.counts if previous else {}
         )
+        self.participants = Participants(self)
         self.nesting = Nesting(self)
         self.boundary_state = BoundaryState(self)
         self.services = Services(self)
@@ -520,6 +524,7 @@ class Run(ProgressMixin, RequestMixin):
 
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
+        self.participants.on_hooks_changed(self.bus.pm.members)
         self.optimizer_events.on_hooks_changed()
         self.recording.on_hooks_changed()
         self.weights.on_hooks_changed(self.bus.pm.members)
@@ -528,6 +533,20 @@ class Run(ProgressMixin, RequestMixin):
     def runs_on_this_rank(self, plugin: object) -> bool:
         """Return whether a hook is active on this rank."""
         return getattr(plugin, "ranks", "all") == "all" or is_main()
+
+    def receives(self, hook: str, target: str) -> bool:
+        """Return whether a hook takes part in the events of a point, or in an action, at this position."""
+        return self.participants.receives(hook, target)
+
+    def record_opening(self, listener: Listener) -> Callable[..., Any]:
+        """Return the function of a listener, which records that its hook is opened."""
+        return self.participants.record_opening(listener)
+
+    def watch_completeness(self) -> None:
+        """Check from now on that checkpoints contain everything that is trained. Idempotent."""
+        if not self.completeness.is_started:
+            self.completeness.start()
+            self.iteration_gap.is_watching = self.auto_nesting
 
     # -- checkpoints -------------------------------------------------------------------------
 

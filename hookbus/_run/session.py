@@ -234,8 +234,7 @@ def _begin_training(run: Run) -> None:
             ", ".join(untrained),
         )
     if run.get("checkpoint_saver") is not None or any(map(is_saver, run.bus.hooks.values())):
-        run.completeness.start()
-        run.iteration_gap.is_watching = run.auto_nesting
+        run.watch_completeness()
 
 
 def ensure_no_active_run(bus: HookBus) -> None:

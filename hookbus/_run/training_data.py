@@ -62,20 +62,19 @@ class TrainingData:
     def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
 
+        If the data is already being read, the function is called from the next pass on, and a warning is logged.
+
         Args:
             hook: `hook(dataset, epoch, iteration)`, with indices from 0; called before the samples of each
                 iteration are read. It must depend on these arguments only, since every worker process has its own copy
                 of the dataset. It must be picklable if workers are spawned.
-
-        Raises:
-            LoopError: If the training data is already being read.
         """
         if self._loaders.used:
-            raise LoopError(
-                "training_data.register_dataset_hook: the training data is already being read. Register the function "
-                "at before_run or before_train."
+            self._run.logger.warning(
+                "training_data.register_dataset_hook: the training data is already being read, so the function is "
+                "called from the next pass on. Register it at before_run or before_train to modify the whole training."
             )
-        self._loaders.dataset_hooks.append(hook)
+        self._loaders.set_dataset_hooks([*self._loaders.dataset_hooks, hook])
 
     def require_managed_loader(self, hook: str) -> None:
         """Check, during an iteration, that the training data is read through `run.batches`.

@@ -157,6 +157,7 @@ class Validations:
         self._collect(None)
         self.result_requests.clear()
         self._run.validating = self.is_executing
+        self._run.participants.end_waiting("evaluation")
         self.contexts.exit()
 
     def begin_loader(self, kind: EvaluationKind, name: str | None) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "collect_hook_states",
     "explain_changed_model",
     "load_hook_states",
+    "load_late_state",
     "restore_structure",
 ]
 
@@ -116,6 +117,25 @@ def load_hook_states(run: Run, states: Mapping[str, Any]) -> None:
         run.logger.warning(
             "The checkpoint contains state of hook %r (%s), which is not registered.", name, record["package"]
         )
+
+
+def load_late_state(run: Run, name: str, hook: Hook) -> None:
+    """Load the state of a hook that is registered after the run was resumed.
+
+    Args:
+        run: Resumed run, whose checkpoint contains a state of the hook.
+        name: Instance name of the hook.
+        hook: The hook.
+
+    Raises:
+        CheckpointError: If the hook cannot load its state, or the state has another version.
+    """
+    record = run.orphaned_hook_states[name]
+    _check_version(name, hook, record)
+    with _wrap_errors(name, hook):
+        hook.check_state(record["state"])
+        hook.load_state_dict(record["state"])
+    del run.orphaned_hook_states[name]
 
 
 def _check_version(name: str, hook: Hook, record: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hookbus import every, hookimpl
 from hookbus._events.actions import actionspec
 from hookbus._events.bus import EventBus
+from hookbus._events.ordering import Listener
 from hookbus._events.points import Point, Unit, counted, parse_points
 from hookbus.errors import PointError
 
@@ -70,6 +72,12 @@ class Renderer:
 
     def runs_on_this_rank(self, plugin: object) -> bool:
         return True
+
+    def receives(self, hook: str, target: str) -> bool:
+        return True
+
+    def record_opening(self, listener: Listener) -> Callable[..., Any]:
+        return listener.call
 
     def on_hooks_changed(self) -> None: ...
 

@@ -402,12 +402,21 @@ class TestDatasetHooks:
 
         assert calls == [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4), (1, 5), (2, 6)]
 
-    def test_dataset_hook_must_be_registered_before_the_data_is_read(self) -> None:
-        bus = HookBus()
-        with bus.run(epochs=1) as run:
+    def test_hook_that_modifies_the_data_requires_that_the_run_reads_it(self) -> None:
+        with HookBus().run(epochs=1) as run:
             with pytest.raises(LoopError, match=r"hook 'a' modifies the training data .* over run\.batches\(loader\)"):
                 run.training_data.require_managed_loader("a")
             for _ in run.batches([1]):
                 run.training_data.require_managed_loader("a")
-                with pytest.raises(LoopError, match="already being read. Register the function at before_run or"):
-                    run.training_data.register_dataset_hook(lambda *_: None)
+
+    def test_late_dataset_hook_is_called_from_the_next_pass_on(self, caplog: pytest.LogCaptureFixture) -> None:
+        calls: list[tuple[int, int]] = []
+        bus, loader = HookBus(), DataLoader(list(range(6)), batch_size=2)
+        with bus.run(epochs=3) as run:
+            for _ in run.epochs():
+                for i, batch in run.batches(loader):
+                    bus.emit("after_train_iter", batch_idx=i, batch=batch)
+                    if run.iters_done == 4:
+                        run.training_data.register_dataset_hook(lambda _, epoch, number: calls.append((epoch, number)))
+        assert calls == [(2, 6), (2, 7), (2, 8)]
+        assert "already being read, so the function is called from the next pass on." in caplog.text

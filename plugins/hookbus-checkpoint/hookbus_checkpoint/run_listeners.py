@@ -29,8 +29,8 @@ class RunListeners:
         # The run records its state after each iteration for a listener that saves after a failure.
         if self._config.save_on_exception:
             self._add(run, "on_exception", "failure", self._request_after_failure)
-        # Only a custom loop may omit the events of epochs.
-        if run.auto_nesting and self._config.saves_epochs_only:
+        # Only a custom loop may omit the events of epochs. A hook that is registered within an epoch has missed them.
+        if run.auto_nesting and self._config.saves_epochs_only and not run.clock.epoch_open:
             self._add(run, "before_train_epoch", "epochs", self._remove_epoch_check)
             self._add(run, "after_train_iter", "iterations", self._warn_without_epochs)
 

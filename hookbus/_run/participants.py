@@ -1,0 +1,124 @@
+"""Hooks that take part in a run, and the opening events that they have received.
+
+A hook is opened by `before_run`. Only hooks that were opened receive `on_exception`, `after_run` and `cleanup`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from hookbus._events.ordering import Listener
+
+__all__ = ["CLOSING_POINTS", "WITHIN", "Participants"]
+
+CLOSING_POINTS = frozenset({"on_exception", "after_run", "cleanup"})
+"""Points that a hook receives only if it was opened."""
+
+WITHIN: Mapping[str, str] = {
+    **dict.fromkeys(("before_train_iter", "after_forward", "after_backward", "after_train_iter"), "iteration"),
+    **dict.fromkeys(("before_optimizer_step", "after_optimizer_step", "train_step"), "iteration"),
+    **{f"{side}_{kind}{part}": "evaluation" for side in ("before", "after") for kind in ("val", "test")
+       for part in ("", "_epoch", "_iter")},
+    "val_step": "evaluation",
+    "test_step": "evaluation",
+}  # fmt: skip
+"""Points and actions that a hook does not receive before the end of the iteration or evaluation it is registered in."""
+
+
+class AttendedRun(Protocol):
+    """Run that hooks take part in."""
+
+    bus: Any
+    clock: Any
+    is_running: bool
+    validating: bool
+
+
+class Participants:
+    """Hooks that take part in a run.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: AttendedRun) -> None:
+        self._run = run
+        self._opened: set[str] = set()
+        self._brackets: list[str] = []  # open points without `before_`, outermost first
+        self._waiting: dict[str, set[str]] = {"iteration": set(), "evaluation": set()}
+
+    # -- called at the points ----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to open the hooks; called before the listeners of `before_run`."""
+        self.open("run")
+        members = self._run.bus.pm.members.items()
+        self._opened |= {name for name, member in members if "before_run" not in member.implementations}
+
+    def open(self, bracket: str) -> None:
+        """Record an opening event; called before its listeners."""
+        self.close(bracket)
+        self._brackets.append(bracket)
+
+    def close(self, bracket: str) -> None:
+        """Record a closing event, which also closes everything inside; called before its listeners."""
+        if bracket in self._brackets:
+            del self._brackets[self._brackets.index(bracket) :]
+
+    def has_waiting(self, place: str) -> bool:
+        """Return whether a hook was registered within the current iteration or evaluation."""
+        return bool(self._waiting[place])
+
+    def end_waiting(self, place: str) -> None:
+        """Let the hooks that were registered within an iteration or an evaluation take part from its end on."""
+        if self._waiting[place]:
+            self._waiting[place].clear()
+            self._run.bus.invalidate()
+
+    # -- called by the bus -------------------------------------------------------------------
+
+    def receives(self, hook: str, target: str) -> bool:
+        """Return whether a hook takes part in the events of a point, or in an action."""
+        if target in CLOSING_POINTS:
+            return hook in self._opened or not self._run.is_running
+        return target not in WITHIN or hook not in self._waiting[WITHIN[target]]
+
+    def record_opening(self, listener: Listener) -> Callable[..., Any]:
+        """Return the function of a listener; at `before_run`, a function that records that the hook is opened."""
+        if listener.point != "before_run":
+            return listener.call
+        call, hook = listener.call, listener.hook
+
+        @functools.wraps(call)
+        def open_hook(*args: Any, **kwargs: Any) -> None:
+            self._opened.add(hook)  # first: a hook whose `before_run` fails may have files to close
+            call(*args, **kwargs)
+
+        return open_hook
+
+    def on_hooks_changed(self, hooks: Mapping[str, object]) -> None:
+        """Forget the hooks that are no longer registered."""
+        self._opened &= hooks.keys()
+        for names in self._waiting.values():
+            names &= hooks.keys()
+
+    # -- registration during the run -----------------------------------------------------------
+
+    @property
+    def brackets(self) -> tuple[str, ...]:
+        """Open points without `before_`, outermost first; empty before and after the run."""
+        return tuple(self._brackets)
+
+    def add(self, name: str) -> None:
+        """Add a hook that is registered during the run; called before it is opened."""
+        self._opened.add(name)
+
+    def wait(self, name: str) -> None:
+        """Exclude a hook from the rest of the iteration and of the evaluation that it was registered in."""
+        run = self._run
+        places = {"iteration": run.clock.iter_open, "evaluation": run.validating}
+        for place in (place for place, is_open in places.items() if is_open):
+            self._waiting[place].add(name)
+        run.bus.invalidate()
