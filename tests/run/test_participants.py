@@ -30,11 +30,11 @@ END = ["after_train", "after_run", "cleanup"]
 
 
 class Recorder:
-    """Plugin that records the points of its events."""
+    """Plugin that records the points of its events, except for records to log."""
 
     def __init__(self) -> None:
         self.points: list[str] = []
-        for point in POINTS:
+        for point in (point for point in POINTS if not point.startswith("log_")):
             setattr(self, point, hookimpl(self._make_listener(point)))
 
     def _make_listener(self, point: str) -> Callable[..., None]:
