@@ -30,6 +30,10 @@ NEVER = sys.maxsize
 class Counters(Protocol):
     """Counters of a run, with one attribute per counted number."""
 
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the run has reached its limit."""
+
     def current(self, unit: Unit) -> int:
         """Return the current or last number of a unit, from 1."""
 

@@ -32,6 +32,8 @@ class BestTracker:
         self._config = config
         # Directions of the metrics that other hooks request.
         self._requested: dict[str, Direction | None] = {}
+        # Metrics that other hooks request and that every validation has to provide.
+        self._required: set[str] = set()
         # Configured names of the metrics, by full name.
         self._names: dict[str, str] = {}
         # Directions of the best results, by full name.
@@ -47,21 +49,25 @@ class BestTracker:
         Raises:
             ConfigError: If two hooks request different directions of a metric.
         """
-        self._requested = {}
+        self._requested, self._required = {}, set()
         if self._config.save_best is False:
             return
+        requests = [
+            (hook, *request) for hook in hooks if isinstance(hook, Hook) for request in hook.best_metrics.items()
+        ]
         known = {metric: self._config.rule or infer_direction(metric) for metric in self._config.metrics}
-        for hook in (hook for hook in hooks if isinstance(hook, Hook)):
-            for metric, requested in hook.best_metrics.items():
-                rule = requested or infer_direction(metric)
-                if known.setdefault(metric, rule) != rule:
-                    raise ConfigError(
-                        [
-                            f"hook {hook.name!r}: the direction of {metric!r} must be {known[metric]} as in another "
-                            f"hook, got {rule}. Set the same direction in both hooks."
-                        ]
-                    )
-                self._requested[metric] = rule
+        # Explicit directions first: a hook that sets none follows the others.
+        for hook, metric, requested in sorted(requests, key=lambda request: request[2] is None):
+            rule = requested or known.get(metric) or infer_direction(metric)
+            if known.setdefault(metric, rule) != rule:
+                raise ConfigError(
+                    [
+                        f"hook {hook.name!r}: the direction of {metric!r} must be {known[metric]} as in another "
+                        f"hook, got {rule}. Set the same direction in both hooks."
+                    ]
+                )
+            self._requested[metric] = rule
+            self._required |= {metric} & {*hook.required_metrics}
 
     def reset_flipped(self, run: Run) -> None:
         """Reset the best results of metrics whose direction changed, since they may now be the worst ones."""
@@ -114,14 +120,14 @@ class BestTracker:
             Full names of metrics with their new best results.
 
         Raises:
-            MetricError: If a metric that was set explicitly, or requested by another hook, was never provided. The
-                message lists all metrics.
+            MetricError: If a required metric, of this or another hook, was never provided. The message lists all
+                metrics.
             ConfigError: If `auto` selected a metric whose name implies no direction, or two metrics would share a file.
         """
         # Two configured names may resolve to the same metric.
         done: set[str] = set()
         for configured in dict.fromkeys([*self._get_metrics(metrics), *self._requested]):
-            full = self._resolve_name(configured, metrics)
+            full = self._resolve_name(run, configured, metrics)
             if full is None or full in done:
                 continue
             done.add(full)
@@ -170,18 +176,28 @@ class BestTracker:
         # The metric that the first validation selected is used for the rest of the run.
         return list(self._names.values())[:1] or list(metrics)[:1]
 
-    def _resolve_name(self, configured: str, metrics: Metrics) -> str | None:
+    def _resolve_name(self, run: Run, configured: str, metrics: Metrics) -> str | None:
         try:
             return resolve_metric_name(configured, metrics)
         except MetricError as error:
             if configured in self._names.values():
                 return None
-            if self._config.has_explicit_metrics or configured in self._requested:
+            is_own = configured in self._config.metrics
+            if configured in self._required or (is_own and not self._config.has_default_metric):
                 raise
-            if not self._warned:
-                self._warned = True
-                warnings.warn(f"{error} No best checkpoint is kept. Set `best_metric`.", HookWarning, stacklevel=2)
+            self._warn_missing(run, error, is_own)
             return None
+
+    def _warn_missing(self, run: Run, error: MetricError, is_own: bool) -> None:
+        """Report once that the default metric, of this or another hook, is missing."""
+        if self._warned:
+            return
+        self._warned = True
+        if is_own:
+            warnings.warn(f"{error} No best checkpoint is kept. Set `best_metric`.", HookWarning, stacklevel=2)
+        else:
+            advice = "Set the metric of the hook that requests it, or its `save_best: false`."
+            run.logger.warning("%s It has no best checkpoint. %s", error, advice)
 
     def _register_name(self, full: str, configured: str) -> None:
         """Register the configured name of a metric, which determines its file name, and check for conflicts."""

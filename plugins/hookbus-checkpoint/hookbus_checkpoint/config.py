@@ -19,6 +19,7 @@ __all__ = ["CheckpointConfig", "PreemptionConfig"]
 DURATION = re.compile(r"(\d+)\s*(s|min|h|)")
 SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 ITERATION_TEMPLATE = "iter_{}.pth"
+DEFAULT_METRIC = "accuracy"
 
 
 def parse_duration(duration: str) -> int:
@@ -55,7 +56,7 @@ class CheckpointConfig(HookConfig):
     save_best: bool | str | list[str] = Field(
         default=True, description="Keep the best checkpoint: by best_metric (true), by these metrics, or `auto`."
     )
-    best_metric: str = Field(default="accuracy", description="Metric of the best checkpoint.")
+    best_metric: str = Field(default=DEFAULT_METRIC, description="Metric of the best checkpoint.")
     rule: Direction | None = Field(
         default=None, description="Which value is better; default: inferred from the name of the metric."
     )
@@ -153,9 +154,10 @@ class CheckpointConfig(HookConfig):
         return list(self.save_best)
 
     @property
-    def has_explicit_metrics(self) -> bool:
-        """Whether the metrics were set explicitly, so that a missing metric is an error."""
-        return "best_metric" in self.model_fields_set or not isinstance(self.save_best, bool)
+    def has_default_metric(self) -> bool:
+        """Whether the metric is the default one, which a validation need not provide."""
+        # By value: a default and the same value written out have the same effect.
+        return self.save_best is True and self.best_metric == DEFAULT_METRIC
 
     @property
     def seconds(self) -> int | None:

@@ -63,8 +63,8 @@ class CheckpointHook(Hook):
 
     @property
     def required_metrics(self) -> list[str]:
-        """Metrics that every validation has to provide: those that were set explicitly, not the default one."""
-        return self.config.metrics if self.config.has_explicit_metrics else []
+        """Metrics that every validation has to provide: those of the best checkpoints, but not the default one."""
+        return [] if self.config.has_default_metric else self.config.metrics
 
     @property
     def keeps_best(self) -> bool:

@@ -73,14 +73,16 @@ def test_best_and_last_are_hard_links_of_one_file(tmp_path: Path) -> None:
     ("settings", "metrics"),
     [
         ({}, []),
-        ({"best_metric": "accuracy"}, ["accuracy"]),
+        ({"save_best": True, "best_metric": "accuracy"}, []),
+        ({"save_best": "accuracy"}, ["accuracy"]),
+        ({"best_metric": "f1"}, ["f1"]),
         ({"save_best": ["loss", "f1"]}, ["loss", "f1"]),
         ({"save_best": "loss"}, ["loss"]),
         ({"save_best": "auto"}, []),
         ({"save_best": False, "best_metric": "accuracy"}, []),
     ],
 )
-def test_hook_requires_explicitly_set_metrics(settings: dict[str, Any], metrics: list[str]) -> None:
+def test_every_metric_but_the_default_one_is_required(settings: dict[str, Any], metrics: list[str]) -> None:
     assert CheckpointHook(settings).required_metrics == metrics
 
 
@@ -348,14 +350,15 @@ class TestBest:
 
         assert load_epoch(tmp_path / "checkpoints/best_accuracy.pth") == 3
 
-    def test_missing_explicit_metric_is_an_error(self, tmp_path: Path) -> None:
+    def test_missing_required_metric_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(MetricError, match="'accuracy'.* val/other"):
-            train(tmp_path, CheckpointHook(best_metric="accuracy"), scores=[None])
+            train(tmp_path, CheckpointHook(save_best="accuracy"), scores=[None])
 
-    def test_missing_default_metric_is_one_warning(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("settings", [{}, {"save_best": True, "best_metric": "accuracy"}])
+    def test_missing_default_metric_is_one_warning(self, settings: dict[str, Any], tmp_path: Path) -> None:
         with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always")
-            train(tmp_path, CheckpointHook(), scores=[None, None])
+            train(tmp_path, CheckpointHook(settings), scores=[None, None])
 
         assert [str(record.message) for record in records if record.category is HookWarning] == [
             "Unknown metric 'accuracy'. Available: val/other. No best checkpoint is kept. Set `best_metric`."

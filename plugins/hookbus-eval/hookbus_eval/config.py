@@ -15,6 +15,7 @@ from hookbus.metrics.direction import ambiguous_direction_message, infer_directi
 __all__ = ["EvalConfig"]
 
 RUN_LOADER = "val_loader"
+DEFAULT_METRIC = "accuracy"
 
 
 class EvalConfig(HookConfig):
@@ -30,7 +31,7 @@ class EvalConfig(HookConfig):
     save_best: bool = Field(
         default=True, description="Whether the checkpoint hook keeps the best checkpoint by `metric`."
     )
-    metric: str = Field(default="accuracy", description="Metric of the best checkpoint.")
+    metric: str = Field(default=DEFAULT_METRIC, description="Metric of the best checkpoint.")
     rule: Direction | None = Field(
         default=None, description="Which value is better; default: inferred from the name of the metric."
     )
@@ -46,6 +47,9 @@ class EvalConfig(HookConfig):
     )
     dynamic_intervals: list[tuple[int, int]] = Field(
         default=[], description="(milestone, interval) pairs: the interval applies from this epoch (or iteration) on."
+    )
+    at_end: bool = Field(
+        default=True, description="Also validate when the run reaches its limit, whether or not the interval is due."
     )
     before_train: bool = Field(default=False, description="Run a sanity-check validation before training.")
 
@@ -78,7 +82,7 @@ class EvalConfig(HookConfig):
 
     @model_validator(mode="after")
     def _check_direction(self) -> Self:
-        if self.best_metric is not None and self.rule is None and infer_direction(self.metric) is None:
+        if self.save_best and self.rule is None and infer_direction(self.metric) is None:
             raise ValueError(f"rule: {ambiguous_direction_message(self.metric, 'Set `rule` to greater or less')}")
         return self
 
@@ -89,11 +93,10 @@ class EvalConfig(HookConfig):
         return self
 
     @property
-    def best_metric(self) -> str | None:
-        """Metric of the requested best checkpoint, None if no setting of the best checkpoint was set."""
-        # Defaults request nothing: otherwise every run with this hook would require the metric "accuracy".
-        configured = self.model_fields_set & {"save_best", "metric", "rule"}
-        return self.metric if self.save_best and configured else None
+    def has_default_metric(self) -> bool:
+        """Whether the metric is the default one, which a validation need not provide."""
+        # By value: a default and the same value written out have the same effect.
+        return self.metric == DEFAULT_METRIC
 
     @property
     def replaces_validation(self) -> bool:

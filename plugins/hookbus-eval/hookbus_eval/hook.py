@@ -7,10 +7,10 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus._events.points import Unit
-from hookbus._events.schedules import Schedule, every
+from hookbus._events.schedules import NEVER, Schedule, between, every
 from hookbus.hook import Direction
 from hookbus_eval.config import EvalConfig
-from hookbus_eval.schedule import build_validation_schedule
+from hookbus_eval.schedule import AtEnd, build_validation_schedule
 from hookbus_eval.validation import CustomValidation
 
 __all__ = ["DistEvalHook", "EvalHook"]
@@ -41,9 +41,13 @@ class EvalHook(Hook):
 
     @property
     def best_metrics(self) -> Mapping[str, Direction | None]:
-        """Metric whose best checkpoint is requested, with its direction; empty if none was configured."""
-        metric = self.config.best_metric
-        return {} if metric is None else {metric: self.config.rule}
+        """Metric whose best checkpoint is requested, with its direction; empty with `save_best: false`."""
+        return {self.config.metric: self.config.rule} if self.config.save_best else {}
+
+    @property
+    def required_metrics(self) -> list[str]:
+        """Metric that every validation has to provide: that of the best checkpoint, but not the default one."""
+        return [] if self.config.has_default_metric else list(self.best_metrics)
 
     def before_train(self, run: Run) -> None:
         """Check data and checkpoint hook, and request the validation before training."""
@@ -57,9 +61,9 @@ class EvalHook(Hook):
 
     @hookimpl(when=lambda config: _build_schedule(config, "epoch"))
     def after_train_epoch(self, run: Run) -> None:
-        """Request a validation after this epoch."""
+        """Request a validation after this epoch, if it is due or the last one."""
         # The schedule covers `by_epoch` already, but the common key `when` replaces the schedules of both listeners.
-        if self.config.by_epoch:
+        if self.config.by_epoch or self.config.when is None:
             run.request_validation(f"epoch {run.epochs_done}")
 
     @hookimpl(when=lambda config: _build_schedule(config, "iter"))
@@ -69,9 +73,9 @@ class EvalHook(Hook):
             run.request_validation(f"iteration {run.iters_done}")
 
     def _warn_if_best_is_not_kept(self, run: Run) -> None:
-        metric, saver = self.config.best_metric, run.get("checkpoint_saver")
+        metric, saver = self.config.metric, run.get("checkpoint_saver")
         # A custom saver without the attribute `keeps_best` is assumed to keep the best checkpoint.
-        if metric is None or getattr(saver, "keeps_best", saver is not None):
+        if not self.config.save_best or getattr(saver, "keeps_best", saver is not None):
             return
         cause = "no hook writes checkpoints" if saver is None else "the checkpoint hook has `save_best: false`"
         run.logger.warning("%s: the best checkpoint by %r is not kept because %s.", self.name, metric, cause)
@@ -82,7 +86,12 @@ class DistEvalHook(EvalHook):
 
 
 def _build_schedule(config: EvalConfig, unit: Unit) -> Schedule:
-    # The unit is a setting, but listeners are bound to a point: one of the two never becomes due.
-    if config.by_epoch != (unit == "epoch"):
-        return every(None, unit=unit)
-    return build_validation_schedule(config.interval, config.start, config.dynamic_intervals, unit)
+    own: Unit = "epoch" if config.by_epoch else "iter"
+    # The unit is a setting, but listeners are bound to a point: only one of the two is due at the interval.
+    due = every(None, unit=unit)
+    if unit == own:
+        due = build_validation_schedule(config.interval, config.start, config.dynamic_intervals, unit)
+    # The end of the last epoch also ends a run whose iterations are not known in advance.
+    if config.at_end and unit in (own, "epoch"):
+        return due | (AtEnd(unit) & between(config.start, NEVER, unit=own))
+    return due

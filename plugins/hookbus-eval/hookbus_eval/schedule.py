@@ -1,13 +1,39 @@
-"""Validation schedule with an interval that changes at milestones."""
+"""Validation schedule: an interval that changes at milestones, and the end of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hookbus._events.points import Unit
-from hookbus._events.schedules import Schedule, between, every
+from hookbus._events.schedules import NEVER, CounterView, Schedule, between, every
 
-__all__ = ["build_validation_schedule"]
+__all__ = ["AtEnd", "build_validation_schedule"]
+
+
+@dataclass(frozen=True)
+class AtEnd(Schedule):
+    """Schedule that is due when the run reaches its limit, but not if this truncates an epoch that is counted.
+
+    Unlike `last` it requires no known limit: in a run without a limit it is never due.
+    """
+
+    unit: Unit
+
+    def units(self) -> set[Unit | None]:
+        """Return the unit."""
+        return {self.unit}
+
+    def due(self, view: CounterView) -> bool:
+        """Return whether the run has reached its limit."""
+        return view.is_counted(self.unit) and view.clock.is_at_limit
+
+    def next_due(self, number: int, limit: int | None) -> int:
+        """Return the limit if it is known."""
+        if limit is None:
+            # The end of an epoch may be the limit in iterations, but no iteration is known to be the limit in epochs.
+            return number + 1 if self.unit == "epoch" else NEVER
+        return max(limit, number + 1)
 
 
 def build_validation_schedule(interval: int, start: int, changes: Sequence[tuple[int, int]], unit: Unit) -> Schedule:

@@ -26,6 +26,7 @@ def test_config_has_the_documented_defaults() -> None:
         "efficient_test": False,
         "test_fn": None,
         "dynamic_intervals": [],
+        "at_end": True,
         "before_train": False,
     }
 
@@ -57,18 +58,21 @@ def test_config_names_the_invalid_setting(settings: dict[str, Any], message: str
 
 
 @pytest.mark.parametrize(
-    ("settings", "metric"),
+    ("settings", "best", "required"),
     [
-        ({}, None),
-        ({"interval": 3}, None),
-        ({"save_best": True}, "accuracy"),
-        ({"metric": "val_loss"}, "val_loss"),
-        ({"metric": "recall", "rule": "greater"}, "recall"),
-        ({"save_best": False, "metric": "recall"}, None),
+        ({}, {"accuracy": None}, []),
+        ({"save_best": True, "metric": "accuracy"}, {"accuracy": None}, []),
+        ({"rule": "greater"}, {"accuracy": "greater"}, []),
+        ({"metric": "val_loss"}, {"val_loss": None}, ["val_loss"]),
+        ({"metric": "recall", "rule": "greater"}, {"recall": "greater"}, ["recall"]),
+        ({"save_best": False, "metric": "recall"}, {}, []),
     ],
 )
-def test_best_checkpoint_is_requested_only_if_configured(settings: dict[str, Any], metric: str | None) -> None:
-    assert EvalConfig(**settings).best_metric == metric
+def test_every_metric_but_the_default_one_is_required(
+    settings: dict[str, Any], best: dict[str, Any], required: list[str]
+) -> None:
+    hook = EvalHook(settings)
+    assert (hook.best_metrics, hook.required_metrics) == (best, required)
 
 
 @pytest.mark.parametrize(

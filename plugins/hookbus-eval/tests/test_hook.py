@@ -1,7 +1,7 @@
 """Evaluation hooks in a training run: schedule, best checkpoint, model state, and data."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class TestSchedule:
         assert get_validations(kind(), epochs=3) == [(1, 2), (2, 4), (3, 6)]
 
     def test_hook_validates_from_the_start_epoch_on(self, kind: type[Hook]) -> None:
-        assert [epoch for epoch, _ in get_validations(kind(interval=2, start=3), epochs=8)] == [3, 5, 7]
+        assert [epoch for epoch, _ in get_validations(kind(interval=2, start=3), epochs=7)] == [3, 5, 7]
 
     def test_hook_counts_iterations_across_epochs(self, kind: type[Hook]) -> None:
         positions = get_validations(kind(interval=10, by_epoch=False), batches=8, epochs=5)
@@ -111,8 +111,8 @@ class TestSchedule:
             )
             return [epoch for epoch, _ in positions]
 
-        assert run(2) == [1]
-        assert run(6, resume="auto") == [3, 5]
+        assert run(2) == [1, 2]
+        assert run(5, resume="auto") == [3, 5]
 
 
 class TestBeforeTraining:
@@ -153,11 +153,33 @@ class TestBest:
         with pytest.raises(MetricError, match=r"'recall'.* val/accuracy"):
             fake_training(hooks, scores=lambda epoch: {"accuracy": 0.5}, work_dir=tmp_path)
 
-    def test_unconfigured_best_is_left_to_the_checkpoint_hook(self, tmp_path: Path) -> None:
-        hooks = [CheckpointHook(best_metric="loss"), EvalHook()]
+    @pytest.mark.parametrize("settings", [{}, {"save_best": True, "metric": "accuracy"}])
+    def test_defaults_and_the_same_values_written_out_keep_the_same_files(
+        self, settings: dict[str, Any], tmp_path: Path
+    ) -> None:
+        hooks = [CheckpointHook(best_metric="loss"), EvalHook(settings)]
+        fake_training(hooks, scores=lambda epoch: {"loss": 0.5, "accuracy": 0.5}, work_dir=tmp_path)
+
+        files = {path.name for path in (tmp_path / "checkpoints").glob("best_*.pth")}
+        assert files == {"best_loss.pth", "best_accuracy.pth"}
+
+    @pytest.mark.parametrize("settings", [{}, {"save_best": True, "metric": "accuracy"}])
+    def test_missing_default_metric_is_one_warning(
+        self, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hooks = [CheckpointHook(best_metric="loss"), EvalHook(settings)]
         fake_training(hooks, scores=lambda epoch: {"loss": 0.5}, work_dir=tmp_path)
 
+        assert [message for message in caplog.messages if "accuracy" in message] == [
+            "Unknown metric 'accuracy'. Available: val/loss. It has no best checkpoint. Set the metric of the hook "
+            "that requests it, or its `save_best: false`."
+        ]
         assert {path.name for path in (tmp_path / "checkpoints").glob("best_*.pth")} == {"best_loss.pth"}
+
+    def test_direction_follows_the_checkpoint_hook_unless_set(self, tmp_path: Path) -> None:
+        hooks = [EvalHook(), CheckpointHook(rule="less")]
+        run = fake_training(hooks, epochs=2, scores=lambda epoch: {"accuracy": epoch}, work_dir=tmp_path).run
+        assert run.best["val/accuracy"].epoch == 1
 
     @pytest.mark.parametrize(
         ("hooks", "cause"),
@@ -172,8 +194,74 @@ class TestBest:
             fake_training(
                 [EvalHook(settings), *savers], scores=lambda epoch: {"accuracy": 0.5}, work_dir=tmp_path, overwrite=True
             )
-            expected = [f"eval: the best checkpoint by 'accuracy' is not kept because {cause}."] if settings else []
+            expected = [f"eval: the best checkpoint by 'accuracy' is not kept because {cause}."]
             assert [message for message in caplog.messages if "best" in message] == expected
+
+
+class TestEnd:
+    """Validations in the last iteration or epoch, for any interval."""
+
+    @pytest.mark.parametrize(
+        ("settings", "options", "expected"),
+        [
+            ({"interval": 2}, {"iterations": 3}, [2, 3]),
+            ({"interval": 2}, {"iterations": 4}, [2, 4]),  # once, although it is due for two reasons
+            ({"interval": 2, "at_end": False}, {"iterations": 3}, [2]),
+            ({"interval": 3}, {"epochs": 2}, [3, 4]),
+            ({"interval": 3, "start": 5}, {"epochs": 2}, []),
+        ],
+    )
+    def test_interval_in_iterations_includes_the_last_iteration(
+        self, settings: dict[str, Any], options: dict[str, int], expected: list[int]
+    ) -> None:
+        positions = get_validations(EvalHook(by_epoch=False, **settings), **options)
+        assert [iteration for _, iteration in positions] == expected
+
+    @pytest.mark.parametrize(
+        ("settings", "options", "expected"),
+        [
+            ({"interval": 2}, {"epochs": 3}, [2, 3]),
+            ({"interval": 2, "at_end": False}, {"epochs": 3}, [2]),
+            ({"interval": 2}, {"iterations": 6}, [2, 3]),  # the limit is the end of an epoch
+            ({"interval": 2}, {"iterations": 7}, [2]),  # the last epoch is truncated
+            ({"when": "every(2)"}, {"epochs": 3}, [2]),
+        ],
+    )
+    def test_interval_in_epochs_includes_the_last_complete_epoch(
+        self, settings: dict[str, Any], options: dict[str, int], expected: list[int]
+    ) -> None:
+        assert [epoch for epoch, _ in get_validations(EvalHook(settings), **options)] == expected
+
+    def test_epochs_of_unknown_length_end_with_a_validation(self) -> None:
+        class Stream:
+            def __iter__(self) -> Iterator[Any]:
+                return iter([(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))] * 2)
+
+        positions = get_validations(EvalHook(by_epoch=False, interval=3), train_loader=Stream(), epochs=2)
+        assert positions == [(1, 3), (2, 4)]
+
+    def test_stopped_run_is_not_validated_at_its_end(self) -> None:
+        class Stopper(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iters_done == 3:
+                    run.request_stop("enough")
+
+        assert get_validations(EvalHook(by_epoch=False, interval=2), Stopper(), iterations=9) == [(0, 2)]
+
+    def test_last_checkpoint_contains_the_results_of_the_last_validation(self, tmp_path: Path) -> None:
+        hooks = [CheckpointHook(by_epoch=False, interval=2), EvalHook(by_epoch=False, interval=2)]
+        build_trainer(*hooks, iterations=3, work_dir=tmp_path).fit()
+
+        meta = torch.load(tmp_path / "checkpoints/last.pth", weights_only=True)["meta"]
+        assert (meta["iter"], "val/accuracy" in meta["metrics"]) == (3, True)
+
+    def test_custom_loop_with_a_limit_is_validated_at_its_end(self) -> None:
+        validations = Validations()
+        bus = HookBus([EvalHook(by_epoch=False, interval=2), validations])
+        with bus.run(iterations=3, validate=lambda: {"accuracy": 0.5}) as run:
+            while not run.should_stop:
+                bus.emit("after_train_iter")
+        assert [iteration for _, iteration in validations.positions] == [2, 3]
 
 
 class TestModel:
