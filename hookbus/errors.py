@@ -17,7 +17,7 @@
     ├── RequestError                  a request that cannot be fulfilled
     ├── ServiceError                  a service without a provider (also a LookupError)
     ├── MetricError                   an unknown or ambiguous metric name (also a KeyError)
-    ├── LoopError                     a loop that cannot train: no loss, no data, or no limit
+    ├── LoopError                     a loop that cannot train: no loss, or no batch
     ├── WorkDirError                  a work directory that is in use or not writable
     ├── RankError                     ranks that lost their connection or made different collective calls
     └── CheckpointError               a checkpoint that cannot be written, found or loaded
@@ -178,7 +178,7 @@ class MetricError(HookbusError, KeyError):
 
 
 class LoopError(HookbusError):
-    """A loop that cannot train: no loss, no data, or no limit."""
+    """A loop that cannot train: no loss, or no batch."""
 
 
 class WorkDirError(HookbusError):

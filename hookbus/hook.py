@@ -229,6 +229,14 @@ class Hook(BaseListeners):
         return tuple(self.best_metrics)
 
     @property
+    def requires_validation(self) -> bool:
+        """Whether the hook has no effect without validations. Default: if it schedules them or requires their metrics.
+
+        A training of a Trainer without validations is refused; a custom loop may emit the results itself.
+        """
+        return self.schedules_validation or bool(self.required_metrics)
+
+    @property
     def provided_metrics(self) -> Collection[str] | None:
         """Metrics that this hook adds to the results of validations, for example by `run.log`. None allows any name."""
         return ()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from hookbus._events.registry import FunctionPlugin
 from hookbus._run.participants import WITHIN
-from hookbus._run.preconditions import find_hook_errors, raise_errors
+from hookbus._run.preconditions import find_hook_errors
+from hookbus._utils.combined_errors import raise_errors
 from hookbus.checkpoint.saver import is_saver
 from hookbus.hook import Hook
 

@@ -1,43 +1,55 @@
-"""Preconditions of hooks, checked for all hooks before a run starts."""
+"""Preconditions of a run, checked before its work directory is acquired and before any event is emitted.
+
+`bus.run`, `Trainer.fit` and `Trainer.check` verify the same list. The Trainer adds what only it knows, see
+`hookbus.trainer.preconditions`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from hookbus._run.clock import Clock
+from hookbus._run.point_counters import PointCounters
+from hookbus._utils.combined_errors import raise_errors, replace_message
 from hookbus._utils.packages import package_label
-from hookbus.errors import ConfigError, HookbusError, RequestError
+from hookbus.errors import ConfigError, HookbusError, HookError, RequestError
 from hookbus.hook import Hook
 
 if TYPE_CHECKING:
+    from hookbus._events.ordering import Listener
+    from hookbus._events.points import Point
     from hookbus._run.run import Run
 
-__all__ = ["check_hooks", "find_hook_errors", "raise_errors"]
+__all__ = ["check_preconditions", "describe_missing_validation", "find_hook_errors"]
+
+NO_VALIDATION = (
+    "the run has no validation function. Pass val_loader= to the Trainer (in a run file: a dataset with the split "
+    "`val`), or validate= to bus.run."
+)
 
 
-def check_hooks(run: Run) -> None:
-    """Check the preconditions of each hook of a run.
+def check_preconditions(run: Run) -> None:
+    """Check that a run can start. All errors at once: a run on a cluster is often started only to find the next one.
 
     Args:
-        run: Run to check; it need not have started.
+        run: Run to check; it has not started, and it has no work directory yet.
 
     Raises:
         HookbusError: If a precondition is not met. The message contains all of them, one per line.
     """
+    raise_errors(_find_errors(run))
+
+
+def _find_errors(run: Run) -> Iterator[HookbusError]:
+    try:
+        run.bus.check_attachable(run)
+    except HookError as error:
+        yield error  # without an order there are no listeners whose schedules could be checked
+    else:
+        yield from _find_limit_errors(run)
     hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
-    raise_errors(find_hook_errors(run, {name: hook for name, hook in hooks.items() if run.runs_on_this_rank(hook)}))
-
-
-def raise_errors(errors: Iterable[HookbusError]) -> None:
-    """Raise an error with the messages of all errors, one per line; no effect if there are none."""
-    # All errors at once: a run on a cluster is often started only to find the next one.
-    failures = list(errors)
-    if len(failures) == 1:
-        raise failures[0]
-    if failures and all(isinstance(failure, ConfigError) for failure in failures):
-        raise ConfigError(problem for failure in failures for problem in getattr(failure, "problems", ()))
-    if failures:
-        raise HookbusError("\n".join(map(str, failures)))
+    yield from find_hook_errors(run, {name: hook for name, hook in hooks.items() if run.runs_on_this_rank(hook)})
 
 
 def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
@@ -47,32 +59,82 @@ def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusErr
         run: The run.
         hooks: Hooks to check, by name.
     """
-    yield from _iter_validation_errors(run, hooks)
+    if run.mode == "train":
+        yield from _find_validation_errors(run, hooks)
     for name, hook in hooks.items():
         try:
             hook.check(run)
         except ConfigError as error:
             yield ConfigError(_format_message(name, hook, problem) for problem in error.problems)
         except HookbusError as error:
-            yield type(error)(_format_message(name, hook, str(error)))
+            yield replace_message(error, _format_message(name, hook, str(error)))
 
 
-def _iter_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
-    """Yield the errors of hooks that schedule validations if the run cannot validate, or two hooks validate."""
-    names = [name for name, hook in hooks.items() if run.mode == "train" and hook.schedules_validation]
+def describe_missing_validation(reader: str, metrics: Collection[str]) -> str:
+    """Return the problem of a run without validations.
+
+    Args:
+        reader: What requires the validations.
+        metrics: Metrics that it reads; empty if it reads none in particular.
+    """
+    required = f"{', '.join(map(repr, metrics))} of a validation" if metrics else "validations"
+    return f"{reader} requires {required}, but {NO_VALIDATION}"
+
+
+def _find_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigError]:
+    """Yield the errors of hooks that require validations if there are none, or of two hooks that both validate."""
     try:
-        if not names or run.validations.is_available("val"):
+        if run.validations.is_available("val"):
             return
     except RequestError as error:
-        yield error
+        yield ConfigError([str(error)])
         return
-    problem = (
-        "the hook requests validations, but the run has no validation function. Pass val_loader= to the Trainer, or "
-        "validate= to bus.run."
-    )
-    yield from (RequestError(_format_message(name, hooks[name], problem)) for name in names)
+    for name, hook in hooks.items():
+        if hook.schedules_validation:
+            yield ConfigError([_format_message(name, hook, f"the hook requests validations, but {NO_VALIDATION}")])
+        # A custom loop may validate itself: it emits `after_val` with its results.
+        elif run.trainer is not None and hook.requires_validation:
+            yield ConfigError([describe_missing_validation(_format_name(name, hook), hook.required_metrics)])
+
+
+def _find_limit_errors(run: Run) -> Iterator[ConfigError]:
+    """Yield the errors of schedules that require the end of the training if the end is unknown."""
+    if run.mode != "train":
+        return
+    for name, point in run.bus.points.items():
+        for listener in run.bus.table.listeners(name, run):
+            if problem := _find_limit_problem(run, listener, point):
+                yield ConfigError([f"hook {listener.hook!r} at {name}: {problem}"])
+
+
+def _find_limit_problem(run: Run, listener: Listener, point: Point) -> str:
+    """Return why the schedule of a listener can never be evaluated, or "" if it can."""
+    if listener.schedule is None:
+        return ""
+    try:
+        listener.schedule.check_limit(PointCounters(run.clock, point))
+    except ConfigError as error:
+        return "" if _may_become_known(run, listener, point) else str(error)
+    return ""
+
+
+def _may_become_known(run: Run, listener: Listener, point: Point) -> bool:
+    """Return whether the limit is known as soon as a custom loop reads its loader through `run.batches`."""
+    if run.trainer is not None or listener.schedule is None:
+        return False
+    clock = Clock()
+    clock.max_epochs, clock.max_iters, clock.epoch_length = run.max_epochs, run.max_iters, 1
+    try:
+        listener.schedule.check_limit(PointCounters(clock, point))
+    except ConfigError:
+        return False
+    return True
 
 
 def _format_message(name: str, hook: Hook, problem: str) -> str:
     """Return a message that starts with the hook and its package."""
-    return f"hook {name!r} ({package_label(hook)}): {problem}"
+    return f"{_format_name(name, hook)}: {problem}"
+
+
+def _format_name(name: str, hook: Hook) -> str:
+    return f"hook {name!r} ({package_label(hook)})"

@@ -35,13 +35,22 @@ class RunBus(EventBus):
             HookError: If a hook is used by an active run of another bus.
             OrderError: If the before=/after= constraints form a cycle.
         """
-        # All hooks are checked before any is attached, so that an error leaves the previous run attached.
-        for hook in self.hooks.values():
-            if isinstance(hook, Hook):
-                ensure_single_bus(hook, self)
+        # Before anything is attached, so that an error leaves the previous run attached.
+        self.check_attachable(run)
         self.current = run
         for hook in self.hooks.values():
             if isinstance(hook, Hook):
                 hook._run = run
         self.invalidate()
+
+    def check_attachable(self, run: Run) -> None:
+        """Check that a run can be attached, without attaching it.
+
+        Raises:
+            HookError: If a hook is used by an active run of another bus.
+            OrderError: If the before=/after= constraints form a cycle.
+        """
+        for hook in self.hooks.values():
+            if isinstance(hook, Hook):
+                ensure_single_bus(hook, self)
         self.table.check_order(run)

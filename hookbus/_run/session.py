@@ -15,7 +15,7 @@ from hookbus._run.finalize import finalize, record_failure, release_directories,
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
 from hookbus._run.objects import check_loss, find_object_problems, find_state_problems, find_untrained
-from hookbus._run.preconditions import check_hooks
+from hookbus._run.preconditions import check_preconditions
 from hookbus._run.request_sync import sync_run_identity
 from hookbus._run.requests import SETTLE, process_requests
 from hookbus._run.resume import find_resumed_checkpoint, resume_run, verify_resume
@@ -38,7 +38,15 @@ if TYPE_CHECKING:
 
 MAX_LISTED_FILES = 10
 
-__all__ = ["acquire_work_dir", "ensure_no_active_run", "run_context", "run_scope", "validate_resume"]
+__all__ = [
+    "acquire_work_dir",
+    "check_work_dir_options",
+    "ensure_no_active_run",
+    "preconditions_scope",
+    "run_context",
+    "run_scope",
+    "validate_resume",
+]
 
 
 @check_keywords("bus.run")
@@ -99,8 +107,8 @@ def run_context(
 
     Raises:
         ConfigError: If an argument is invalid.
+        HookbusError: If a precondition of a hook is not met; nothing is written and no event is emitted.
         WorkDirError: If the work directory is in use or cannot be written.
-        RequestError: If a hook will request validations and `validate` is None.
         CheckpointError: If the checkpoint cannot be resumed from.
         KeyboardInterrupt: If the run was interrupted by Ctrl-C. A final checkpoint is saved if a hook saves
             checkpoints. A loop that does not stop at the end of its iteration is left in the next one.
@@ -139,7 +147,6 @@ def run_context(
         epochs=epochs,
         iterations=iterations,
         validate=evaluator,
-        work_dir=acquire_work_dir(work_dir, resume, overwrite, ranks),
         counts_steps=counts_steps,
         auto_nesting=True,
         batch_size=batch_size,
@@ -148,6 +155,9 @@ def run_context(
     )
     run.train_loader, run.val_loader = train_loader, val_loader
     run.clock.epoch_length = length
+    with preconditions_scope(run):
+        check_preconditions(run)
+    run.work_dir = acquire_work_dir(work_dir, resume, overwrite, ranks)
     with run_scope(run, resume), handle_interrupts(run):
         # `StopLoop` exits a loop that does not check `run.should_stop` after Ctrl-C: this is not a failure of the run.
         with suppress(StopLoop), handle_lost_workers(run):
@@ -172,8 +182,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
 
     Raises:
         ConfigError: If the work directory records a run whose checkpoints cannot be used.
-        HookbusError: If the run cannot start: a precondition of a hook is not met, or the checkpoint to resume from
-            does not match the run.
+        HookbusError: If the checkpoint to resume from does not match the run.
         BaseException: If the loop raised it, or a hook at the end of the run.
     """
     try:
@@ -201,12 +210,10 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
 
 
 def _start(run: Run) -> None:
-    """Start a run: synchronize the ranks, check preconditions and emit `before_run`."""
+    """Start a run: synchronize the ranks, attach the run to its bus and emit `before_run`."""
     run.is_running = True
     sync_run_identity(run)
     run.bus.attach_run(run)
-    # Before `before_run`: no hook acquires resources in a run that another hook cannot join.
-    check_hooks(run)
     run.optimizer_events.attach()
     if run.model is not None and run.initial_structure is None:
         from hookbus.checkpoint.weights import get_structure  # imports torch, as the model does
@@ -237,6 +244,14 @@ def _begin_training(run: Run) -> None:
         run.watch_completeness()
 
 
+@contextmanager
+def preconditions_scope(run: Run) -> Iterator[None]:
+    """Context manager for the checks before a run: no rank leaves it if one of them has failed."""
+    with run.ranks.propagate_errors():
+        yield
+        run.ranks.barrier("the preconditions of the run")
+
+
 def ensure_no_active_run(bus: HookBus) -> None:
     """Raise if a bus is in use by an active run, since its hooks keep the state of one run at a time.
 
@@ -265,6 +280,18 @@ def validate_resume(resume: object) -> str | Path:
         raise ConfigError([f"resume: {error}"]) from None
 
 
+def check_work_dir_options(work_dir: str | Path | None, resume: object, overwrite: bool) -> None:
+    """Check the arguments of `acquire_work_dir`.
+
+    Raises:
+        ConfigError: If both `resume` and `overwrite` are set, or `work_dir` is empty.
+    """
+    if resume != "never" and overwrite:
+        raise ConfigError(["`resume` and `overwrite` are mutually exclusive. Set only one of them."])
+    if work_dir == "":
+        raise ConfigError(["work_dir: the path is empty. Set a directory, or None for a run without files."])
+
+
 def acquire_work_dir(
     work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Collectives
 ) -> WorkDir | None:
@@ -283,10 +310,7 @@ def acquire_work_dir(
         ConfigError: If both `resume` and `overwrite` are set, or `work_dir` is empty.
         WorkDirError: If the directory is in use or cannot be written.
     """
-    if resume != "never" and overwrite:
-        raise ConfigError(["`resume` and `overwrite` are mutually exclusive. Set only one of them."])
-    if work_dir == "":
-        raise ConfigError(["work_dir: the path is empty. Set a directory, or None for a run without files."])
+    check_work_dir_options(work_dir, resume, overwrite)
     if work_dir is None:
         return None
     take = partial(acquire, Path(work_dir), resume=resume == "auto", overwrite=overwrite)

@@ -9,7 +9,7 @@ from hookbus._run.result_names import name_results
 from hookbus._training.eval_metrics import EvalMetric
 from hookbus._training.evaluation import compute_metrics, named_loaders
 from hookbus.distributed.process_collectives import Collectives
-from hookbus.errors import MetricError, RequestError
+from hookbus.errors import ConfigError, MetricError
 from hookbus.hook import Hook
 from hookbus.metrics.results import resolve_metric_name
 from hookbus.metrics.store import EvaluationMeans, MetricStore
@@ -36,7 +36,7 @@ class ExpectedMetrics:
         self._names: set[str] = set()
         loaders = {} if trainer.val_loader is None else dict(named_loaders(trainer.val_loader))
         self._unseen: set[str | None] = set(loaders)
-        self._can_validate = bool(loaders) or any(hook.validation_fn is not None for hook in self._hooks().values())
+        self._has_loaders = bool(loaders)
 
     def observe_batch(self, loader: str | None, outputs: Any, metrics: Mapping[str, EvalMetric]) -> None:
         """Record the result names of one batch.
@@ -62,18 +62,11 @@ class ExpectedMetrics:
             metrics: Names of the metrics, in any accepted form.
 
         Raises:
-            RequestError: If there will be no validations.
-            MetricError: If a name is unknown or ambiguous. The message lists the available metrics.
+            ConfigError: If a name is unknown or ambiguous. The message lists the available metrics.
         """
-        if metrics and not self._can_validate:
-            names = ", ".join(map(repr, metrics))
-            raise RequestError(
-                f"{reader} requires {names} of a validation, but there is no val_loader. Pass "
-                "val_loader= to the Trainer."
-            )
         problems = [problem for metric in metrics if (problem := self._check_metric(metric))]
         if problems and self._is_complete():
-            raise MetricError("\n".join(f"{reader}: {problem}" for problem in problems))
+            raise ConfigError(f"{reader}: {problem}" for problem in problems)
 
     def _check_metric(self, metric: str) -> str:
         try:
@@ -83,9 +76,10 @@ class ExpectedMetrics:
         return ""
 
     def _is_complete(self) -> bool:
-        """Return whether the collected names are complete."""
+        """Return whether the collected names are complete; without a loader, the validation itself is missing."""
         adds_results = any(h.validation_fn is not None or h.provided_metrics is None for h in self._hooks().values())
-        return not (self._unseen or adds_results or any(map(_may_add_results, self._trainer.bus.pm.members.values())))
+        may_add = adds_results or any(map(_may_add_results, self._trainer.bus.pm.members.values()))
+        return self._has_loaders and not self._unseen and not may_add
 
     def _hooks(self) -> dict[str, Hook]:
         return {name: hook for name, hook in self._trainer.bus.hooks.items() if isinstance(hook, Hook)}

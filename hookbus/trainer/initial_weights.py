@@ -98,7 +98,8 @@ def load_resume_metadata(trainer: TrainerSetup) -> dict[str, Any] | None:
     Files that cannot be used are reported by `file_checks`.
     """
     try:
-        path = _find_newest(trainer)[0] if trainer.resume == "auto" else trainer.resume
+        resume = trainer.runs.pending_resume
+        path = _find_newest(trainer)[0] if resume == "auto" else resume
         metadata = None if path in (None, "never") else load_on_meta(path)
         if metadata is not None:
             check_resumable(metadata)
@@ -107,17 +108,19 @@ def load_resume_metadata(trainer: TrainerSetup) -> dict[str, Any] | None:
         return None
 
 
-def find_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
+def find_checkpoint_directory(trainer: TrainerSetup, work_dir: Path | None = None) -> Path | None:
     """Return the directory of the checkpoints of an idle trainer, or None if it writes none.
 
     Args:
         trainer: Trainer. A checkpoint hook may define its own directory.
+        work_dir: Work directory of the run. Default: the one that was passed to the trainer.
     """
     # The idle run stands in for the next run, so the same lookup as in training applies.
     idle = trainer.bus.current
     if trainer.work_dir is not None:
-        idle.provide("experiment_dir", Path(trainer.work_dir))
-        idle.provide("checkpoints_dir", Path(trainer.work_dir) / "checkpoints")
+        root = work_dir or Path(trainer.work_dir)
+        idle.provide("experiment_dir", root)
+        idle.provide("checkpoints_dir", root / "checkpoints")
     for hook in trainer.bus.hooks.values():
         if is_saver(hook):
             idle.provide("checkpoint_saver", hook)
@@ -126,9 +129,11 @@ def find_checkpoint_directory(trainer: TrainerSetup) -> Path | None:
 
 def _initial_files(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
     """Return the files that a run starts from, with the argument that names them. Empty if a run is continued."""
-    if trainer.resume not in ("auto", "never"):
-        return [("resume", trainer.resume)]
-    continues = trainer.resume == "auto" and trainer.work_dir is not None and read_status(Path(trainer.work_dir))
+    resume, continues = trainer.runs.pending_resume, trainer.runs.continues
+    if resume not in ("auto", "never"):
+        return [("resume", resume)]
+    if resume == "auto" and trainer.work_dir is not None:
+        continues = continues or bool(read_status(Path(trainer.work_dir)))
     return [] if trainer.load_from is None or continues else [("load_from", trainer.load_from)]
 
 
@@ -142,6 +147,8 @@ def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
 
 def _check_checkpoint_files(trainer: TrainerSetup) -> str:
     """Check the search of an automatic resume, then the directory of new checkpoints."""
+    if trainer.runs.preview_work_dir()[1]:
+        return ""  # a work directory that cannot be used is reported once
     # In sequence: a directory that cannot be searched is reported once.
     lines = [_check_automatic_resume(trainer), _check_checkpoints_directory(trainer)]
     return "\n".join(line for line in lines if line)
@@ -149,7 +156,7 @@ def _check_checkpoint_files(trainer: TrainerSetup) -> str:
 
 def _check_automatic_resume(trainer: TrainerSetup) -> str:
     """Verify the checkpoint that automatic resume would load."""
-    if trainer.resume != "auto":
+    if trainer.runs.pending_resume != "auto":
         return ""
     path, skipped = _find_newest(trainer)
     if path is None:
@@ -168,8 +175,9 @@ def _find_newest(trainer: TrainerSetup) -> tuple[Path | None, list[str]]:
 
 def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
     """Raise if the directory of the checkpoint hook is not writable, or a file has its name."""
-    directory = find_checkpoint_directory(trainer)
-    inside = trainer.work_dir is not None and directory is not None and directory.is_relative_to(trainer.work_dir)
+    work_dir = trainer.runs.preview_work_dir()[0]
+    directory = find_checkpoint_directory(trainer, work_dir)
+    inside = work_dir is not None and directory is not None and directory.is_relative_to(work_dir)
     # A missing directory inside the work directory is created in it.
     if directory is None or (inside and not os.path.lexists(directory)):
         return ""

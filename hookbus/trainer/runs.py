@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.acquisition import preview
+from hookbus._run.preconditions import check_preconditions
 from hookbus._run.resume import verify_resume
 from hookbus._run.run import Run
-from hookbus._run.session import acquire_work_dir, ensure_no_active_run, run_scope
+from hookbus._run.session import acquire_work_dir, ensure_no_active_run, preconditions_scope, run_scope
 from hookbus._training.evaluation import evaluate
 from hookbus.data.loaders import loader_length
 from hookbus.data.rng import rank_seed, seed_everything
 from hookbus.distributed.process_collectives import get_collectives
 from hookbus.trainer.initial_weights import check_files
+from hookbus.trainer.preconditions import check_training
 
 if TYPE_CHECKING:
     from hookbus._run.result_names import EvaluationKind
@@ -40,6 +43,29 @@ class TrainerRuns:
         self._directory: Path | None = None
         self._services: dict[str, Any] = {}
 
+    @property
+    def pending_resume(self) -> str | Path:
+        """Checkpoint that the next training resumes from: "never", "auto" or a path."""
+        return self._pending_resume
+
+    def preview_work_dir(self) -> tuple[Path | None, str]:
+        """Return the work directory of the next training, and the error message if it cannot be used."""
+        trainer = self._trainer
+        # The first training determines the directory of all later runs.
+        if self._directory is not None or not trainer.work_dir:
+            return self._directory, ""
+        return preview(
+            Path(trainer.work_dir),
+            resume=self._pending_resume == "auto",
+            overwrite=trainer.overwrite,
+            writes_config=hasattr(trainer.config, "to_yaml"),
+        )
+
+    @property
+    def continues(self) -> bool:
+        """Whether the next run continues an earlier one of the trainer."""
+        return self._trainer.bus.current.trainer is self._trainer
+
     def provide(self, name: str, service: Any) -> None:
         """Provide a service to hooks in the current run and in all later runs."""
         self._services[name] = service
@@ -61,27 +87,35 @@ class TrainerRuns:
         trainer = self._trainer
         ensure_no_active_run(trainer.bus)
         # The bus may have been used by a custom loop in between. Only runs of this trainer are continued.
-        earlier = trainer.bus.current if trainer.bus.current.trainer is trainer else None
-        if earlier is None:
-            check_files(trainer)
-            # Only the first run seeds the RNGs: a later run continues from the RNG states of the previous one.
-            if trainer.seed is not None:
-                seed_everything(rank_seed(trainer.seed, trainer.ranks.rank))
+        earlier = trainer.bus.current if self.continues else None
+        run = self.create(mode, earlier)
+        with preconditions_scope(run):
+            self._check(run)
+        # Only the first run seeds the RNGs: a later run continues from the RNG states of the previous one.
+        if earlier is None and trainer.seed is not None:
+            seed_everything(rank_seed(trainer.seed, trainer.ranks.rank))
         # Validation and test resume from an explicit checkpoint, but not from "auto", which only applies to training.
         resume = self._pending_resume if mode == "train" or self._pending_resume != "auto" else "never"
         path = verify_resume(resume, trainer.ranks)
-        run = self.create(mode, self._acquire_work_dir(mode, resume), earlier)
+        run.work_dir = self._acquire_work_dir(mode, resume)
         with run_scope(run, path):
             if resume == self._pending_resume:
                 self._pending_resume = "never"
             yield run
 
-    def create(self, mode: Mode, work_dir: WorkDir | None = None, earlier: Run | None = None) -> Run:
-        """Create a run without starting it.
+    def _check(self, run: Run) -> None:
+        """Check the preconditions of a run, before its work directory is acquired."""
+        if run.mode == "train":
+            check_training(self._trainer, run)
+        else:
+            check_preconditions(run)
+            check_files(self._trainer)
+
+    def create(self, mode: Mode, earlier: Run | None = None) -> Run:
+        """Create a run without a work directory and without starting it.
 
         Args:
             mode: "train", "val" or "test".
-            work_dir: Work directory, or None for a run that writes no files. Default: None.
             earlier: Run to continue from. Default: None.
 
         Returns:
@@ -106,7 +140,6 @@ class TrainerRuns:
             batch_size=trainer.batch_size,
             validate=self._get_evaluator("val"),
             test=self._get_evaluator("test"),
-            work_dir=work_dir,
             ranks=get_collectives(trainer.device),
             previous=earlier,
         )

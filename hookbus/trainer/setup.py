@@ -30,7 +30,7 @@ from hookbus.trainer.arguments import (
     resolve_optimizer,
     validate_limit,
 )
-from hookbus.trainer.checking import check_ready, check_trainer
+from hookbus.trainer.checking import check_trainer
 from hookbus.trainer.config_argument import accept_config
 from hookbus.trainer.named_objects import check_several, get_only
 from hookbus.trainer.runs import TrainerRuns
@@ -214,7 +214,6 @@ class TrainerSetup:
         Raises:
             HookbusError: If the training would fail. The message lists all errors.
         """
-        check_ready(self)
         return check_trainer(self)
 
     @property

@@ -23,8 +23,8 @@ from hookbus.data.batches import move_to_device
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
 from hookbus.trainer.arguments import validate_limit
-from hookbus.trainer.checking import check_ready, check_scheduler_length
 from hookbus.trainer.initial_weights import load_initial_weights
+from hookbus.trainer.preconditions import check_scheduler_length
 from hookbus.trainer.setup import TrainerSetup
 
 __all__ = ["Trainer"]
@@ -45,12 +45,11 @@ class Trainer(TrainerSetup):
             The run. `run.outcome` is the reason for its end.
 
         Raises:
-            LoopError: If the optimizer, the data or the limit is missing.
+            HookbusError: If a precondition is not met, as in `check`. Nothing is written and no event is emitted.
             KeyboardInterrupt: On Ctrl-C, after a last checkpoint if a checkpoint hook is registered.
         """
         if epochs is not None or iterations is not None:
             self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
-        check_ready(self)
         with self.runs.run_scope("train") as run, handle_interrupts(run):
             load_initial_weights(self, run)
             self._train(run)

@@ -473,6 +473,25 @@ class TestCheck:
         assert f"the required module {module} cannot be imported: " in result.stderr
         assert result.stderr.endswith(f" Run: pip install {install}\n")
 
+    @pytest.mark.parametrize(
+        "hook",
+        [
+            '{type: "early_stopping", monitor: val_loss}',
+            '{type: "early_stopping", monitor: train/loss, strict: false}',
+            '{type: "checkpoint", save_best: accuracy}',
+            '{type: "param_scheduler", schedulers: {type: ReduceLROnPlateau}}',
+            '{type: "eval"}',
+        ],
+        ids=["early_stopping", "not strict", "checkpoint", "param_scheduler", "eval"],
+    )
+    def test_check_and_train_refuse_a_hook_without_its_validation(self, project: Project, hook: str) -> None:
+        project.write(f"{TRAINING.rstrip()}\n      - {hook}\n".replace("parts:points", "parts:train_only"))
+        checked, trained = call("check", "run.yaml"), call("train", "run.yaml")
+        assert (checked.exit_code, trained.exit_code, checked.stdout, trained.stdout) == (2, 2, "", "")
+        assert checked.stderr == trained.stderr
+        assert "but the run has no validation function. Pass val_loader=" in checked.stderr
+        assert not (project.path / "runs").exists()
+
     def test_check_reports_all_errors(self, project: Project) -> None:
         project.write(RUN)
         (project.path / "broken.pth").write_text("no checkpoint")

@@ -87,7 +87,7 @@ class TestStart:
         expected = (
             r"hook 'evaluator' \(module .*test_session\): the hook requests validations, .*val_loader= .*validate= to"
         )
-        with pytest.raises(RequestError, match=expected), bus.run():
+        with pytest.raises(ConfigError, match=expected), bus.run():
             pytest.fail("the loop has started")
         assert "before_run" not in bus.emitted_points
         with bus.run(validate=lambda: {"loss": 0.5}):
@@ -98,7 +98,7 @@ class TestStart:
             schedules_validation = True
 
         training = toys.trainer(ScheduleValidation(), epochs=1, test_loader=toys.pairs())
-        with pytest.raises(RequestError, match="val_loader= to the Trainer"):
+        with pytest.raises(ConfigError, match="val_loader= to the Trainer"):
             training.fit()
         assert set(training.test()) == {"test/loss"}
 

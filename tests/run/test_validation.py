@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from hookbus import Hook
 from hookbus._events.markers import hookimpl
 from hookbus._run.run import Run
-from hookbus.errors import MetricError, RequestError
+from hookbus.errors import ConfigError, MetricError, RequestError
 from hookbus.testing import RecordingBus
 from tests import toys
 
@@ -383,7 +383,7 @@ class TestValidationFunctionOfHook:
 
         bus.register(Schedules(), "b")
         bus.register(OwnValidation(), "a")
-        with pytest.raises(RequestError, match="a and b each provide a validation function"), bus.run():
+        with pytest.raises(ConfigError, match="a and b each provide a validation function"), bus.run():
             pass
 
 

@@ -25,7 +25,6 @@ from hookbus.errors import (
     HookWarning,
     LoopError,
     OrderError,
-    RequestError,
 )
 from hookbus.testing import fingerprint
 from hookbus.trainer.trainer import Trainer
@@ -218,7 +217,7 @@ class TestErrors:
             ).check()
 
     def test_validation_request_requires_a_loader(self, tmp_path: Path) -> None:
-        with pytest.raises(RequestError, match="hook 'asking' .*val"):
+        with pytest.raises(ConfigError, match="hook 'asking' .*val"):
             make_trainer(tmp_path, hooks=[AskingHook()]).check()
 
     def test_cyclic_ordering_constraints_are_an_error(self, tmp_path: Path) -> None:
@@ -475,7 +474,7 @@ class TestRestoredScheduler:
         trainer = self.trainer(tmp_path, 4, 6, resume=checkpoint)
         with pytest.raises(ConfigError, match=f"{message}, and the run needs 12. Build it for 12 steps."):
             trainer.fit()
-        assert trainer.bus.current.iters_done == 6
+        assert trainer.bus.current.iters_done == 0, "no state is restored"
 
     def test_scheduler_that_was_built_for_the_new_length_is_used(self, tmp_path: Path, checkpoint: Path) -> None:
         trainer = self.trainer(tmp_path, 4, 12, resume=checkpoint)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from hookbus import Hook, hookimpl
-from hookbus.errors import ConfigError, HookbusError, RequestError
+from hookbus.errors import ConfigError, HookbusError
 from hookbus.trainer.trainer import Trainer
 from tests import toys
 
@@ -139,7 +139,7 @@ class TestMissingMetrics:
         assert f"hook 'keeper' (module {__name__}): Unknown metric 'f1'." in message
 
     def test_required_metrics_require_a_validation(self) -> None:
-        with pytest.raises(RequestError, match="^hook 'reader' .* requires 'accuracy', 'loss' of a validation"):
+        with pytest.raises(ConfigError, match="^hook 'reader' .* requires 'accuracy', 'loss' of a validation"):
             trainer(Reader("accuracy", "loss"), val_loader=None).check()
         trainer(Reader(), val_loader=None).check()
 

@@ -67,6 +67,11 @@ class CheckpointHook(Hook):
         return [] if self.config.has_default_metric else self.config.metrics
 
     @property
+    def requires_validation(self) -> bool:
+        """Whether a best checkpoint is kept by `auto`, or by a metric that validations have to provide."""
+        return self.config.save_best == "auto" or bool(self.required_metrics)
+
+    @property
     def keeps_best(self) -> bool:
         """Whether best checkpoints are written: by the metrics of this hook, and by those that other hooks request."""
         return self.config.save_best is not False

@@ -70,20 +70,23 @@ def test_best_and_last_are_hard_links_of_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "metrics"),
+    ("settings", "metrics", "requires_validation"),
     [
-        ({}, []),
-        ({"save_best": True, "best_metric": "accuracy"}, []),
-        ({"save_best": "accuracy"}, ["accuracy"]),
-        ({"best_metric": "f1"}, ["f1"]),
-        ({"save_best": ["loss", "f1"]}, ["loss", "f1"]),
-        ({"save_best": "loss"}, ["loss"]),
-        ({"save_best": "auto"}, []),
-        ({"save_best": False, "best_metric": "accuracy"}, []),
+        ({}, [], False),
+        ({"save_best": True, "best_metric": "accuracy"}, [], False),
+        ({"save_best": "accuracy"}, ["accuracy"], True),
+        ({"best_metric": "f1"}, ["f1"], True),
+        ({"save_best": ["loss", "f1"]}, ["loss", "f1"], True),
+        ({"save_best": "loss"}, ["loss"], True),
+        ({"save_best": "auto"}, [], True),
+        ({"save_best": False, "best_metric": "accuracy"}, [], False),
     ],
 )
-def test_every_metric_but_the_default_one_is_required(settings: dict[str, Any], metrics: list[str]) -> None:
-    assert CheckpointHook(settings).required_metrics == metrics
+def test_every_metric_but_the_default_one_is_required(
+    settings: dict[str, Any], metrics: list[str], requires_validation: bool
+) -> None:
+    hook = CheckpointHook(settings)
+    assert (hook.required_metrics, hook.requires_validation) == (metrics, requires_validation)
 
 
 class TestRetention:

@@ -78,6 +78,11 @@ class EarlyStoppingHook(Hook):
         return [self.config.monitor] if self.config.strict else []
 
     @property
+    def requires_validation(self) -> bool:
+        """Whether the hook has no effect without validations: always, because it evaluates their results."""
+        return True
+
+    @property
     def best_metrics(self) -> Mapping[str, Direction | None]:
         """Metric whose best checkpoint the hook loads, with its direction; empty unless loading from a file."""
         if self.config.best_weights_source != "file":

@@ -23,7 +23,8 @@ from hookbus_ema import EMAHook
 
 @pytest.mark.parametrize(("strict", "metrics"), [(True, ["val/loss"]), (False, [])])
 def test_strict_hook_requires_its_metric(strict: bool, metrics: list[str]) -> None:
-    assert EarlyStoppingHook(monitor="val/loss", strict=strict).required_metrics == metrics
+    hook = EarlyStoppingHook(monitor="val/loss", strict=strict)
+    assert (hook.required_metrics, hook.requires_validation) == (metrics, True)
 
 
 class Weight(nn.Module):

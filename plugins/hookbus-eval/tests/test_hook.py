@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from hookbus import Hook, HookBus, Run, Trainer
-from hookbus.errors import MetricError, RequestError
+from hookbus.errors import ConfigError, MetricError
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
 from hookbus_early_stopping import EarlyStoppingHook
@@ -311,7 +311,7 @@ class TestData:
 
     def test_hook_with_data_validates_a_run_without_validation_data(self) -> None:
         batches = [(torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))]
-        with pytest.raises(RequestError, match="the run has no validation function"):
+        with pytest.raises(ConfigError, match="the run has no validation function"):
             build_trainer(EvalHook(), epochs=1, val_loader=None).fit()
         assert (
             "val/loss" in build_trainer(EvalHook(dataloader=batches), epochs=1, val_loader=None).fit().metrics.results
@@ -344,7 +344,7 @@ class TestData:
 
 def test_two_hooks_cannot_both_replace_the_validation_of_the_run() -> None:
     two = [EvalHook(name="a", metrics=["accuracy"]), EvalHook(name="b", dataloader="test_loader")]
-    with pytest.raises(RequestError, match=r"a and b .* mapping of name to loader"):
+    with pytest.raises(ConfigError, match=r"a and b .* mapping of name to loader"):
         build_trainer(*two, epochs=1).fit()
 
 

@@ -12,7 +12,12 @@ from hookbus._utils.schema import any_value, list_of, mapping_of, record
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
-from hookbus_schedule.scheduler_entries import SchedulerEntry, build_scheduler_entry, check_scheduler_config
+from hookbus_schedule.scheduler_entries import (
+    SchedulerEntry,
+    build_scheduler_entry,
+    check_scheduler_config,
+    get_monitor,
+)
 
 __all__ = ["ParamSchedulerHook", "get_scheduled"]
 
@@ -35,6 +40,13 @@ class ParamSchedulerHook(Hook):
         self._schedulers: list[SchedulerEntry] | None = None
         self._pending_states: list[dict[str, Any]] | None = None  # state that is loaded before the schedulers exist
         self._missing_metrics: set[str] = set()
+
+    @property
+    def required_metrics(self) -> list[str]:
+        """Metrics that the schedulers monitor; before the run, those that are known from the configuration."""
+        built = self._schedulers
+        monitors = map(get_monitor, self.config.schedulers) if built is None else (entry.monitor for entry in built)
+        return sorted({monitor for monitor in monitors if monitor is not None})
 
     def check(self, run: Run) -> None:
         """Check that there is a scheduler to step, that only this hook steps it, and that its arguments are valid.
@@ -65,22 +77,14 @@ class ParamSchedulerHook(Hook):
             self.load_state_dict({"schedulers": self._pending_states})
 
     def before_train(self, run: Run) -> None:
-        """Check that schedulers accept all steps, and that the run has validations if one requires a metric.
+        """Check that schedulers accept all steps.
 
         Raises:
-            ConfigError: If one of these conditions is not met.
+            ConfigError: If one of them is too short.
         """
         for entry in self._schedulers or ():
             if entry.monitor is None:
                 _check_length(run, entry)
-        monitors = sorted({entry.monitor for entry in self._schedulers or () if entry.monitor is not None})
-        if monitors and not run.validations.is_available("val"):
-            raise ConfigError(
-                [
-                    f"hook {self.name!r}: a scheduler requires {', '.join(monitors)} after each validation, but the "
-                    "run has no validation. Pass `val_loader` to the Trainer, or `validate` to `bus.run()`."
-                ]
-            )
 
     def after_optimizer_step(self, optimizer: Any) -> None:
         """Step the schedulers of the optimizer with the interval "step"."""

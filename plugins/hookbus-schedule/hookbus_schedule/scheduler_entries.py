@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from hookbus.errors import ConfigError, suggest_names
 from hookbus_schedule.config import SchedulerConfig
 from hookbus_schedule.momentum import MomentumSchedule
 
-__all__ = ["SchedulerEntry", "build_scheduler_entry", "check_scheduler_config"]
+__all__ = ["SchedulerEntry", "build_scheduler_entry", "check_scheduler_config", "get_monitor"]
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,26 @@ def build_scheduler_entry(
         ConfigError: If the scheduler does not exist or cannot be built.
     """
     scheduler = config.scheduler if config.type is None else _build(config, optimizer)
-    # By name as well: for momentum, the scheduler is wrapped in a MomentumSchedule.
-    needs_metric = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) or config.type == "ReduceLROnPlateau"
     return SchedulerEntry(
         scheduler,
         config.interval or interval,
-        config.monitor or ("val/loss" if needs_metric else None),
+        get_monitor(config) or ("val/loss" if isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) else None),
         getattr(scheduler, "optimizer", None) if optimizer is None else optimizer,
     )
+
+
+def get_monitor(config: SchedulerConfig) -> str | None:
+    """Return the metric that a scheduler receives; None if it receives none, or if that is known only when it is built.
+
+    Args:
+        config: Configuration of the scheduler. A type that does not exist receives no metric.
+    """
+    kind: Any = type(config.scheduler)
+    if config.type is not None:
+        with suppress(ConfigError):  # reported by `check_scheduler_config`
+            kind = _get_factory(config.type)
+    is_plateau = inspect.isclass(kind) and issubclass(kind, lr_scheduler.ReduceLROnPlateau)
+    return config.monitor or ("val/loss" if is_plateau else None)
 
 
 def check_scheduler_config(config: SchedulerConfig) -> None:

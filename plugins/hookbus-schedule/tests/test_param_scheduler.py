@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
-from hookbus import Hook, HookBus, Run, Trainer
+from hookbus import Hook, HookBus, Metrics, Run, Trainer
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
 from hookbus.testing import check_hook
 from hookbus_schedule import AccumulationHook, ParamSchedulerHook
@@ -216,12 +216,32 @@ class TestMetrics:
         assert len(warned) == 1
         assert recorder.at_epochs == [1.0, 1.0]
 
-    @pytest.mark.parametrize("loop", [run_trainer, run_custom_loop])
-    def test_missing_validation_is_an_error(self, loop: Any) -> None:
-        with pytest.raises(
-            ConfigError, match="a scheduler requires val/loss after each validation, but the run has no validation"
-        ):
-            loop(ParamSchedulerHook(schedulers=PLATEAU))
+    def test_missing_validation_of_a_trainer_is_an_error(self) -> None:
+        with pytest.raises(ConfigError, match="requires 'val/loss' of a validation, but the run has no validation"):
+            run_trainer(ParamSchedulerHook(schedulers=PLATEAU))
+
+    def test_results_that_a_custom_loop_emits_are_passed_to_the_scheduler(self) -> None:
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        bus = HookBus([ParamSchedulerHook(schedulers=PLATEAU)])
+        with bus.run(model=model, optimizer=optimizer, epochs=2) as run:
+            for epoch in run.epochs():
+                bus.emit("before_val")
+                bus.emit("after_val", metrics=Metrics({"val/loss": 1.0 + epoch}))
+        assert optimizer.param_groups[0]["lr"] == 0.5
+
+    @pytest.mark.parametrize(
+        ("scheduler", "metrics"),
+        [
+            (HALVE, []),
+            (PLATEAU, ["val/loss"]),
+            ({**PLATEAU, "monitor": "accuracy"}, ["accuracy"]),
+            ({**PLATEAU, "type": "torch.optim.lr_scheduler.ReduceLROnPlateau"}, ["val/loss"]),
+            ({"type": "Unknown"}, []),
+        ],
+    )
+    def test_monitored_metric_is_required(self, scheduler: dict[str, Any], metrics: list[str]) -> None:
+        assert ParamSchedulerHook(schedulers=scheduler).required_metrics == metrics
 
     def test_sanity_check_validation_does_not_step_a_scheduler(self) -> None:
         class InitialValidation(Hook):
