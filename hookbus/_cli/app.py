@@ -102,7 +102,7 @@ def test(
     checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to test. Default: the newest.")] = None,
     json_: Json = False,
 ) -> None:
-    """Test a trained model, with averaged weights if the checkpoint contains them.
+    """Test a trained model, with averaged weights and hook states if the checkpoint contains them.
 
     If the dataset has no test split, the validation split is used.
     """
@@ -120,9 +120,9 @@ def test(
         metrics = trainer.test()
         if json_:
             tested = {"checkpoint": str(trainer.load_from), "weights": trainer.load_weights}
-            print_json({**tested, "metrics": dict(metrics)})
+            print_json({**tested, "hooks": trainer.loaded_hooks, "metrics": dict(metrics)})
         else:
-            print_metrics(str(trainer.load_from), trainer.load_weights, metrics)
+            print_metrics(str(trainer.load_from), trainer.load_weights, trainer.loaded_hooks, metrics)
 
 
 @app.command()

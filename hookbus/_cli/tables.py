@@ -21,16 +21,18 @@ UNITS = {"iter": "iterations", "batch": "batches", "step": "optimizer steps", "e
 """Plural names of the units of points."""
 
 
-def print_metrics(checkpoint: str, weights: str, metrics: Mapping[str, float]) -> None:
+def print_metrics(checkpoint: str, weights: str, hooks: Sequence[str], metrics: Mapping[str, float]) -> None:
     """Print the results of a test.
 
     Args:
         checkpoint: Tested checkpoint.
         weights: Tested weights, "raw" or "averaged".
+        hooks: Names of the hooks whose state was restored.
         metrics: Results by name.
     """
     suffix = ", averaged weights" if weights == "averaged" else ""
-    output_console().print(f"[dim]{escape_text(checkpoint)}{suffix}[/]", soft_wrap=True)
+    suffix += f", state of {', '.join(hooks)}" if hooks else ""
+    output_console().print(f"[dim]{escape_text(checkpoint + suffix)}[/]", soft_wrap=True)
     print_table(["metric", "value"], [(name, f"{value:.6g}") for name, value in metrics.items()])
 
 

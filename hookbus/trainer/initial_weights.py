@@ -15,7 +15,7 @@ from hookbus._run.resume import get_checkpoint_directories, get_checkpoint_direc
 from hookbus._run.status import read_status
 from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.contents import check_hook_records
-from hookbus.checkpoint.hook_states import restore_structure
+from hookbus.checkpoint.hook_states import check_hook_states, load_hook_states, restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.saver import is_saver
 from hookbus.checkpoint.state import (
@@ -53,7 +53,7 @@ def check_files(trainer: TrainerSetup) -> None:
 
 
 def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
-    """Load the initial weights of a run, unless the run continues from another one.
+    """Load the initial weights of a run, for a test also the hook states, unless the run continues from another one.
 
     Raises:
         CheckpointError: If the file is not a checkpoint, or does not match the model.
@@ -66,14 +66,19 @@ def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
     check_hook_records(states)
     restore_structure(run, states)
     averaged = trainer.load_weights == "averaged"
+    if trainer.loads_hooks:
+        check_hook_states(run, states)
     load_weights(run, checkpoint, averaged=averaged, strict=trainer.load_strict)
+    if trainer.loads_hooks and states:
+        load_hook_states(run, states)
+        trainer.loaded_hooks = [name for name in run.bus.hooks if states.get(name, {}).get("state")]
 
 
 def load_for_test(trainer: TrainerSetup, path: Path) -> None:
-    """Configure a trainer to load the weights that validations evaluated: averaged weights if there are any.
+    """Configure a trainer to load a checkpoint for a test: the weights that validations evaluated, and hook states.
 
     Args:
-        trainer: Trainer. Its `load_from`, `load_weights` and `load_strict` are set.
+        trainer: Trainer. Its `load_from`, `load_weights`, `load_strict` and `loads_hooks` are set.
         path: Path of the checkpoint.
 
     Raises:
@@ -82,6 +87,7 @@ def load_for_test(trainer: TrainerSetup, path: Path) -> None:
     with _prefix_errors("load_from"):
         has_averages = "ema_state_dict" in load_on_meta(path)
     trainer.load_from, trainer.load_weights, trainer.load_strict = path, "averaged" if has_averages else "raw", True
+    trainer.loads_hooks = True
 
 
 def file_checks(trainer: TrainerSetup) -> list[Callable[[], str]]:

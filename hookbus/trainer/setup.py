@@ -161,6 +161,7 @@ class TrainerSetup:
         self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
         self.work_dir, self.resume, self.overwrite = work_dir, validate_resume(resume), overwrite
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
+        self.loads_hooks, self.loaded_hooks = False, list[str]()  # a test restores hook states from `load_from` as well
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
         self.batch_size = batch_size
         self.eval_metrics, self.train_shard = build_metrics(metrics), train_shard_for(distributed, self.ranks)

@@ -300,6 +300,41 @@ class TestTest:
         assert call("train", "run.yaml", override).exit_code == 0
         assert call("test", "run.yaml", override).stdout.splitlines()[0] == "elsewhere/2.pth"
 
+    def test_hook_states_are_restored_before_the_test(self, project: Project) -> None:
+        project.write(
+            """
+            from hookbus import Hook
+
+            class Counter(Hook):
+                count = 0
+
+                def after_train_iter(self):
+                    self.count += 1
+
+                def before_test(self, run):
+                    self.found = self.count
+
+                def after_test(self, run):
+                    run.log(found=self.found)
+
+                def state_dict(self):
+                    return {"count": self.count}
+
+                def load_state_dict(self, state):
+                    self.count = state["count"]
+            """,
+            "counter_1.py",
+        )
+        override = "hooks=['counter_1:Counter', 'checkpoint']"
+        assert call("train", "run.yaml", override).exit_code == 0
+        answer = json.loads(call("test", "run.yaml", override, "--json").stdout)
+        trained = torch.load(project.path / answer["checkpoint"], weights_only=True)["hooks"]["counter"]["state"]
+        assert answer["metrics"]["test/found"] == trained["count"] > 0
+        assert answer["hooks"] == ["counter", "checkpoint"]
+
+        result = call("test", "run.yaml", override)
+        assert result.stdout.splitlines()[0] == f"{answer['checkpoint']}, state of counter, checkpoint"
+
     def test_missing_checkpoint_is_an_error(self) -> None:
         result = call("test", "run.yaml")
         assert (result.exit_code, result.stderr) == (
