@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from hookbus._config.blocking import is_blocked, warn_of_unknown_blocks
 from hookbus._config.document import Document, Path
-from hookbus._config.hooks import add_instance_name
+from hookbus._config.hooks import add_instance_name, get_hook_class
+from hookbus._utils.key_homes import explain_unknown_key
 from hookbus._utils.plugin_entries import BLOCK_VARIABLE
 from hookbus._utils.validation_errors import validation_messages
-from hookbus.errors import HookWarning
+from hookbus.errors import HookbusError, HookWarning
 
 __all__ = [
     "Entries",
@@ -61,6 +63,10 @@ def hook_entries(document: Document) -> Entries | None:
     """Return the settings and paths of the hooks, or None if `hooks` is neither a list nor a mapping."""
     warn_of_unknown_blocks()
     hooks = document.data.get("hooks")
+    if isinstance(hooks, Mapping) and isinstance(hooks.get("type"), str):
+        message = "should be a list, such as [{type: ...}], got the settings of a single hook."
+        document.problems.append(document.format_problem(("hooks",), message, at_key=True))
+        return []
     if isinstance(hooks, Mapping):
         entries = [(_expand_entry(name, settings), ("hooks", name)) for name, settings in hooks.items()]
     elif isinstance(hooks, list):
@@ -108,11 +114,49 @@ def format_errors(
     """
     errors = validation_messages(error, model, data, lambda path: document.get_position(_to_file_path(path, entries)))
     located = {_to_file_path(path, entries): to_yaml_terms(message) for path, message in errors.items()}
+    settings = _settings_by_hook(entries or []) if any(map(_may_be_setting, located.values())) else {}
+    located = {path: _explain(path, message, settings) for path, message in located.items()}
     return [
         document.format_problem(path, message, at_key=message.startswith("unknown key"))
         for path, message in located.items()
         if not document.is_invalid(path)
     ]
+
+
+def _settings_by_hook(entries: Entries) -> dict[str, Collection[str]]:
+    """Return the settings of the hooks that the file names. These hooks are imported in any case."""
+    types = [entry.get("type") for entry, _ in entries if isinstance(entry, Mapping)]
+    settings: dict[str, Collection[str]] = {}
+    for name in {type_ for type_ in types if isinstance(type_, str)}:
+        with suppress(HookbusError):  # reported when the hook is built
+            settings[name] = getattr(getattr(get_hook_class(name), "Config", None), "model_fields", ())
+    return settings
+
+
+def _may_be_setting(message: str) -> bool:
+    """Return whether a message reports an unknown key that is not explained, or that is a setting of some hooks."""
+    is_unexplained = message == "unknown key." or message.startswith("unknown key. Available:")
+    return is_unexplained or (
+        message.startswith("unknown key. `") and " hook" in message and "every hook" not in message
+    )
+
+
+def _explain(path: Path, message: str, settings: Mapping[str, Collection[str]]) -> str:
+    """Return a message with the place in which the key at its path belongs, if that is known.
+
+    Args:
+        path: Path of the key.
+        message: The message.
+        settings: Settings of the hooks that the file names, which have precedence over all other hooks.
+    """
+    key = str(path[-1]) if path else ""
+    hooks = [name for name, accepted in settings.items() if key in accepted] if _may_be_setting(message) else []
+    if len(hooks) == 1:
+        return f"unknown key. `{key}` is a setting of the hook `{hooks[0]}`: write it in hooks."
+    if path[:1] != ("hooks",) or len(path) != 2 or not message.startswith("should be a mapping"):
+        return message
+    hint = explain_unknown_key(key, ())
+    return message if hint.endswith("is a hook: write it in hooks.") else message + hint
 
 
 def _to_file_path(path: Path, entries: Entries | None) -> Path:

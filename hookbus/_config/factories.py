@@ -15,9 +15,10 @@ from hookbus._config.models import Component, RunConfig
 from hookbus._config.paths import find_file_problem, find_initial_file, find_name_problem
 from hookbus._training.eval_metrics import EvalMetric, build_metrics, duplicate_name_error
 from hookbus._utils.imports import import_string, suggest_if_close
+from hookbus._utils.key_homes import explain_unknown_key
 from hookbus._utils.packages import DATASETS_GROUP, MODELS_GROUP
 from hookbus._utils.values import format_value, shorten
-from hookbus.errors import ConfigError, PluginError, suggest_names
+from hookbus.errors import ConfigError, PluginError
 
 __all__ = ["Factories", "Factory", "accepted_keywords"]
 
@@ -104,7 +105,7 @@ class Factories:
         known = accepted_keywords(factory)
         if isinstance(component, Component) and "**" not in known:
             for key in (key for key in component.settings if key not in known):
-                problem = f"unknown key.{suggest_names(key, [*known, *type(component).model_fields])}"
+                problem = f"unknown key.{explain_unknown_key(key, [*known, *type(component).model_fields])}"
                 self.problems.append(self._config.format_problem((section, key), problem, at_key=True))
         return factory  # type: ignore[no-any-return]
 

@@ -10,6 +10,7 @@ from hookbus import discovery
 from hookbus._events.checks import OPTIONS_ATTRIBUTE
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
+from hookbus._utils.key_homes import explain_unknown_key
 from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
 from hookbus._utils.redaction import redact
@@ -296,12 +297,17 @@ def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], setti
     unknown = [key for key in own if key not in parameters] if not takes_any else []
     if unknown:
         known = [*parameters, *common_keys]
-        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{suggest_names(key, known)}" for key in unknown)
+        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{_explain_key(key, known)}" for key in unknown)
     hook = cls(**own)
     if common:
         config = hook.config.model_dump(exclude_unset=True)
         hook._config = validate_config(hook.Config, {**config, **common}, {}, cls.__name__)
     return hook
+
+
+def _explain_key(key: str, known: list[str]) -> str:
+    """Return the hint for an unknown key; a plain plugin has no common keys."""
+    return suggest_names(key, known) if key in COMMON_KEYS else explain_unknown_key(key, known)
 
 
 def _to_list(configs: Mapping[str, Any]) -> list[Any]:

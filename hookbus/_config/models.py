@@ -26,6 +26,7 @@ from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.paths import find_settings_problems
 from hookbus._config.resolved import dump_resolved, show_references
 from hookbus._run.work_dir import parse_resume
+from hookbus._utils.key_homes import suggest_type
 from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
 from hookbus._utils.redaction import redact
@@ -229,6 +230,16 @@ class RunConfig(Section):
     def _validate_resume(cls, value: object) -> object:
         return parse_resume(value)
 
+    @field_validator("default_hooks", mode="before")
+    @classmethod
+    def _validate_default_hooks(cls, value: object) -> object:
+        if isinstance(value, (Mapping, list)):
+            raise ValueError(
+                f"should be true or false, got {format_value(redact(value))}. Write the settings of default hooks in "
+                "hooks."
+            )
+        return value
+
     @field_validator("hooks", mode="before")
     @classmethod
     def _validate_hooks(cls, value: object) -> object:
@@ -344,7 +355,7 @@ class RunConfig(Section):
                 except ConfigError as error:
                     problems += [message for text in error.problems for message in self._hook_problem(path, text)]
                 except PluginError as error:
-                    problems.append(self._type_problem(path, str(error)))
+                    problems.append(self._type_problem(path, settings, str(error)))
         problems += self._duplicate_names(built)
         if problems:
             raise ConfigError(self.sort_problems(problems))
@@ -373,11 +384,14 @@ class RunConfig(Section):
     def _hook_paths(self) -> list[Path]:
         return self._paths or [("hooks", i) for i in range(len(self.hooks))]
 
-    def _type_problem(self, path: Path, problem: str) -> str:
+    def _type_problem(self, path: Path, settings: Mapping[str, Any], problem: str) -> str:
         """Return a message about the type of a hook."""
         # The type may also be the key of a mapping of hooks, or the item of a list.
         type_path = (*path, "type")
         is_written = type_path in self._document.value_locations
+        head, available, _ = problem.partition(" Available: ")
+        if not is_written and isinstance(path[-1], str) and available:
+            problem = f"{head} The name of an entry without `type` is its type.{suggest_type(settings)}"
         return self.format_problem(type_path if is_written else path, problem, at_key=not is_written)
 
     def _hook_problem(self, path: Path, problem: str) -> list[str]:
@@ -396,12 +410,11 @@ class RunConfig(Section):
 
 
 def _list_entry_hint(settings: Mapping[str, Any]) -> str:
-    """Return a hint for an entry such as `- logger: {interval: 5}`, or "" for entries of another form."""
-    if len(settings) != 1:
-        return ""
-    (name, inner), *_ = settings.items()
-    if not isinstance(inner, (Mapping, NoneType)):
-        return ""
+    """Return a hint for an entry such as `- logger: {interval: 5}`, or for one with the keys of a single hook."""
+    (name, inner), *_ = settings.items() or [("", "")]
+    if len(settings) != 1 or not isinstance(inner, (Mapping, NoneType)):
+        hint = suggest_type(settings)
+        return hint if "..." not in hint else ""
     entry = ", ".join(["type: " + str(name), *(f"{key}: ..." for key in inner or ())])
     return f" In a list, write {{{shorten(entry)}}}."
 

@@ -9,12 +9,13 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from hookbus._utils.key_homes import TOP_LEVEL, explain_unknown_key
 from hookbus._utils.secret_messages import hide_in_message, hide_value
 from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value, shorten
-from hookbus.errors import MAX_ERROR_LINES, MAX_NAME_LENGTH, suggest_names
+from hookbus.errors import MAX_ERROR_LINES, MAX_NAME_LENGTH
 
-__all__ = ["ALL_SETTINGS", "format_validation_error", "missing_key_message", "validation_messages"]
+__all__ = ["ALL_SETTINGS", "find_models", "format_validation_error", "missing_key_message", "validation_messages"]
 
 
 ALL_SETTINGS = "settings"
@@ -134,10 +135,8 @@ def _get_expectation(error: Any) -> str:
 def _format_message(error: Any, model: type[BaseModel], path: Path, declared: Any) -> str:
     loc, error_type, value = error["loc"], error["type"], error.get("input")
     if error_type == "extra_forbidden":
-        known = _get_fields(model, loc[:-1])
-        homes = _sections_with_key(str(loc[-1]), model)
-        belongs = f" It is a key of {' or of '.join(homes)}." if homes else suggest_names(str(loc[-1]), known)
-        return f"unknown key.{belongs}"
+        key, known = str(loc[-1]), _get_fields(model, loc[:-1])
+        return f"unknown key.{explain_unknown_key(key, known, sections=_sections_with_key(key, model))}"
     if error_type == "missing":
         known = _get_fields(model, loc[:-1])
         return missing_key_message(
@@ -170,19 +169,20 @@ def _get_fields(model: Any, path: tuple[Any, ...]) -> list[str]:
     models = [model]
     for key in path:
         annotations = [section.model_fields[key].annotation for section in models if key in section.model_fields]
-        models = [nested for annotation in annotations for nested in _find_models(annotation)] or models
+        models = [nested for annotation in annotations for nested in find_models(annotation)] or models
     return [name for section in models for name in section.model_fields]
 
 
 def _sections_with_key(key: str, model: type[BaseModel]) -> list[str]:
     """Return the sections that accept a key: the top level and the names of nested sections."""
-    sections = {name: _find_models(field.annotation) for name, field in model.model_fields.items()}
+    sections = {name: find_models(field.annotation) for name, field in model.model_fields.items()}
     matches = [name for name, inner in sections.items() if any(key in section.model_fields for section in inner)]
-    return (["the top level"] if key in model.model_fields else []) + matches
+    return ([TOP_LEVEL] if key in model.model_fields else []) + matches
 
 
-def _find_models(annotation: Any) -> list[type[BaseModel]]:
+def find_models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that an annotation contains."""
     # Optional and union annotations contain their models as type arguments.
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for argument in get_args(annotation) for model in _find_models(argument)]
+    return [model for argument in get_args(annotation) for model in find_models(argument)]

@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus.errors import ConfigError, suggest_names
+from hookbus._utils.key_homes import explain_unknown_key
+from hookbus.errors import ConfigError
 from hookbus.hook import snake_case, validate_config
 from hookbus.writers.hook import WriterConfig, WriterHook
 from hookbus.writers.writer import Writer
@@ -38,7 +39,7 @@ class CustomWriterHook(WriterHook):
         own = {key: value for key, value in settings.items() if key not in common}
         unknown = [key for key in own if key not in parameters] if not takes_any else []
         known = [*parameters, *WriterConfig.model_fields]
-        problems = [f"{key}: unknown key.{suggest_names(key, known)}" for key in unknown]
+        problems = [f"{key}: unknown key.{explain_unknown_key(key, known)}" for key in unknown]
         problems += [f"{name}: required, but missing." for name in _find_missing(parameters, own)]
         if problems:
             raise ConfigError(f"{writer.__name__}: {problem}" for problem in problems)

@@ -120,8 +120,8 @@ class TestErrors:
                 "1:11: training: exactly one limit is required. Set either epochs or iterations.",
             ),
             ("training: {}", "1:11: training: exactly one limit is required. Set either epochs or iterations."),
-            ("training: {seed: 1}", "1:12: training.seed: unknown key. It is a key of the top level."),
-            ("epochs: 1", "1:1: epochs: unknown key. It is a key of training."),
+            ("training: {seed: 1}", "1:12: training.seed: unknown key. `seed` belongs at the top level."),
+            ("epochs: 1", "1:1: epochs: unknown key. `epochs` belongs in `training`."),
             ("training: {epoch: 1}", "1:12: training.epoch: unknown key. Did you mean 'epochs'?"),
             ("order: nestd", "1:8: order: should be 'nested' or 'ascending', got 'nestd'."),
             ("order: 2", "1:8: order: should be 'nested' or 'ascending', got 2."),
@@ -476,3 +476,56 @@ def test_resolved_configuration_has_all_keys_in_order(project: Project) -> None:
     assert [line.partition(":")[0] for line in text.splitlines() if line[0] not in " -"] == list(RunConfig.model_fields)
     assert "seed: 9\n" in text
     assert text.endswith("hooks:\n- type: parts:ProbeHook\n  interval: 4\n- type: parts:QuietHook\n  enabled: false\n")
+
+
+MISPLACED = """
+training: {epochs: 1, work_dir: x}
+max_keep_ckpts: 2
+callbacks: []
+default_hooks: {logger: {interval: 5}}
+labels: [a]
+hooks:
+  mine: {interval: 1, max_keep_ckpts: 2}
+  checkpoint: {patience: 3, epochs: 2}
+  acme_keys:AcmeHook: {}
+  patience: 3
+"""
+
+
+def test_misplaced_keys_of_the_whole_file_are_listed_with_their_place(project: Project) -> None:
+    project.write(
+        """
+        from hookbus import Hook, HookConfig
+
+        class AcmeConfig(HookConfig):
+            labels: list[str] = []
+
+        class AcmeHook(Hook):
+            Config = AcmeConfig
+        """,
+        "acme_keys.py",
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(project.write(MISPLACED.lstrip()), ["min_delta=0.1"])
+    assert [problem.removeprefix("run.yaml:") for problem in caught.value.problems] == [
+        "1:23: training.work_dir: unknown key. `work_dir` belongs at the top level.",
+        "2:1: max_keep_ckpts: unknown key. `max_keep_ckpts` is a setting of the hook `checkpoint`: write it in hooks.",
+        "3:1: callbacks: unknown key. `callbacks` is `hooks` in hookbus.",
+        "4:16: default_hooks: should be true or false, got {'logger': {'interval': 5}}. Write the settings of default "
+        "hooks in hooks.",
+        "5:1: labels: unknown key. `labels` is a setting of the hook `acme_keys:AcmeHook`: write it in hooks.",
+        "7:3: hooks.mine: No installed package publishes the hook 'mine'. The name of an entry without `type` is its "
+        "type. Its keys are those of `checkpoint`: add `type: checkpoint`.",
+        "8:16: hooks.checkpoint.patience: unknown key. `patience` is a setting of the hook `early_stopping`: write it "
+        "in hooks.",
+        "8:29: hooks.checkpoint.epochs: unknown key. `epochs` belongs in `training`.",
+        "10:13: hooks.patience: should be a mapping, got 3. `patience` is a setting of the hook `early_stopping`: "
+        "write it in hooks.",
+        "command line: min_delta=0.1: min_delta: unknown key. `min_delta` is a setting of the hook `early_stopping`: "
+        "write it in hooks.",
+    ]
+
+
+def test_single_hook_instead_of_a_list_of_hooks_is_an_error(project: Project) -> None:
+    with pytest.raises(ConfigError, match=r"run.yaml:1:1: hooks: should be a list, such as \[{type: ...}\], got the"):
+        load_config(project.write("hooks: {type: checkpoint, interval: 1}\n"))

@@ -38,8 +38,8 @@ class Settings(BaseModel):
         ({}, ("name", "required, but missing.")),
         ({"name": "a", "rate": -1.0}, ("rate", "should be greater than 0, got -1.0.")),
         ({"name": "a", "rat": 1.0}, ("rat", "unknown key. Did you mean 'rate'?")),
-        ({"name": "a", "width": 1}, ("width", "unknown key. It is a key of section.")),
-        ({"name": "a", "section": {"name": "b"}}, ("section.name", "unknown key. It is a key of the top level.")),
+        ({"name": "a", "width": 1}, ("width", "unknown key. `width` belongs in `section`.")),
+        ({"name": "a", "section": {"name": "b"}}, ("section.name", "unknown key. `name` belongs at the top level.")),
         ({"name": "a", "section": {"width": "b"}}, ("section.width", "should be a valid integer, got 'b'.")),
         (
             {"name": "a", "mode": "yes"},

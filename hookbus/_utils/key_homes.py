@@ -1,0 +1,90 @@
+"""The hint that ends a message about an unknown key: where the key belongs, or the closest accepted key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+
+from hookbus._utils.framework_keys import FRAMEWORK_KEYS
+from hookbus._utils.known_keys import COMMON_KEYS, HOOK_SETTINGS, SECTION_KEYS, TOP_LEVEL_KEYS
+from hookbus._utils.published import PUBLISHED_HOOKS
+from hookbus.errors import MAX_NAME_LENGTH, suggest_names
+
+__all__ = ["TOP_LEVEL", "explain_unknown_key", "suggest_type"]
+
+TOP_LEVEL = "the top level"
+"""Name of the model itself among its sections."""
+
+MAX_LISTED_HOOKS = 3
+SIMILARITY_CUTOFF = 0.85  # difflib ratio above which a key is treated as a misspelled one of another section
+
+HOOK_CLASSES = {name: cls for hooks in PUBLISHED_HOOKS.values() for name, cls in hooks.items()}
+
+
+def explain_unknown_key(key: str, known: Collection[str], *, sections: Iterable[str] = ()) -> str:
+    """Return the hint for an unknown key, with a leading space.
+
+    Args:
+        key: The unknown key.
+        known: Keys that are accepted in its place.
+        sections: Sections of the model of the data that accept the key; `TOP_LEVEL` for the model itself.
+
+    Returns:
+        Where the key belongs; else the closest names of `suggest_names`.
+    """
+    if home := _describe_home(key, list(sections), in_hook=set(COMMON_KEYS) <= set(known)):
+        return f" `{key}` {home}"
+    hint = suggest_names(key, known)
+    if not hint or hint.startswith(" Did you mean") or len(key) > MAX_NAME_LENGTH:
+        return hint
+    others = [other for other in _get_all_keys() if other != key]
+    near = difflib.get_close_matches(key, others, n=1, cutoff=SIMILARITY_CUTOFF)
+    return f" Did you mean {near[0]!r}? `{near[0]}` {_describe_home(near[0], [])}" if near else hint
+
+
+def suggest_type(settings: Collection[str]) -> str:
+    """Return the hint to add the type of a hook whose settings contain none, with a leading space.
+
+    Args:
+        settings: Keys of the hook.
+    """
+    own = set(settings) - {*COMMON_KEYS, "type"}
+    hooks = [hook for hook, accepted in HOOK_SETTINGS.items() if own and own <= set(accepted)]
+    return f" Its keys are those of `{hooks[0]}`: add `type: {hooks[0]}`." if len(hooks) == 1 else " Add `type: ...`."
+
+
+def _describe_home(key: str, sections: list[str], *, in_hook: bool = False) -> str:
+    """Return where a key belongs as the end of a sentence, or ""."""
+    sections = sections or [name for name, keys in SECTION_KEYS.items() if key in keys]
+    if key in TOP_LEVEL_KEYS or TOP_LEVEL in sections:
+        return "belongs at the top level."
+    if key in FRAMEWORK_KEYS and _is_run_file_key(FRAMEWORK_KEYS[key]):
+        return f"is `{FRAMEWORK_KEYS[key]}` in hookbus."
+    if key in COMMON_KEYS and key != "name":
+        return "is a setting of every hook: write it in the settings of a hook."
+    if key in HOOK_CLASSES or key in HOOK_CLASSES.values():
+        return "is a hook: write it in hooks."
+    hooks = [name for name, settings in HOOK_SETTINGS.items() if key in settings]
+    # A setting of many hooks is not evidence that another hook was meant.
+    return "" if in_hook and len(hooks) > MAX_LISTED_HOOKS else _describe_settings(sections, hooks)
+
+
+def _describe_settings(sections: list[str], hooks: list[str]) -> str:
+    """Return the sections and the hooks that accept a key."""
+    homes = [f"belongs in {' or in '.join(f'`{name}`' for name in sections)}"] if sections else []
+    if 0 < len(hooks) <= MAX_LISTED_HOOKS:
+        names = " or ".join(f"`{name}`" for name in hooks)
+        homes.append(f"is a setting of the hook {names}: write it in hooks")
+    elif hooks:
+        homes.append(f"is a setting of {len(hooks)} hooks, such as `{hooks[0]}`: write it in hooks")
+    return f"{', or '.join(homes)}." if homes else ""
+
+
+def _is_run_file_key(path: str) -> bool:
+    section, _, key = path.rpartition(".")
+    return key in (SECTION_KEYS[section] if section else TOP_LEVEL_KEYS)
+
+
+def _get_all_keys() -> list[str]:
+    keys: list[Mapping[str, Collection[str]]] = [SECTION_KEYS, HOOK_SETTINGS]
+    return sorted({*TOP_LEVEL_KEYS, *HOOK_CLASSES, *(key for homes in keys for home in homes.values() for key in home)})

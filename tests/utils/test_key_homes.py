@@ -1,0 +1,79 @@
+"""Tests of the hints about keys in the wrong place."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+import hookbus._utils.known_keys
+from hookbus._utils.framework_keys import FRAMEWORK_KEYS
+from hookbus._utils.key_homes import explain_unknown_key, suggest_type
+from hookbus._utils.known_keys import COMMON_KEYS, TOP_LEVEL_KEYS
+
+HOOK_KEYS = [*COMMON_KEYS, "interval"]
+
+
+def test_known_keys_file_is_up_to_date() -> None:
+    spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[1] / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.known_keys_text() == Path(hookbus._utils.known_keys.__file__).read_text()
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("max_keep_ckpts", "is a setting of the hook `checkpoint`: write it in hooks."),
+        ("momentum", "is a setting of the hook `ema` or `mean_teacher`: write it in hooks."),
+        ("epochs", "belongs in `training`."),
+        ("num_workers", "belongs in `loader`."),
+        ("max_epochs", "is `training.epochs` in hookbus."),
+        ("custom_hooks", "is `hooks` in hookbus."),
+        ("frequency", "is a setting of every hook: write it in the settings of a hook."),
+        ("ema", "is a hook: write it in hooks."),
+        ("EMAHook", "is a hook: write it in hooks."),
+    ],
+)
+def test_key_at_the_top_level_names_its_place(key: str, hint: str) -> None:
+    assert explain_unknown_key(key, TOP_LEVEL_KEYS) == f" `{key}` {hint}"
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("work_dir", "belongs at the top level."),
+        ("epochs", "belongs in `training`."),
+        ("patience", "is a setting of the hook `early_stopping`: write it in hooks."),
+        ("monitor", "belongs in `scheduler`, or is a setting of the hook `early_stopping`: write it in hooks."),
+    ],
+)
+def test_key_in_a_hook_names_its_place(key: str, hint: str) -> None:
+    assert explain_unknown_key(key, HOOK_KEYS) == f" `{key}` {hint}"
+
+
+def test_misspelled_key_of_another_place_is_recognized() -> None:
+    assert explain_unknown_key("max_keep_ckpt", TOP_LEVEL_KEYS) == (
+        " Did you mean 'max_keep_ckpts'? `max_keep_ckpts` is a setting of the hook `checkpoint`: write it in hooks."
+    )
+    assert explain_unknown_key("intervall", HOOK_KEYS) == " Did you mean 'interval'?"
+    assert explain_unknown_key("zzz", ["a", "b"]) == " Available: a, b."
+
+
+def test_setting_of_many_hooks_is_no_evidence_in_another_hook() -> None:
+    assert explain_unknown_key("interval", COMMON_KEYS).startswith(" Available: enabled, frequency")
+    assert "or is a setting of " in explain_unknown_key("interval", TOP_LEVEL_KEYS)
+
+
+def test_type_is_suggested_if_a_single_hook_has_the_keys() -> None:
+    assert suggest_type({"interval", "max_keep_ckpts", "name"}) == (
+        " Its keys are those of `checkpoint`: add `type: checkpoint`."
+    )
+    assert suggest_type({"interval"}) == suggest_type(()) == " Add `type: ...`."
+
+
+def test_names_of_other_frameworks_are_no_keys_of_a_run_file() -> None:
+    assert set(FRAMEWORK_KEYS) & set(TOP_LEVEL_KEYS) == set()
