@@ -335,17 +335,18 @@ class TestStepLoop:
             StepTrainer([Faulty()]).train_loop()
         assert any("faulty" in note for note in caught.value.__notes__)
 
-    def test_step_validation_of_the_trainer_has_the_same_interval(self) -> None:
-        # Validations after every second of four iterations.
-        steps = []
+    @pytest.mark.parametrize(("steps", "expected"), [(4, [2, 4]), (5, [2, 4, 5])])
+    def test_trainer_validates_at_the_interval_and_at_the_last_step_too(self, steps: int, expected: list[int]) -> None:
+        validated = []
 
         class StepRecorder(Hook):
             def after_val(self, run: Run) -> None:
-                steps.append(run.global_step)
+                validated.append(run.global_step)
 
         hook = build_hook({"type": "eval", "interval": 2, "by_epoch": False})
-        trainer(hook, StepRecorder(), train_loader=pairs(4), val_loader=pairs(2), iterations=4).fit()
-        assert steps == [2, 4]
+        loaders = {"train_loader": pairs(5), "val_loader": pairs(2)}
+        trainer(hook, StepRecorder(), **loaders, metrics=["accuracy"], iterations=steps).fit()
+        assert validated == expected
 
 
 class SplatModel(LossModel):
