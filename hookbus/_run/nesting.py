@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hookbus._events.call_stack import find_caller, format_place
 from hookbus._events.emitters import Emitter, compile_emitter
 from hookbus._events.points import Point
+from hookbus._run.evaluation_mode import describe_mode
 from hookbus.errors import PointError
 
 if TYPE_CHECKING:
@@ -144,9 +145,13 @@ class Nesting:
 
         Returns:
             Whether training was not open.
+
+        Raises:
+            PointError: If the run only evaluates.
         """
         if "train" in self._open:
             return False
+        self._check_mode()
         self.auto_open("train")
         return True
 
@@ -198,6 +203,7 @@ class Nesting:
             self._automatic.discard(name)
             return False
         if name == "train":
+            self._check_mode()
             return name not in self._open
         if name.startswith(EVALUATIONS):
             self.discard(name)  # still open: the loop has abandoned it
@@ -226,6 +232,15 @@ class Nesting:
         if name in ("train", "epoch", "train_epoch") or name in self._starts:
             raise PointError(f"after_{name}: emitted without before_{name}. Emit before_{name} first.")
         return True
+
+    def _check_mode(self) -> None:
+        """Raise if the run only evaluates, and an event of training is emitted.
+
+        Raises:
+            PointError: If it does.
+        """
+        if self._run.mode != "train":
+            raise PointError(f"An event of training is emitted at {find_caller()}, but {describe_mode(self._run.mode)}")
 
     def _check_repeated(self, name: str) -> None:
         """Record where the loop emits `before_<name>`, and check that it is not the second one of an epoch.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hookbus._run.services import Services
     from hookbus._run.training_data import TrainingData
     from hookbus._run.validation import Validations
+    from hookbus.lifecycle import Mode
     from hookbus.metrics.results import Metrics
 
 __all__ = ["RequestMixin"]
@@ -48,6 +49,7 @@ class RequestMixin:
     request_sync: RequestSync
     services: Services
     validations: Validations
+    mode: Mode
     boundary_state: BoundaryState
     exception: BaseException | None
     pending: bool
@@ -101,8 +103,13 @@ class RequestMixin:
             details: Arguments for the saver.
 
         Raises:
-            RequestError: If no hook writes checkpoints.
+            RequestError: If the run only evaluates, or no hook writes checkpoints.
         """
+        if self.mode != "train":
+            raise RequestError(
+                f"{self._requester()} requested a checkpoint in a run of mode {self.mode!r}, which writes none. "
+                "Request it in a training."
+            )
         saver = saver or self.services.get("checkpoint_saver")
         if saver is None:
             raise RequestError(

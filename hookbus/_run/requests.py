@@ -226,7 +226,7 @@ def _save_and_stop(run: Run, queue: RequestQueue, point: str) -> None:
     if queue.take(RequestKind.STOP_EPOCH):
         run.leave_epoch()
     run.confirm_stop(queue.take(RequestKind.STOP))
-    if run.ended_at is None and run.should_stop and _may_end_within_epoch(run):
+    if run.mode == "train" and run.ended_at is None and run.should_stop and _may_end_within_epoch(run):
         _save_last(run, queue)
         run.ended_at = run.iters_done
 

@@ -83,6 +83,11 @@ def resume_run(run: Run, path: Path | None) -> None:
     """
     # A hook may have set the directory in `before_run`.
     path = path or find_resumed_checkpoint(run)
+    if path is None and run.mode != "train":
+        raise CheckpointError(
+            f'resume: no checkpoint to evaluate, got "auto" in {_describe_searched(run)}. Train first, or pass the '
+            "path of a checkpoint."
+        )
     if path is None:
         _report_restart(run)
         return
@@ -157,6 +162,11 @@ def _find_checkpoint(run: Run) -> tuple[FoundCheckpoint | None, str]:
     checkpoint = find_checkpoint(directories, None if run.work_dir is None else run.work_dir.path)
     recorded = "" if run.work_dir is None else run.work_dir.recorded_run
     return checkpoint, recorded or (checkpoint.run if checkpoint is not None else "") or run.id
+
+
+def _describe_searched(run: Run) -> str:
+    """Return the directories that an automatic resume has searched, for a message."""
+    return ", ".join(map(format_path, get_checkpoint_directories(run)))
 
 
 def _report_restart(run: Run) -> None:

@@ -17,6 +17,7 @@ from hookbus._run.best import BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
+from hookbus._run.evaluation_mode import describe_mode
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.iteration_gap import IterationGap
 from hookbus._run.known_secrets import redact_known
@@ -471,6 +472,17 @@ class Run(ProgressMixin, RequestMixin):
         """
         return self.validations.execute("val", sanity=sanity)
 
+    def test(self) -> Metrics:
+        """Test now. Training modes, gradient mode and RNG states are restored afterwards.
+
+        Returns:
+            Metrics with names `test/...`.
+
+        Raises:
+            RequestError: If the run has no test function.
+        """
+        return self.validations.execute("test", sanity=False)
+
     def all_metrics(self) -> Metrics:
         """Return the means of the epoch and the latest validation results: the argument `metrics` during training.
 
@@ -486,8 +498,9 @@ class Run(ProgressMixin, RequestMixin):
         An epoch ends when the loop requests the next one, also if the loop does not emit `after_epoch`.
 
         Raises:
-            LoopError: If the run has no limit, since the iteration would never end.
+            LoopError: If the run only evaluates, or has no limit, since the iteration would never end.
         """
+        self._check_trains("run.epochs")
         return self.training_data.epochs()
 
     def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
@@ -499,9 +512,15 @@ class Run(ProgressMixin, RequestMixin):
             loader: Training data.
 
         Raises:
-            LoopError: If the loader is empty.
+            LoopError: If the run only evaluates, or the loader is empty.
         """
+        self._check_trains("run.batches")
         return self.training_data.batches(loader)
+
+    def _check_trains(self, operation: str) -> None:
+        """Raise a `LoopError` if the run only evaluates."""
+        if self.mode != "train":
+            raise LoopError(f"{operation}: {describe_mode(self.mode)}")
 
     def settle(self) -> None:
         """Process the pending requests now, in a custom loop between two iterations.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._run.acquisition import acquire
 from hookbus._run.directory_lock import explain_write_errors
+from hookbus._run.evaluation_mode import find_mode_problems
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from hookbus.bus import HookBus
+    from hookbus.lifecycle import Mode
 
 MAX_LISTED_FILES = 10
 
@@ -54,6 +56,7 @@ __all__ = [
 def run_context(
     bus: HookBus,
     *,
+    mode: Mode = "train",
     model: nn.Module | Mapping[str, nn.Module] | None = None,
     optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
     scheduler: Any = None,
@@ -81,6 +84,7 @@ def run_context(
 
     Args:
         bus: Bus with the hooks of the run.
+        mode: "train", or "val" or "test" for a loop that only evaluates: it writes no checkpoint and advances no count.
         model, optimizer, scheduler: Objects of the training, or mappings of names to objects; saved in checkpoints.
         scaler: Gradient scaler; saved in checkpoints.
         loss: Loss function that is a module. Its parameters and buffers are saved in checkpoints, and validations
@@ -90,7 +94,7 @@ def run_context(
         epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
         work_dir: Directory for the files of the run; None for a run without files.
         validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
-            metrics by name.
+            metrics by name. In the mode "test", the test function.
         train_loader, val_loader: Loaders to register as services.
         config: Configuration to log; its hash is saved in checkpoints.
         device: Device of the model.
@@ -125,6 +129,9 @@ def run_context(
             *find_object_problems(model, optimizer, scheduler),
             check_loss(loss),
             *find_state_problems(state),
+            *find_mode_problems(
+                mode, epochs=epochs, iterations=iterations, train_loader=train_loader, **{**flags, "fresh": False}
+            ),
         ]
     )
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
@@ -135,6 +142,7 @@ def run_context(
     resume = verify_resume(validate_resume(resume), ranks)
     run = Run(
         bus,
+        mode=mode,
         model=model,
         optimizer=optimizer,
         scheduler=scheduler,
@@ -146,7 +154,8 @@ def run_context(
         seed=seed,
         epochs=epochs,
         iterations=iterations,
-        validate=evaluator,
+        validate=evaluator if mode != "test" else None,
+        test=evaluator if mode == "test" else None,
         counts_steps=counts_steps,
         auto_nesting=True,
         batch_size=batch_size,
@@ -154,11 +163,14 @@ def run_context(
         previous=None if fresh or bus.current.outcome == "running" else bus.current,
     )
     run.train_loader, run.val_loader = train_loader, val_loader
+    run.test_loader = val_loader if mode == "test" else None
     run.clock.epoch_length = length
     with preconditions_scope(run):
         check_preconditions(run)
-    run.work_dir = acquire_work_dir(work_dir, resume, overwrite, ranks)
-    with run_scope(run, resume), handle_interrupts(run):
+    # A validation or test writes into the directory of the training.
+    run.work_dir = acquire_work_dir(work_dir, resume if mode == "train" else "auto", overwrite, ranks)
+    # Ctrl-C ends a validation or test at once: there is no iteration to complete and no checkpoint to save.
+    with run_scope(run, resume), handle_interrupts(run) if mode == "train" else nullcontext():
         # `StopLoop` exits a loop that does not check `run.should_stop` after Ctrl-C: this is not a failure of the run.
         with suppress(StopLoop), handle_lost_workers(run):
             yield run

@@ -72,7 +72,7 @@ class Validations:
         if kind == "val":
             problem = "no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
         else:
-            problem = "no test function. Pass test_loader= to the Trainer."
+            problem = "no test function. Pass test_loader= to the Trainer, or validate= to bus.run(mode='test')."
         raise RequestError(f"The run has {problem}")
 
     def _find(self, kind: EvaluationKind) -> Evaluator | None:

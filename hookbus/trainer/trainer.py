@@ -131,4 +131,4 @@ class Trainer(TrainerSetup):
         """
         with self.runs.run_scope("test") as run:
             load_initial_weights(self, run)
-            return run.validations.execute("test", sanity=False)
+            return run.test()
