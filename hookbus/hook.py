@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, SupportsIndex, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
@@ -16,12 +17,13 @@ from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._events.points import POINT_ALIASES
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
+from hookbus._utils.detached_copies import copy_detached, dump_detached, load_detached
 from hookbus._utils.packages import get_entry_point_name
 from hookbus._utils.redaction import redact
 from hookbus._utils.secret_types import dump_model
 from hookbus._utils.validation_errors import format_validation_error
 from hookbus.base_listeners import BaseListeners
-from hookbus.errors import ConfigError, suggest_names
+from hookbus.errors import ConfigError, HookError, format_error, suggest_names
 from hookbus.lifecycle import POINTS
 
 if TYPE_CHECKING:
@@ -342,6 +344,40 @@ class Hook(BaseListeners):
         marks = {name: getattr(method, IMPL_ATTRIBUTE, {}) for name, method in methods.items() if callable(method)}
         targets = {mark.get("specname") or name for name, mark in marks.items()}
         return [name for name in POINTS if name in {POINT_ALIASES.get(target, target) for target in targets}]
+
+    def __getstate__(self) -> object:
+        """Return the attributes to copy: all but the run and the name that a bus has assigned."""
+        state = super().__getstate__()
+        parts = state if isinstance(state, tuple) else (state, None)
+        attributes = {name: value for name, value in (parts[0] or {}).items() if name not in ("_run", "_name")}
+        return (attributes, parts[1]) if isinstance(state, tuple) else attributes
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        """Pickle the hook without the run and the bus that it is registered with."""
+        with self._explain_copy_errors():
+            return load_detached, (type(self), dump_detached(self, self.__getstate__()))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy the hook without the run and the bus that it is registered with."""
+        if self._run is not None:
+            memo.update(dict.fromkeys(map(id, (self._run, self._run.bus, self._run.trainer))))
+        with self._explain_copy_errors():
+            return copy_detached(self, self.__getstate__(), memo)
+
+    @contextmanager
+    def _explain_copy_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HookError:
+            raise
+        except Exception as error:
+            is_active = self._run is not None and self._run.is_running
+            fix = (
+                "Copy it before or after the run" if is_active else "Define __getstate__ and __setstate__ in its class"
+            )
+            raise HookError(
+                f"hook {self.name!r}: cannot be copied or pickled: {format_error(error)}. {fix}."
+            ) from error
 
     def __repr__(self) -> str:
         settings = json.loads(self.config.set_fields_json)

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookbus._events.call_stack import current_point
 from hookbus._events.checks import is_configured
@@ -98,6 +98,8 @@ class Run(ProgressMixin, RequestMixin):
         counts_steps (bool): Whether the loop emits the optimizer points itself, which then count the steps.
         auto_nesting (bool): Whether nested points that the loop omits are emitted automatically.
     """
+
+    _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
 
     __slots__ = (
         "accumulated",

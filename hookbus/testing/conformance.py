@@ -28,7 +28,7 @@ from hookbus.testing.leaks import (
     rng_states,
 )
 from hookbus.testing.side_effects import record_device_reads, record_file_writes
-from hookbus.testing.states import check_state_dict, ensure, initial_fingerprint
+from hookbus.testing.states import check_copies, check_state_dict, ensure, initial_fingerprint
 from hookbus.testing.training import Training, fake_training
 
 __all__ = ["check_hook"]
@@ -54,6 +54,7 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     * Resources: no thread outlives a training, no process outlives a training, and not every batch or loss is kept in
       memory.
     * Process: process-wide settings, RNG seeds, and the PyTorch hooks of the model and the optimizer are restored.
+    * Copies: `copy.deepcopy` and `pickle` copy the hook before and after a training.
     * Unregistration: nothing remains on the bus.
     * Instances: two instances with the same settings have the same results in either order and after a resume, or are
       refused before the first iteration.
@@ -71,6 +72,7 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     hook = cls(dict(settings))
     bus = _register(hook)
     initial = initial_fingerprint(cls, settings)
+    check_copies(hook)
     config = fingerprint(hook.config.model_dump())
     with _temporary_directory() as directory:
         without = fake_training(scores=_scores, work_dir=directory / "without", seed=SEED)
@@ -84,6 +86,7 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
         ensure(fingerprint(hook.config.model_dump()) == config, f"{name} changes its own settings while it trains.")
         _check_unregistered(bus, hook)
         _check_leaks(with_hook, without, name)
+        check_copies(hook)
         if cls.observer:
             _check_observer(with_hook, without, name)
     with _temporary_directory() as directory:

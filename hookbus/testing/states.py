@@ -1,9 +1,11 @@
-"""Checks of `state_dict` and `load_state_dict` of a hook."""
+"""Checks of the state of a hook: `state_dict` and `load_state_dict`, deep copies and pickling."""
 
 from __future__ import annotations
 
+import copy
 import io
-from collections.abc import Mapping
+import pickle
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from hookbus.bus import HookBus
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
 
-__all__ = ["check_state_dict", "ensure", "initial_fingerprint"]
+__all__ = ["check_copies", "check_state_dict", "ensure", "initial_fingerprint"]
 
 
 def initial_fingerprint(cls: type[Hook], settings: Mapping[str, Any]) -> str:
@@ -58,6 +60,38 @@ def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, i
         "the class.",
     )
     _check_loading(fresh, saved, name)
+
+
+def check_copies(hook: Hook) -> None:
+    """Check that a hook can be copied and pickled, with the same settings and state.
+
+    Args:
+        hook: Hook of a bus without an active run.
+
+    Raises:
+        AssertionError: If a check fails. The message states the reason.
+    """
+    cls = type(hook)
+    # The class of a function cannot be pickled.
+    is_importable = "<locals>" not in cls.__qualname__
+    methods: dict[str, Callable[[Hook], Hook]] = {"copy.deepcopy": copy.deepcopy}
+    if is_importable:
+        methods["pickle"] = _pickle
+    for method, make_copy in methods.items():
+        try:
+            copied = make_copy(hook)
+        except Exception as error:
+            raise AssertionError(f"{method} fails: {error}") from error
+        ensure(copied.config == hook.config, f"{cls.__name__}: {method} changes the settings.")
+        ensure(
+            fingerprint(copied.state_dict()) == fingerprint(hook.state_dict()),
+            f"{cls.__name__}: {method} changes the state. Include it in __getstate__.",
+        )
+
+
+def _pickle(hook: Hook) -> Hook:
+    copied: Hook = pickle.loads(pickle.dumps(hook))
+    return copied
 
 
 def _check_loading(fresh: Hook, saved: bytes, name: str) -> None:

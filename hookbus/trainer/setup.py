@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,8 @@ __all__ = ["TrainerSetup"]
 
 class TrainerSetup:
     """Base class of `Trainer` with everything except the loop."""
+
+    _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
 
     @accept_config
     @check_keywords("Trainer")

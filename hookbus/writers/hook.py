@@ -197,6 +197,7 @@ class WriterHook(LogPointsMixin):
     def cleanup(self) -> None:
         """Write the queued entries, close the backend, and report dropped records."""
         thread, self._writer_thread = self._writer_thread, None
+        vars(self).pop("_make_writer", None)  # a closure, which could not be pickled
         if thread is None:
             return
         thread.close(self.patience, self.undelivered_note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -33,14 +34,12 @@ def snapshot_value(value: Any) -> Callable[[], Any]:
     """
     if hasattr(value, "detach"):
         return _copy_tensor(value.detach())
-    copy = value.copy() if hasattr(value, "copy") else value
-    return lambda: copy
+    return partial(_get, value.copy() if hasattr(value, "copy") else value)
 
 
 def _copy_tensor(tensor: Any) -> Callable[[], Any]:
     if tensor.device.type != "cuda":
-        copy = tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
-        return lambda: copy
+        return partial(_get, tensor.clone() if tensor.device.type == "cpu" else tensor.cpu())
     import torch
 
     with torch.cuda.device(tensor.device):
@@ -51,11 +50,25 @@ def _copy_tensor(tensor: Any) -> Callable[[], Any]:
         copied = torch.cuda.Event()
         copied.record()
 
-    def read() -> Any:
-        copied.synchronize()
-        return target
+    return _PinnedCopy(target, copied)
 
-    return read
+
+class _PinnedCopy:
+    """Function that waits for an asynchronous copy and returns it."""
+
+    def __init__(self, target: Any, copied: Any) -> None:
+        self._target, self._copied = target, copied
+
+    def __call__(self) -> Any:
+        self._copied.synchronize()
+        return self._target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (_get, self())  # an event of the device cannot be pickled
+
+
+def _get(value: Any) -> Any:
+    return value
 
 
 def to_finite_array(name: str, values: Any) -> Any:

@@ -12,6 +12,7 @@ from pydantic import Field
 from hookbus import Hook, HookConfig, discovery
 from hookbus._utils.plugin_entries import PluginEntry
 from hookbus.testing import check_hook
+from hookbus.testing.states import check_copies
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECTS = [tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
@@ -54,6 +55,13 @@ def get_example_settings(cls: type[Hook]) -> dict[str, Any]:
 def test_every_declared_hook_is_installed() -> None:
     entry_points = {(plugin.package, plugin.name): plugin.entry.value for plugin in PLUGINS}
     assert entry_points == DECLARED, "Install the missing packages: pip install -e plugins/..."
+
+
+def test_every_hook_can_be_copied_and_pickled() -> None:
+    for plugin in PLUGINS:
+        cls = discovery.load_entry(plugin)
+        settings = NEEDS[plugin.name][0] if plugin.name in NEEDS else WORKING.get(plugin.name)
+        check_copies(cls(**(settings or get_example_settings(cls))))
 
 
 @pytest.mark.slow

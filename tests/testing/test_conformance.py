@@ -229,6 +229,12 @@ class NonDeterministic(Good):
         return {f"{next(self.numbers)}": 1}
 
 
+class HoldingALock(Good):
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self.lock = threading.Lock()
+
+
 class ChangingSettings(Good):
     class Config(GoodConfig):
         labels: dict[str, int] = Field(default_factory=dict)
@@ -445,6 +451,10 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (
             NonDeterministic,
             r"NonDeterministic.state_dict\(\) differs between two new instances. Return a deterministic",
+        ),
+        (
+            HoldingALock,
+            r"copy.deepcopy fails: hook 'holding_a_lock': cannot be .* '_thread.lock' object. Define __getstate__",
         ),
         (ChangingSettings, "ChangingSettings changes its own settings while it trains"),
         (SeedingTorch, r"SeedingTorch changes process-wide settings: torch.initial_seed\(\)\. Restore them"),

@@ -33,6 +33,10 @@ class Plan:
     is_best: bool = False
 
 
+def _ignore(path: Path) -> None:
+    """Record nothing."""
+
+
 @dataclass(slots=True)
 class CheckpointDirectory:
     """Checkpoints of a run in a directory.
@@ -49,7 +53,7 @@ class CheckpointDirectory:
     run: str = ""
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
-    record: Callable[[Path], object] = lambda path: None
+    record: Callable[[Path], object] = _ignore
     _is_scanned: bool = False
     # Fingerprints of the best and last files, so that their sidecars are not read while the training is blocked.
     _fingerprints: dict[str, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)

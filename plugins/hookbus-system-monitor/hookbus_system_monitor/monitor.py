@@ -94,6 +94,7 @@ class SystemMonitorHook(MonitorHook):
         if sampler is not None and sampler.stop():
             for provider in self._providers:
                 provider.close()
+            self._probes, self._providers = [], ()
 
     def build_providers(self) -> Sequence[Provider]:
         """Return the providers of device metrics. Override for devices of other vendors."""

@@ -5,6 +5,7 @@ Usable without hookbus. Thread-safe: one thread adds samples, another one reads 
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Mapping
@@ -29,6 +30,15 @@ class Samples:
         self._sums: dict[str, tuple[float, int, float]] = {}  # sum, count and last value
         self._history: list[tuple[float, Values]] = []
         self._count, self._stride = 0, 1
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the attributes to copy, without the lock."""
+        with self._lock:
+            return {name: copy.copy(value) for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Set the attributes of a copy, with its own lock."""
+        vars(self).update(state, _lock=threading.Lock())
 
     def add(self, seconds: float, values: Values) -> None:
         """Add a sample.
