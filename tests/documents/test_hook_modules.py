@@ -622,10 +622,18 @@ class TestEvaluation:
     def test_setting_determines_the_validations(self, cls: str, settings: Any, unit: str, expected: list[int]) -> None:
         assert validated_at(build_hook({"type": cls, **settings}), unit=unit) == expected
 
-    def test_metric_is_computed_and_kept_as_result_of_the_run(self) -> None:
-        loop = trainer(build_hook("eval"), epochs=1, val_loader=pairs(1), metrics=["accuracy"])
-        run = loop.fit()
-        assert 0 <= run.metrics.results["val/accuracy"] <= 1
+    def test_metric_is_computed_over_all_samples_and_kept_as_result_of_the_run(self) -> None:
+        class Constant(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.scores = nn.Parameter(torch.tensor([1.0, 0.0]))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.scores.expand(len(x), 2)
+
+        batches = [(torch.zeros(2, 4), torch.tensor([0, 0])), (torch.zeros(2, 4), torch.tensor([0, 1]))]
+        loop = trainer(build_hook("eval"), model=Constant(), lr=0.0, epochs=1, val_loader=batches, metrics=["accuracy"])
+        assert loop.fit().metrics.results["val/accuracy"] == 0.75
 
     @pytest.mark.parametrize(
         ("settings", "epoch"),
@@ -928,6 +936,31 @@ class TestProfiling:
         assert names == ["rank0-cycle1-iteration4.pt.trace.json.gz"]
         assert (tmp_path / "profiler" / "report.txt").read_text()
 
+    @pytest.mark.parametrize(
+        ("settings", "suffixes"),
+        [
+            ({}, [".pt.trace.json.gz"]),
+            ({"export_tensorboard": False}, [".json.gz"]),
+            # Either of the two settings exports the file.
+            ({"export_chrome_trace": False}, [".pt.trace.json.gz"]),
+            ({"export_chrome_trace": False, "export_tensorboard": False}, []),
+        ],
+        ids=["default", "without TensorBoard", "without Chrome", "without both"],
+    )
+    def test_export_settings_determine_the_trace_files(
+        self, tmp_path: Path, settings: Any, suffixes: list[str]
+    ) -> None:
+        hook = build_hook({"type": "ProfilerHook", "profile_iters": 4, **settings})
+        fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
+        names = [path.name for path in (tmp_path / "profiler").glob("*.gz")]
+        assert [name.removeprefix(name.split(".")[0]) for name in names] == suffixes
+
+    @pytest.mark.parametrize("enabled", [True, False])
+    def test_floating_point_operations_are_reported_if_configured(self, tmp_path: Path, enabled: bool) -> None:
+        hook = build_hook({"type": "ProfilerHook", "profile_iters": 4, "with_flops": enabled})
+        trainer(hook, train_loader=pairs(5), epochs=1, work_dir=tmp_path).fit()
+        assert ("FLOP" in (tmp_path / "profiler" / "report.txt").read_text()) is enabled
+
     @pytest.mark.parametrize("key", ["wait", "warmup", "active", "repeat"])
     def test_part_of_the_schedule_is_a_setting(self, key: str) -> None:
         assert getattr(build_hook({"type": "ProfilerHook", "schedule": {key: 3}}).config.schedule, key) == 3
@@ -1015,7 +1048,22 @@ class TestImages:
         images = visualize(batches=1, backend="tensorboard", max_samples=3).images
         assert len(images) == 3
 
-    @pytest.mark.parametrize("content", ["predictions", "feature_maps", "gradients"])
+    @pytest.mark.parametrize(("setting", "text"), [("draw_gt", "true 0"), ("draw_pred", "predicted")])
+    @pytest.mark.parametrize("enabled", [True, False])
+    def test_truth_and_prediction_are_drawn_if_configured(self, setting: str, text: str, enabled: bool) -> None:
+        captions = []
+
+        class Captions(Hook):
+            def log_images(self, caption: str) -> None:
+                captions.append(caption)
+
+        hook = build_hook({"type": "VisualizationHook", "interval": 1, "backend": "tensorboard", setting: enabled})
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+        loader = [(IMAGES, torch.tensor([0, 1, 2, 0]))]
+        trainer(hook, Captions(), model=model, train_loader=loader, epochs=1).fit()
+        assert (text in captions[0]) is enabled
+
+    @pytest.mark.parametrize("content", ["predictions", "feature_maps", "gradients", "cam"])
     def test_content_is_rendered(self, content: str) -> None:
         tags = visualize(batches=1, content=[content]).images
         assert tags
