@@ -36,10 +36,12 @@ class Services:
 
     Attributes:
         run: The run.
+        planned_directory: Work directory that the run will probably use, for the checks before it is acquired.
     """
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.planned_directory: Path | None = None
         self._provided: dict[str, Any] = {}
         track_services(self)
 
@@ -88,10 +90,11 @@ class Services:
         return self._get_directory(name)
 
     def _get_directory(self, name: str) -> Path | None:
-        """Return a directory of the run, which is created on first use."""
-        work_dir = self.run.work_dir
+        """Return a directory of the run, which is created on first use once the run has a work directory."""
+        work_dir, planned = self.run.work_dir, self.planned_directory
         if work_dir is None:
-            return None
+            is_directory = name in ("experiment_dir", *DIRECTORIES)
+            return planned / DIRECTORIES.get(name, "") if planned is not None and is_directory else None
         if name == "experiment_dir":
             return work_dir.path
         return work_dir.directory(DIRECTORIES[name]) if name in DIRECTORIES else None

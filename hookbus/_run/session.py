@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hookbus._run.acquisition import acquire
+from hookbus._run.acquisition import acquire, preview
 from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.evaluation_mode import find_mode_problems
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
@@ -165,6 +165,7 @@ def run_context(
     run.train_loader, run.val_loader = train_loader, val_loader
     run.test_loader = val_loader if mode == "test" else None
     run.clock.epoch_length = length
+    run.services.planned_directory = find_planned_directory(work_dir, resume=resume == "auto", overwrite=overwrite)
     with preconditions_scope(run):
         check_preconditions(run)
     # A validation or test writes into the directory of the training.
@@ -290,6 +291,11 @@ def validate_resume(resume: object) -> str | Path:
         return parse_resume(resume)
     except ValueError as error:
         raise ConfigError([f"resume: {error}"]) from None
+
+
+def find_planned_directory(work_dir: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:
+    """Return the directory that a run would acquire; None for a run without files."""
+    return preview(Path(work_dir), resume=resume, overwrite=overwrite)[0] if work_dir else None
 
 
 def check_work_dir_options(work_dir: str | Path | None, resume: object, overwrite: bool) -> None:

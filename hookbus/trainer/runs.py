@@ -144,6 +144,10 @@ class TrainerRuns:
             previous=earlier,
         )
         self._connect(run)
+        # A validation or test reads and writes the directory of the training.
+        is_new = mode == "train" or self._directory is not None
+        planned = self.preview_work_dir()[0] if is_new else trainer.work_dir
+        run.services.planned_directory = Path(planned) if planned else None
         return run
 
     def _connect(self, run: Run) -> None:

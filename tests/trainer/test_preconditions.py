@@ -193,6 +193,20 @@ class TestTrainer:
             trainer.check()
 
 
+def test_check_of_a_hook_reads_the_planned_directory(tmp_path: Path) -> None:
+    class Directories(Hook):
+        def check(self, run: Any) -> None:
+            seen.append((run.work_dir, run.get("experiment_dir"), run.get("logs_dir")))
+            raise ConfigError(["no."])
+
+    seen: list[Any] = []
+    trainer = toys.trainer(Directories(), epochs=1, work_dir=tmp_path / "x")
+    for begin in (trainer.check, trainer.fit, HookBus([Directories()]).run(work_dir=tmp_path / "x").__enter__):
+        get_error(begin)
+    assert seen == [(None, tmp_path / "x", tmp_path / "x" / "logs")] * 3
+    assert list(tmp_path.iterdir()) == []
+
+
 class TestCustomLoop:
     @pytest.mark.parametrize("name", ["requested validation", "two validations", "check of a hook"])
     def test_loop_is_refused_with_the_message_of_the_trainer(self, name: str, tmp_path: Path) -> None:

@@ -264,9 +264,9 @@ def _get_path(run: Run, name: str, config: JsonlConfig) -> Path:
 
 def _resolve_path(run: Run, config: JsonlConfig) -> Path:
     """Return the absolute path of the file for a comparison, also without a work directory."""
-    # `hookbus check` has no work directory: relative paths are compared with each other.
+    # Relative paths are compared with each other if the run will have no work directory.
     path = Path("metrics.jsonl") if config.path is None else Path(os.path.expanduser(config.path))
-    return (path if run.work_dir is None else _get_path(run, "", config)).resolve()
+    return (path if run.get("experiment_dir") is None else _get_path(run, "", config)).resolve()
 
 
 def _get_current_position(run: Run, step: int) -> Row:

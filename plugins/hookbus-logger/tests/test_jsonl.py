@@ -612,6 +612,14 @@ class TestTwoHooks:
         with pytest.raises(ConfigError, match=r"path: hooks 'a' and 'b' write the same file, got .*metrics\.jsonl"):
             fake_training([first, second], work_dir=tmp_path)
 
+    def test_one_file_of_two_hooks_is_an_error_of_the_check(
+        self, trainer: Callable[..., Trainer], tmp_path: Path
+    ) -> None:
+        hooks = JsonlHook(name="b"), JsonlHook(name="a", path="logs/metrics.jsonl")
+        with pytest.raises(ConfigError, match=r"path: hooks 'a' and 'b' write the same file, got .*metrics\.jsonl"):
+            trainer(*hooks, losses=[1.0], work_dir=tmp_path / "x").check()
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.parametrize("is_reversed", [False, True])
     def test_two_hooks_write_their_own_files(self, is_reversed: bool, tmp_path: Path) -> None:
         hooks = [

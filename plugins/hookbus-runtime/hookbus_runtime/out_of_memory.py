@@ -40,11 +40,13 @@ class OutOfMemoryHook(Hook):
         self._has_gradients = self._optimizer_step_started = False
 
     def check(self, run: Run) -> None:
-        """Check that only one hook repeats steps.
+        """Check that the Trainer of a single process executes the steps, and that only one hook repeats them.
 
         Raises:
-            ConfigError: If another hook has `retry` as well.
+            ConfigError: If `retry` is set in a custom loop, in distributed training, or for another hook as well.
         """
+        if self.config.retry:
+            _check_retry(run)
         others = [name for name, hook in self.find_others(run, OutOfMemoryHook).items() if hook.config.retry]
         if self.config.retry and others:
             raise ConfigError(
@@ -52,26 +54,9 @@ class OutOfMemoryHook(Hook):
             )
 
     def before_run(self, run: Run) -> None:
-        """Reset the number of parts if the training starts from scratch.
-
-        Raises:
-            ConfigError: If `retry` is set in a custom loop or in distributed training.
-        """
+        """Reset the number of parts if the training starts from scratch."""
         if run.mode == "train" and run.iters_done == 0:
             self.parts = 1
-        if self.config.retry and run.trainer is None:
-            raise ConfigError(
-                [f"hook {self.name!r}: `retry` splits the step of the Trainer, got a custom loop. Set `retry: false`."]
-            )
-        # The backward pass of DDP and FSDP is a collective operation: a repeated step on one rank would deadlock.
-        if self.config.retry and run.ranks.world_size > 1:
-            raise ConfigError(
-                [
-                    f"hook {self.name!r}: `retry` requires a single process, got {run.ranks.world_size} ranks: a rank "
-                    "that repeats its step would block the others. Set `retry: false`, and use smaller batches with "
-                    "accumulation."
-                ]
-            )
 
     @hookimpl(trylast=True)
     def train_step(self, run: Run, batch: Any) -> Any:
@@ -158,3 +143,17 @@ def _format_memory() -> str:
     parts = {"allocated": "allocated_bytes.all.current", "peak": "allocated_bytes.all.peak"}
     parts["reserved"] = "reserved_bytes.all.current"
     return f"{', '.join(f'{name} {stats.get(key, 0) / BYTES_PER_GIB:.2f} GiB' for name, key in parts.items())}. "
+
+
+def _check_retry(run: Run) -> None:
+    """Raise if steps cannot be repeated in a run."""
+    if run.trainer is None:
+        raise ConfigError(["`retry` splits the step of the Trainer, got a custom loop. Set `retry: false`."])
+    # The backward pass of DDP and FSDP is a collective operation: a repeated step on one rank would deadlock.
+    if run.ranks.world_size > 1:
+        raise ConfigError(
+            [
+                f"`retry` requires a single process, got {run.ranks.world_size} ranks: a rank that repeats its step "
+                "would block the others. Set `retry: false`, and use smaller batches with accumulation."
+            ]
+        )

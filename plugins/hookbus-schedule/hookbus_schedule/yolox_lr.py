@@ -30,11 +30,11 @@ class YOLOXLrUpdaterHook(Hook):
     config: YOLOXLrUpdaterConfig
 
     def check(self, run: Run) -> None:
-        """Check that the run has an optimizer, and that nothing else sets its learning rate.
+        """Check that the run has an optimizer and a limit, and that nothing else sets its learning rate.
 
         Raises:
             HookError: If the run has no optimizer.
-            ConfigError: If the run has a scheduler, or another hook that sets the learning rate.
+            ConfigError: If the run has no limit, a scheduler, or another hook that sets the learning rate.
         """
         if run.optimizer is None:
             raise HookError("requires the optimizer of the run, got None. Pass `optimizer` to the run.")
@@ -43,6 +43,8 @@ class YOLOXLrUpdaterHook(Hook):
             raise ConfigError(
                 [f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."]
             )
+        if run.mode == "train":
+            _check_limit(run, by_epoch=self.config.by_epoch)
         check_single(run, self, "set the learning rate")
         _check_no_scheduler_hook(run)
 
@@ -72,18 +74,14 @@ class YOLOXLrUpdaterHook(Hook):
 
     def _get_epoch_position(self, run: Run) -> dict[str, int]:
         total = run.max_epochs
-        if total is None:
-            raise ConfigError([f"hook {self.name!r}: by_epoch requires a limit in epochs, got none. Set `epochs`."])
+        assert total is not None  # a precondition
         lengths = {"warmup": self.config.warmup_epochs, "last": self.config.num_last_epochs}
         return self._check_lengths({"number": run.epoch + 1, "total": total, **lengths, "offset": 1})
 
     def _get_iteration_position(self, run: Run) -> dict[str, int]:
         config, number, total = self.config, run.iter + 1, run.max_iters
         if total is None:
-            if run.max_epochs is None:
-                raise ConfigError(
-                    [f"hook {self.name!r}: requires a limit of the run, got none. Set `epochs` or `iterations`."]
-                )
+            assert run.max_epochs is not None  # a precondition
             # Derived from the epoch and not from `run.iter`: truncated epochs have fewer iterations.
             length = get_epoch_length(run)
             number, total = run.epoch * length + run.clock.epoch_iter + 1, run.max_epochs * length
@@ -128,3 +126,11 @@ def _get_initial_lr(group: dict[str, Any]) -> float:
     if "initial_lr" not in group:
         group["initial_lr"] = float(group["lr"])
     return group["initial_lr"]  # type: ignore[no-any-return]
+
+
+def _check_limit(run: Run, *, by_epoch: bool) -> None:
+    """Raise if the run has no limit in the unit that the schedule counts."""
+    if by_epoch and run.max_epochs is None:
+        raise ConfigError(["by_epoch requires a limit in epochs, got none. Set `epochs`."])
+    if run.max_epochs is None and run.max_iters is None:
+        raise ConfigError(["requires a limit of the run, got none. Set `epochs` or `iterations`."])

@@ -86,8 +86,10 @@ class TestInEpochs:
         assert recorder.rates[1::3] == recorder.rates[::3] == recorder.rates[2::3]
 
     def test_limit_in_iterations_with_by_epoch_is_an_error(self) -> None:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+        run = HookBus([YOLOXLrUpdaterHook(by_epoch=True)]).run(optimizer=optimizer, iterations=5)
         with pytest.raises(ConfigError, match="by_epoch requires a limit in epochs"):
-            get_rates(YOLOXLrUpdaterHook(by_epoch=True), 1, iterations=5)
+            run.__enter__()
 
 
 class TestResume:
