@@ -217,6 +217,11 @@ class Hook(BaseListeners):
         return self._run
 
     @property
+    def handles_incomplete_intervals(self) -> bool:
+        """Whether an interval that is longer than the run has an effect, or is reported by the hook itself."""
+        return False
+
+    @property
     def best_metrics(self) -> Mapping[str, Direction | None]:
         """Metrics whose best checkpoint to keep, mapped to their direction. None infers the direction from the name."""
         return {}

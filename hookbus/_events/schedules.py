@@ -14,6 +14,7 @@ any number of accumulated micro-batches.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -93,6 +94,16 @@ class Schedule:
     def units(self) -> set[Unit | None]:
         """Return the units that this schedule counts in."""
         return {None}
+
+    def is_out_of_reach(self, last_number: Callable[[Unit | None], int | None]) -> bool:
+        """Return whether this schedule is certainly never due in a run.
+
+        Args:
+            last_number: Function that returns the last number of the run in a unit, None if it is unknown.
+        """
+        units = self.units()
+        last = last_number(*units) if len(units) == 1 else None
+        return last is not None and self.next_due(0, last) > last
 
     def check_limit(self, view: CounterView) -> None:
         """Check, before a run starts, that it has a limit in each unit whose limit this schedule uses.
@@ -270,6 +281,10 @@ class And(Combined):
     def next_due(self, number: int, limit: int | None) -> int:
         return max(self.left.next_due(number, limit), self.right.next_due(number, limit))
 
+    def is_out_of_reach(self, last_number: Callable[[Unit | None], int | None]) -> bool:
+        parts = self.left.is_out_of_reach(last_number) or self.right.is_out_of_reach(last_number)
+        return parts or super().is_out_of_reach(last_number)
+
     def __repr__(self) -> str:
         return f"({self.left!r} & {self.right!r})"
 
@@ -281,6 +296,9 @@ class Or(Combined):
 
     def next_due(self, number: int, limit: int | None) -> int:
         return min(self.left.next_due(number, limit), self.right.next_due(number, limit))
+
+    def is_out_of_reach(self, last_number: Callable[[Unit | None], int | None]) -> bool:
+        return self.left.is_out_of_reach(last_number) and self.right.is_out_of_reach(last_number)
 
     def __repr__(self) -> str:
         return f"({self.left!r} | {self.right!r})"

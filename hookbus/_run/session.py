@@ -15,6 +15,7 @@ from hookbus._run.evaluation_mode import find_mode_problems
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
+from hookbus._run.never_due import NeverDue
 from hookbus._run.objects import check_loss, find_object_problems, find_state_problems, find_untrained
 from hookbus._run.preconditions import check_preconditions
 from hookbus._run.request_sync import sync_run_identity
@@ -213,8 +214,11 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
             run.resumed = bool(run.resumed)
             if run.mode == "train":
                 _begin_training(run)
+            never_due = NeverDue(run)
+            never_due.report_before_training()
             yield run
             run.outcome = resolve_outcome(run)
+            never_due.report_after_training()
     except BaseException as error:
         record_failure(run, error)
         raise

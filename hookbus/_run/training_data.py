@@ -123,15 +123,9 @@ class TrainingData:
         run, clock = self._run, self._run.clock
         if clock.max_epochs is None and clock.max_iters is None:
             raise LoopError("run.epochs(): the run has no limit. Set epochs= or iterations=.")
-        if clock.is_at_limit:
-            run.logger.warning(
-                "Nothing to train: %s epochs and %s iterations are already complete. Increase the limit, or start from "
-                "scratch.",
-                clock.epochs_done,
-                clock.iters_done,
-            )
-            if run.auto_nesting:  # hooks may do work at the end of training, such as restoring the best weights
-                run.nesting.open_training()
+        if clock.is_at_limit and run.auto_nesting:
+            # Hooks may do work at the end of training, such as restoring the best weights.
+            run.nesting.open_training()
         while not run.should_stop and not clock.is_at_limit:
             self.begin_epoch()
             with run.nesting.turn():

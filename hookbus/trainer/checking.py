@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hookbus._run.never_due import find_unreachable
 from hookbus._training.evaluation import eval_mode, named_loaders, reset_metrics, update_metrics
 from hookbus._training.outputs import extract_loss
 from hookbus._utils.combined_errors import raise_errors
@@ -26,6 +27,7 @@ from hookbus.trainer.expected_metrics import ExpectedMetrics
 from hookbus.trainer.preconditions import Check, build_preconditions, execute_checks
 
 if TYPE_CHECKING:
+    from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
 __all__ = ["check_trainer"]
@@ -51,13 +53,14 @@ def _build_checks(trainer: TrainerSetup) -> list[Check]:
         split = getattr(trainer, f"{kind}_loader")
         named = [(None, split)] if kind == "train" else named_loaders(split) if split is not None else []
         loaders += [(kind, name, loader) for name, loader in named if loader is not None]
-    expected = ExpectedMetrics(trainer)
+    expected, run = ExpectedMetrics(trainer), trainer.runs.create("train")
     return [
         partial(_describe_model, trainer),
         *(partial(_check_loader, trainer, expected, *entry) for entry in loaders),
         partial(_describe_limit, trainer),
-        *build_preconditions(trainer, trainer.runs.create("train")),
+        *build_preconditions(trainer, run),
         *(partial(_check_metrics, expected, *reader) for reader in _metric_readers(trainer)),
+        partial(_describe_never_due, run),
     ]
 
 
@@ -77,6 +80,10 @@ def _check_metrics(expected: ExpectedMetrics, reader: str, metrics: Collection[s
 def _describe_model(trainer: TrainerSetup) -> str:
     parameters = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     return f"model: {type(trainer.model).__name__}, {parameters:,} parameters to train on {trainer.device}"
+
+
+def _describe_never_due(run: Run) -> str:
+    return "\n".join(f"warning: hook {hook!r} {problem}" for hook, problem in find_unreachable(run).items())
 
 
 def _describe_limit(trainer: TrainerSetup) -> str:

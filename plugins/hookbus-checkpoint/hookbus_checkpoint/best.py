@@ -139,6 +139,12 @@ class BestTracker:
                 weights = "raw" if run.weights.averaged() is None else "averaged"
                 yield full, BestResult(metrics[full], run.clock.current("epoch"), run.steps_done, weights)
 
+    def warn_if_unused(self, run: Run, hook: str) -> None:
+        """Log a warning if no validation has provided the metrics of the configuration, unless they are the default."""
+        if self._config.save_best is not False and not (self._config.has_default_metric or self._names):
+            metrics = ", ".join(map(repr, self._config.metrics)) or "a metric"
+            run.logger.warning("%s: no validation provided %s; no best checkpoint was kept.", hook, metrics)
+
     def file_name(self, metric: str) -> str:
         """Return the file name of a best checkpoint, such as `best_accuracy.pth`."""
         return f"best_{get_file_stem(self._names.get(metric, metric))}.pth"

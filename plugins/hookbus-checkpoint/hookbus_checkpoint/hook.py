@@ -76,6 +76,12 @@ class CheckpointHook(Hook):
         """Whether best checkpoints are written: by the metrics of this hook, and by those that other hooks request."""
         return self.config.save_best is not False
 
+    @property
+    def handles_incomplete_intervals(self) -> bool:
+        """Whether the hook itself reports that its interval has no effect: in a loop without epochs."""
+        run = self.run
+        return run.auto_nesting and self.config.saves_epochs_only and run.iters_done > 0 and run.epochs_done == 0
+
     # -- requesting ----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
@@ -130,6 +136,8 @@ class CheckpointHook(Hook):
     def after_run(self, run: Run) -> None:
         """Wait for a save in progress, and publish the weights if the training is complete."""
         self.wait_for_pending(run)
+        if run.mode == "train" and run.outcome == "finished" and run.iters_done:
+            self.best.warn_if_unused(run, self.name)
         # Not after a preemption or an interruption: the resumed run publishes its final weights.
         if self.config.publish and run.mode == "train" and run.outcome in ("finished", "stopped"):
             self._writer.publish(run)

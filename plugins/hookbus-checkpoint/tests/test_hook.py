@@ -368,6 +368,22 @@ class TestBest:
         ]
         assert list_files(tmp_path) == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
 
+    @pytest.mark.parametrize(
+        ("settings", "metrics"),
+        [({"save_best": ["loss", "f1"]}, "'loss', 'f1'"), ({"save_best": "auto"}, "a metric"), ({}, None)],
+    )
+    def test_metric_of_a_run_without_validations_is_one_warning(
+        self, settings: dict[str, Any], metrics: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bus = HookBus([CheckpointHook(settings)])
+        with bus.run(epochs=1, work_dir=tmp_path) as run:
+            for _ in run.epochs():
+                bus.emit("before_train_epoch")
+                bus.emit("after_train_iter")
+
+        expected = f"checkpoint: no validation provided {metrics}; no best checkpoint was kept."
+        assert [message for message in caplog.messages if "validation" in message] == [expected] * (metrics is not None)
+
     def test_each_metric_has_its_best_file(self, tmp_path: Path) -> None:
         results = [{"acc": 0.9, "loss": 0.5}, {"acc": 0.8, "loss": 0.4}]
         fake_training(

@@ -12,6 +12,8 @@ from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
 
 __all__ = ["EarlyStoppingConfig"]
 
+DEFAULT_PATIENCE = 10
+
 
 class EarlyStoppingConfig(HookConfig):
     """Monitored metric, stopping criteria, and source of the best weights."""
@@ -21,7 +23,7 @@ class EarlyStoppingConfig(HookConfig):
 
     monitor: str = Field(default="val_loss", description="Name of the monitored metric.")
     patience: int = Field(
-        default=10,
+        default=DEFAULT_PATIENCE,
         ge=0,
         description="Number of consecutive validations without improvement after which to stop; 0 acts as 1.",
     )
@@ -88,6 +90,15 @@ class EarlyStoppingConfig(HookConfig):
         if isinstance(source, bool):
             return "memory" if source else None
         return source
+
+    @property
+    def min_scores(self) -> int:
+        """Smallest number of scores after which `patience` can stop the run; 0 if it is not the only criterion."""
+        # The default was not chosen for the length of the run.
+        if self.patience == DEFAULT_PATIENCE or (self.stopping_threshold, self.divergence_threshold) != (None, None):
+            return 0
+        # Without a baseline the first score has nothing to improve on.
+        return max(self.patience, 1) + (self.baseline is None)
 
     def build_stopping_rule(self) -> StoppingRule:
         """Create a stopping rule with these settings and no scores."""

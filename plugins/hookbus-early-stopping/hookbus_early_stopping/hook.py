@@ -55,6 +55,7 @@ class EarlyStoppingHook(Hook):
         self.stopping_rule = self.config.build_stopping_rule()
         self.stopped_epoch: int | None = None
         self._best: BestWeights | None = None
+        self._score_count = 0
         self._monitor = Monitor(self.config.monitor, self.config.direction, strict=self.config.strict)
 
     @property
@@ -128,6 +129,13 @@ class EarlyStoppingHook(Hook):
             check_saver(run, self.name)
         # The restored rule may be met already: with unchanged settings a stopped run does not train another iteration.
         self._request_stop_if_due(run)
+        if run.max_epochs is not None and self.config.min_epochs > run.max_epochs:
+            run.logger.warning(
+                "%s: `min_epochs=%s` prevents every stop, because the run has %s epochs. Set a smaller number.",
+                self.name,
+                self.config.min_epochs,
+                run.max_epochs,
+            )
 
     def after_val(self, run: Run) -> None:
         """Request the results of a validation, also of values that other hooks log at the same point."""
@@ -140,15 +148,26 @@ class EarlyStoppingHook(Hook):
         score = self._monitor.get_score(metrics)
         if score is None:
             return
+        self._score_count += 1
         if self.stopping_rule.update(score, run.clock.current("epoch")):
             # Copy now: the next iteration changes the weights in place.
             self._best = BestWeights.from_run(run) if self.config.best_weights_source == "memory" else None
         self.stopped_epoch = run.clock.current("epoch") if self._request_stop_if_due(run) else None
 
     def after_run(self, run: Run) -> None:
-        """Log a warning if no validation provided the metric."""
+        """Log a warning if the hook could not stop the run, because of the metric or the number of validations."""
+        if run.mode != "train" or run.outcome != "finished" or not run.iters_done:
+            return
         if self._monitor.is_missing:
             run.logger.warning("%s: no validation provided the metric %r; the hook had no effect.", *self._log_args())
+        # Validations before a resume were not counted.
+        elif self._score_count < self.config.min_scores and not run.resumed:
+            run.logger.warning(
+                "%s: `patience=%s` could not stop the run, which had %s validations. Set a smaller number.",
+                self.name,
+                self.config.patience,
+                self._score_count,
+            )
 
     def cleanup(self) -> None:
         """Unregister the restore of the best weights."""

@@ -30,8 +30,8 @@ class Monitor:
 
     @property
     def is_missing(self) -> bool:
-        """Whether validations took place and none of them provided the metric."""
-        return self._warned and self._full_name is None
+        """Whether no validation has provided the metric."""
+        return self._full_name is None
 
     def get_score(self, metrics: Metrics) -> float | None:
         """Return the value of the metric.

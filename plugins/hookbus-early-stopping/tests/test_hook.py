@@ -174,6 +174,38 @@ class TestMonitor:
         assert run.outcome == "finished"
         assert "early_stopping: no validation provided the metric 'loss'; the hook had no effect." in caplog.messages
 
+    def test_run_without_validations_is_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        bus = HookBus([EarlyStoppingHook(monitor="loss")])
+        with bus.run(epochs=1) as run:
+            for _ in run.epochs():
+                bus.emit("after_train_iter")
+
+        assert caplog.messages == ["early_stopping: no validation provided the metric 'loss'; the hook had no effect."]
+
+    @pytest.mark.parametrize(
+        ("settings", "scores", "is_reported"),
+        [
+            ({"patience": 3}, [3, 2, 1], True),  # three scores after the first one are required
+            ({"patience": 3}, [4, 3, 2, 1], False),
+            ({"patience": 3, "baseline": 9}, [3, 2, 1], False),
+            ({"patience": 3, "stopping_threshold": 0}, [3, 2, 1], False),
+            ({"patience": 10}, [3, 2, 1], False),  # the default, which was not chosen for this run
+        ],
+    )
+    def test_patience_beyond_the_number_of_validations_is_one_warning(
+        self, settings: dict[str, Any], scores: list[float], is_reported: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        train([EarlyStoppingHook(monitor="loss", **settings)], scores)
+        expected = "early_stopping: `patience=3` could not stop the run, which had 3 validations. Set a smaller number."
+        assert [message for message in caplog.messages if "restored" not in message] == [expected] * is_reported
+
+    def test_min_epochs_beyond_the_run_is_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        train([EarlyStoppingHook(monitor="loss", patience=1, min_epochs=3)], [3, 2])
+        expected = (
+            "early_stopping: `min_epochs=3` prevents every stop, because the run has 2 epochs. Set a smaller number."
+        )
+        assert caplog.messages.count(expected) == 1
+
     def test_hook_monitors_a_metric_from_its_first_validation_on(self, caplog: pytest.LogCaptureFixture) -> None:
         hook = EarlyStoppingHook(monitor="loss", strict=False, patience=1)
         with pytest.warns(HookWarning):

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus._events.points import Unit
-from hookbus._events.schedules import NEVER, Schedule, between, every
+from hookbus._events.schedules import Schedule, every
 from hookbus.hook import Direction
 from hookbus_eval.config import EvalConfig
 from hookbus_eval.schedule import AtEnd, build_validation_schedule
@@ -93,5 +93,6 @@ def _build_schedule(config: EvalConfig, unit: Unit) -> Schedule:
         due = build_validation_schedule(config.interval, config.start, config.dynamic_intervals, unit)
     # The end of the last epoch also ends a run whose iterations are not known in advance.
     if config.at_end and unit in (own, "epoch"):
-        return due | (AtEnd(unit) & between(config.start, NEVER, unit=own))
+        end: Schedule = AtEnd(unit)
+        return due | (end & every(1, start=config.start, unit=own) if config.start > 1 else end)
     return due

@@ -11,7 +11,7 @@ from hookbus._events.schedules import NEVER, CounterView, Schedule, between, eve
 __all__ = ["AtEnd", "build_validation_schedule"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AtEnd(Schedule):
     """Schedule that is due when the run reaches its limit, but not if this truncates an epoch that is counted.
 
@@ -34,6 +34,9 @@ class AtEnd(Schedule):
             # The end of an epoch may be the limit in iterations, but no iteration is known to be the limit in epochs.
             return number + 1 if self.unit == "epoch" else NEVER
         return max(limit, number + 1)
+
+    def __repr__(self) -> str:
+        return "at_end"
 
 
 def build_validation_schedule(interval: int, start: int, changes: Sequence[tuple[int, int]], unit: Unit) -> Schedule:

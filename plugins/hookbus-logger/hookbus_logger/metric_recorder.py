@@ -77,6 +77,11 @@ class MetricRecorder(Hook):
         if is_epoch_start and self.config.by_epoch and not self._is_pending:
             self._get_window(run).reset()
 
+    @property
+    def handles_incomplete_intervals(self) -> bool:
+        """Whether an interval that is longer than the run has an effect: it is recorded at the end."""
+        return True
+
     @hookimpl(when=_build_schedule)
     def after_train_iter(self, run: Run) -> None:
         """Request a record at the end of an interval."""

@@ -56,6 +56,11 @@ class ProgressHook(Hook):
         """Restart the throughput measurement, so that iterations restored from a checkpoint are not counted."""
         self._throughput = ThroughputMeter()
 
+    @property
+    def handles_incomplete_intervals(self) -> bool:
+        """Whether an interval that is longer than the run has an effect: the loss is displayed after an epoch."""
+        return True
+
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run) -> None:
         """Request the loss to display: the mean over the interval."""

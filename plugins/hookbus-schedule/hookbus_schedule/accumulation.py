@@ -43,10 +43,16 @@ class AccumulationHook(Hook):
             self.accumulate = None
 
     def before_train(self, run: Run) -> None:
-        """Apply the restored number of a resumed run."""
+        """Apply the restored number of a resumed run, or report that the schedule replaces that of the Trainer."""
         # Not the number of the schedule: the checkpoint may be in the middle of a group, which keeps its size.
         if self.accumulate is not None:
             self._apply(run, self.accumulate)
+        elif run.trainer is not None and 1 in self.config.schedule and run.trainer.steps.accumulate != 1:
+            run.logger.warning(
+                "hook %r: its schedule replaces `accumulate=%s` of the Trainer from the start. Remove one of them.",
+                self.name,
+                run.trainer.steps.accumulate,
+            )
 
     def before_train_iter(self, run: Run) -> None:
         """Apply the number of the schedule, unless an accumulation is in progress."""

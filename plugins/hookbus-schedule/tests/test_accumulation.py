@@ -70,6 +70,14 @@ class TestSchedule:
     def test_setting_of_the_trainer_applies_before_the_schedule(self) -> None:
         assert train(AccumulationHook(schedule={2: 1}), accumulate=3, epochs=2).steps_done == [0, 0, 1, 2, 3, 4]
 
+    @pytest.mark.parametrize(("begin", "count"), [(1, 1), (2, 0)])
+    def test_setting_of_the_trainer_without_effect_is_one_warning(
+        self, begin: int, count: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        train(AccumulationHook(schedule={begin: 1}), accumulate=3)
+        warning = "hook 'accumulation': its schedule replaces `accumulate=3` of the Trainer from the start."
+        assert caplog.messages.count(f"{warning} Remove one of them.") == count
+
     def test_service_provides_the_number_to_custom_loops(self) -> None:
         bus, numbers = HookBus([AccumulationHook(schedule={1: 1, 3: 4}, unit="iter")]), []
         with bus.run() as run:
