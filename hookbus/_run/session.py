@@ -166,11 +166,12 @@ def run_context(
     run.train_loader, run.val_loader = train_loader, val_loader
     run.test_loader = val_loader if mode == "test" else None
     run.clock.epoch_length = length
-    run.services.planned_directory = find_planned_directory(work_dir, resume=resume == "auto", overwrite=overwrite)
+    used = resume if mode == "train" else "auto"  # a validation or test uses the directory of the training
+    run.services.planned_directory = find_planned_directory(work_dir, resume=used == "auto", overwrite=overwrite)
     with preconditions_scope(run):
         check_preconditions(run)
     # A validation or test writes into the directory of the training.
-    run.work_dir = acquire_work_dir(work_dir, resume if mode == "train" else "auto", overwrite, ranks)
+    run.work_dir = acquire_work_dir(work_dir, used, overwrite, ranks)
     # Ctrl-C ends a validation or test at once: there is no iteration to complete and no checkpoint to save.
     with run_scope(run, resume), handle_interrupts(run) if mode == "train" else nullcontext():
         # `StopLoop` exits a loop that does not check `run.should_stop` after Ctrl-C: this is not a failure of the run.

@@ -102,17 +102,15 @@ def restore_best_weights(run: Run, weights: BestWeights | None, hook: str, metri
     return True
 
 
-def check_saver(run: Run, hook: str) -> None:
+def check_saver(saver: Any) -> None:
     """Check that the checkpoint hook keeps the best checkpoint.
 
     Args:
-        run: The run.
-        hook: Name of the hook that loads the best checkpoint, for the message.
+        saver: Hook that writes checkpoints; None if there is none.
 
     Raises:
         ConfigError: If no hook writes checkpoints, or the checkpoint hook keeps no best checkpoint.
     """
-    saver = run.get("checkpoint_saver")
     if saver is None:
         problem, remedy = "requires the checkpoint hook", "Install it (pip install hookbus-checkpoint) and add it"
     # A custom saver without the attribute is assumed to keep the best file.
@@ -121,7 +119,7 @@ def check_saver(run: Run, hook: str) -> None:
         remedy = "Remove `save_best`"
     else:
         return
-    raise ConfigError([f"hook {hook!r}: restore_best_weights: file {problem}. {remedy}, or set it to memory."])
+    raise ConfigError([f"restore_best_weights: file {problem}. {remedy}, or set it to memory."])
 
 
 def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:

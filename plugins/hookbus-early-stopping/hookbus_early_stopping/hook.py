@@ -7,6 +7,7 @@ from typing import Any
 
 from hookbus import Hook, Metrics, Priority, Run
 from hookbus._utils.schema import any_value, boolean, integer, mapping_of, nullable, number, record, string
+from hookbus.checkpoint.saver import is_saver
 from hookbus.checkpoint.weights import check_averages, check_compatible
 from hookbus.errors import ConfigError
 from hookbus.hook import Direction
@@ -91,11 +92,14 @@ class EarlyStoppingHook(Hook):
         return {self.config.monitor: "less" if self.config.direction == "min" else "greater"}
 
     def check(self, run: Run) -> None:
-        """Check that only one hook restores the best weights.
+        """Check that only one hook restores the best weights, and that the checkpoint hook keeps the best file.
 
         Raises:
-            ConfigError: If another early stopping hook restores weights as well.
+            ConfigError: If another early stopping hook restores weights as well, or `restore_best_weights: file` is set
+                and the checkpoint hook has `save_best: false`.
         """
+        if run.mode == "train" and self.config.best_weights_source == "file":
+            _check_savers(run)
         others = [
             name
             for name, hook in self.find_others(run, EarlyStoppingHook).items()
@@ -126,7 +130,7 @@ class EarlyStoppingHook(Hook):
         """Check that a best checkpoint will be available, and request a stop if the resumed run had stopped."""
         if self.config.best_weights_source == "file":
             # Not in `before_run`, where the checkpoint hook registers its service: the order depends on the priorities.
-            check_saver(run, self.name)
+            check_saver(run.get("checkpoint_saver"))
         # The restored rule may be met already: with unchanged settings a stopped run does not train another iteration.
         self._request_stop_if_due(run)
         if run.max_epochs is not None and self.config.min_epochs > run.max_epochs:
@@ -222,3 +226,11 @@ class EarlyStoppingHook(Hook):
 
     def _log_args(self) -> tuple[str, str]:
         return self.name, self.config.monitor
+
+
+def _check_savers(run: Run) -> None:
+    """Raise if no hook that writes checkpoints keeps the best one."""
+    savers = [hook for hook in run.bus.hooks.values() if is_saver(hook)]
+    # Without any, another hook may provide a saver in `before_run`: this is decided in `before_train`.
+    if savers and not any(getattr(saver, "keeps_best", True) for saver in savers):
+        check_saver(savers[0])

@@ -393,8 +393,8 @@ class TestBestWeightsOfAFile:
     def test_best_weights_of_a_file_are_rejected_with_save_best_false(self, tmp_path: Path) -> None:
         hook = EarlyStoppingHook(restore_best_weights="file")
         with pytest.raises(ConfigError, match="checkpoint hook has `save_best: false`"):
-            train([CheckpointHook(save_best=False), hook], [0.5, 0.6], work_dir=tmp_path)
-        assert not list(tmp_path.glob("checkpoints/*.pth"))
+            train([CheckpointHook(save_best=False), hook], [0.5, 0.6], work_dir=tmp_path / "run")
+        assert list(tmp_path.iterdir()) == [], "refused before the run begins"
 
 
 class TestResume:
