@@ -174,6 +174,13 @@ class TestMemory:
     def test_default_interval_is_fifty(self) -> None:
         assert build_hook({"type": "MemoryProfilerHook"}).config.interval == 50
 
+    def test_key_of_another_framework_for_the_list_is_refused_with_the_right_key(self) -> None:
+        # The list of a run file is called `hooks`.
+        entry = {"type": "MemoryProfilerHook", "interval": 50}
+        with pytest.raises(ConfigError, match="custom_hooks.*['`]hooks"):
+            load_config({"custom_hooks": [entry]})
+        assert load_config({"hooks": [entry]}).hooks == [entry]
+
 
 class TestEpochOfTheModel:
     def test_model_receives_the_index_of_each_epoch(self) -> None:
