@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,11 +153,24 @@ SETTINGS = {
 ROWS = [(name, key, value) for name, settings in SETTINGS.items() for key, value in settings.items()]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Run, Path]:
+    """Trainer of the run file, its finished run, and the directory in which it was started."""
+    directory, path = tmp_path_factory.mktemp("guide"), list(sys.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        patch.delitem(sys.modules, "parts", raising=False)
+        loop = Trainer(load_config(Project(directory).write(RUN_FILE)))
+        run = loop.train()
+    sys.path[:] = path
+    sys.modules.pop("parts", None)
+    return loop, run, directory / "experiments" / "my_experiment"
+
+
 class TestRunFile:
     @pytest.mark.parametrize(("name", "key", "value"), ROWS, ids=[f"{name}-{key}" for name, key, _ in ROWS])
-    def test_setting_of_the_file_reaches_the_hook(self, project: Project, name: str, key: str, value: Any) -> None:
-        loop = Trainer(load_config(project.write(RUN_FILE)))
-        assert getattr(loop.bus.hooks[name].config, key) == value
+    def test_setting_of_the_file_reaches_the_hook(self, finished: Any, name: str, key: str, value: Any) -> None:
+        assert getattr(finished[0].bus.hooks[name].config, key) == value
 
     @pytest.mark.parametrize(
         ("name", "cls"),
@@ -166,27 +180,26 @@ class TestRunFile:
             ("system_monitor", SystemMonitorHook),
         ],
     )
-    def test_type_and_name_of_the_file_determine_the_hook(self, project: Project, name: str, cls: type[Hook]) -> None:
-        assert type(Trainer(load_config(project.write(RUN_FILE))).bus.hooks[name]) is cls
+    def test_type_and_name_of_the_file_determine_the_hook(self, finished: Any, name: str, cls: type[Hook]) -> None:
+        assert type(finished[0].bus.hooks[name]) is cls
 
-    @pytest.fixture
-    def run(self, project: Project) -> Run:
-        return Trainer(load_config(project.write(RUN_FILE))).train()
-
-    def test_trainer_of_a_loaded_configuration_trains_all_epochs(self, run: Run) -> None:
+    def test_trainer_of_a_loaded_configuration_trains_all_epochs(self, finished: Any) -> None:
+        _, run, _ = finished
         assert (run.outcome, run.epochs_done) == ("finished", 2)
 
-    def test_experiment_directory_is_the_work_directory(self, run: Run) -> None:
-        assert run.work_dir.path.resolve() == Path("experiments/my_experiment").resolve()
-        assert Path("experiments/my_experiment/checkpoints/epoch_2.pth").is_file()
+    def test_experiment_directory_is_the_work_directory(self, finished: Any) -> None:
+        _, _, directory = finished
+        assert (directory / "checkpoints" / "epoch_2.pth").is_file()
 
-    def test_times_are_appended_to_the_log_file_of_every_epoch(self, run: Run) -> None:
-        lines = Path("experiments/my_experiment/logs/time_tracking.log").read_text().splitlines()
+    def test_times_are_appended_to_the_log_file_of_every_epoch(self, finished: Any) -> None:
+        _, _, directory = finished
+        lines = (directory / "logs" / "time_tracking.log").read_text().splitlines()
         assert ["epoch 1/2" in line for line in lines if "epoch " in line] == [True, False]
 
-    def test_feature_maps_are_saved_every_frequency_iterations(self, run: Run) -> None:
+    def test_feature_maps_are_saved_every_frequency_iterations(self, finished: Any) -> None:
         # Three layers in eight iterations, of which the fourth and the last are due.
-        files = Path("experiments/my_experiment/visualization/feature_visualizer").glob("*.png")
+        _, _, directory = finished
+        files = (directory / "visualization" / "feature_visualizer").glob("*.png")
         expected = [f"train-{layer}-step-0000000{step}.png" for layer in range(3) for step in (4, 8)]
         assert sorted(file.name for file in files) == expected
 
