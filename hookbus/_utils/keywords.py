@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from hookbus._utils.framework_keys import find_equivalent
+from hookbus._utils.known_keys import HOOK_SETTINGS
 from hookbus.errors import ArgumentError, suggest_names
 
 __all__ = ["check_keywords"]
@@ -44,5 +45,8 @@ def check_keywords(label: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 def _describe(label: str, name: str, known: list[str]) -> str:
     """Return the message about an unknown argument."""
     equivalent: Any = find_equivalent(name, known)
+    hooks = [hook for hook, settings in HOOK_SETTINGS.items() if name in settings]
     hint = f" Pass {equivalent!r}, its name in hookbus." if equivalent else suggest_names(name, known)
+    if len(hooks) == 1 and not equivalent:
+        hint = f" It is a setting of the hook {hooks[0]!r}: pass it to that hook."
     return f"{label}: unexpected keyword argument {name!r}.{hint}"

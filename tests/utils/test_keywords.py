@@ -35,6 +35,11 @@ from hookbus.errors import ArgumentError, ConfigError
             lambda: Trainer(nn.Linear(1, 1)).fit(max_epochs=3),
             "Trainer.fit: unexpected keyword argument 'max_epochs'. Pass 'epochs', its name in hookbus.",
         ),
+        (
+            lambda: Trainer(nn.Linear(1, 1), max_keep_ckpts=3),
+            "Trainer: unexpected keyword argument 'max_keep_ckpts'. It is a setting of the hook 'checkpoint': pass it "
+            "to that hook.",
+        ),
         (lambda: HookBus(hook=[]), "HookBus: unexpected keyword argument 'hook'. Did you mean 'hooks'?"),
         (
             lambda: load_config({}, override=[]),
