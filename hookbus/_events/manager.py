@@ -14,7 +14,7 @@ from hookbus._events.codegen import compile_source
 from hookbus._events.listeners import check_listeners
 from hookbus._events.markers import PROJECT
 from hookbus._events.points import SPEC_ALIASES, Point
-from hookbus._events.registry import PluginRegistry, RegisteredPlugin, ensure_single_bus
+from hookbus._events.registry import FunctionPlugin, PluginRegistry, RegisteredPlugin, ensure_single_bus
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
 from hookbus.errors import HookError, RegistrationError
@@ -95,7 +95,8 @@ class BusPluginManager(pluggy.PluginManager):
             return None
         self._check_registration(plugin, name)
         # Outside of the lock: validation may import a package that publishes points.
-        member = RegisteredPlugin(plugin, self._inspect(plugin, name))
+        owner = self.members.find_caller() if isinstance(plugin, FunctionPlugin) else ""
+        member = RegisteredPlugin(plugin, self._inspect(plugin, name), owner)
         with self._bus.lock:
             self._add(member, name)
         self._bus.admit(name, plugin)

@@ -6,10 +6,12 @@ equal plugins, and plugins that are false in a boolean context, can be registere
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from hookbus._events.call_stack import current_listener
 from hookbus._events.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implementation
 from hookbus._events.codegen import use_spec_names
 from hookbus._events.markers import Options
@@ -33,10 +35,11 @@ class RegisteredPlugin:
         plugin: The plugin.
         implementations: Implementations by point or action.
         adapter: Adapter for pluggy.
+        owner: Name of the hook that has registered the function, "" for a hook or if no hook has registered it.
     """
 
-    def __init__(self, plugin: object, implementations: Sequence[Implementation]) -> None:
-        self.plugin = plugin
+    def __init__(self, plugin: object, implementations: Sequence[Implementation], owner: str = "") -> None:
+        self.plugin, self.owner = plugin, owner
         self.implementations = {implementation.target: implementation for implementation in implementations}
         self.adapter = PluggyAdapter(implementations)
 
@@ -62,6 +65,13 @@ class PluginRegistry(dict[str, RegisteredPlugin]):
         # A copy of the items: another thread may register a plugin during the iteration.
         members = list(self.items())
         return next((name for name, member in members if plugin is member.plugin or plugin is member.adapter), None)
+
+    def find_caller(self) -> str:
+        """Return the name of the hook that is calling, "" if none is: the running listener, or else a method."""
+        listener = current_listener()
+        if listener is not None and listener.hook in self and self[listener.hook].plugin is listener.plugin:
+            return listener.hook
+        return self.hook_in_frame(sys._getframe(1)) or ""
 
     def hook_in_frame(self, frame: FrameType | None) -> str | None:
         """Return the name of the hook whose method is executed by a frame or one of its callers, or None."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hookbus._events.call_stack import current_point
 from hookbus._events.checks import is_configured
 from hookbus._events.ordering import Listener
+from hookbus._run.belongings import Belongings
 from hookbus._run.best import BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
@@ -105,6 +106,7 @@ class Run(ProgressMixin, RequestMixin):
         "accumulated",
         "auto_nesting",
         "batch_sizes",
+        "belongings",
         "best",
         "boundary_state",
         "bus",
@@ -209,6 +211,7 @@ class Run(ProgressMixin, RequestMixin):
             self, previous.optimizer_events.counts if previous else {}
         )
         self.participants = Participants(self)
+        self.belongings = Belongings(self)
         self.nesting = Nesting(self)
         self.boundary_state = BoundaryState(self)
         self.services = Services(self)
@@ -548,7 +551,7 @@ class Run(ProgressMixin, RequestMixin):
         self.participants.on_hooks_changed(self.bus.pm.members)
         self.optimizer_events.on_hooks_changed()
         self.recording.on_hooks_changed()
-        self.weights.on_hooks_changed(self.bus.pm.members)
+        self.belongings.update()
         self.metrics.has_reader = self.metrics.has_reader or bool(self.bus.pm.members)
 
     def runs_on_this_rank(self, plugin: object) -> bool:

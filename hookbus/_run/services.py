@@ -43,11 +43,23 @@ class Services:
         self.run = run
         self.planned_directory: Path | None = None
         self._provided: dict[str, Any] = {}
+        self._owned: dict[str, tuple[str, dict[str, Any]]] = {}  # hook and replaced service, by name
         track_services(self)
 
     def provide(self, name: str, service: Any) -> None:
         """Register an object as a service, replacing any previous service of the same name."""
+        owner, (former, replaced) = self.run.bus.pm.members.find_caller(), self._owned.pop(name, ("", {}))
+        if owner:
+            current = {name: self._provided[name]} if name in self._provided else {}
+            self._owned[name] = owner, replaced if owner == former else current
         self._provided[name] = service
+
+    def release(self, owner: str) -> None:
+        """Remove the services of a hook, and restore the ones that it has replaced."""
+        for name, (hook, replaced) in list(self._owned.items()):
+            if hook == owner:
+                del self._owned[name], self._provided[name]
+                self._provided |= replaced
 
     def get_provided(self, name: str) -> Any:
         """Return the registered service of a name; None if there is none."""

@@ -33,7 +33,11 @@ class ValidationContexts:
     def add(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
         """Add a context of a hook."""
         listener = current_listener()
-        self._contexts.append((context, "the loop" if listener is None else f"hook {listener.hook!r}"))
+        self._contexts.append((context, "" if listener is None else listener.hook))
+
+    def release(self, owner: str) -> None:
+        """Remove the contexts of a hook. A validation in progress exits them at its end."""
+        self._contexts = [entry for entry in self._contexts if entry[1] != owner]
 
     def enter(self, model: nn.Module | None) -> None:
         """Enter all contexts.
@@ -67,7 +71,7 @@ class ValidationContexts:
                 "%s changes the weights for validations in run.around_validation: the scores are those of the changed "
                 "weights, but checkpoints and best files contain the unchanged ones. Register averaged weights with "
                 "run.weights.provide instead.",
-                owner,
+                f"hook {owner!r}" if owner else "the loop",
             )
 
 

@@ -65,6 +65,7 @@ class Weights:
         self._raw: StateDict | None = None  # of a provider without `raw`, while the averaged weights are applied
         self._readers: list[Callable[[], object]] = []
         self._restore: Callable[[], bool] | None = None
+        self._restore_owner = ""
         self.exchanged = False
 
     def provide(self, provider: AverageProvider | None) -> None:
@@ -90,14 +91,12 @@ class Weights:
                 )
         self._provider, self._owner, self._names_checked = provider, owner, False
 
-    def on_hooks_changed(self, hooks: Mapping[str, object]) -> None:
-        """Unregister the provider of a hook that is no longer registered.
-
-        Args:
-            hooks: Registered hooks by name.
-        """
-        if self._owner and self._owner not in hooks:
+    def release(self, owner: str) -> None:
+        """Unregister what a hook has registered: the provider, and the function at the end of training."""
+        if self._owner == owner:
             self.provide(None)
+        if self._restore is not None and self._restore_owner == owner:
+            self._restore = None
 
     def provides(self, context: Callable[[], AbstractContextManager[Any]]) -> bool:
         """Return whether a context manager is that of the averaged weights."""
@@ -217,7 +216,9 @@ class Weights:
                 "run.weights.restore_at_end: two hooks would restore weights at the end of training, and only one can. "
                 "If both are early stopping, set `restore_best_weights: false` for one of them."
             )
+        listener = current_listener()
         self._restore, self.exchanged = restore, False
+        self._restore_owner = "" if listener is None else listener.hook
 
     def finish(self) -> bool:
         """Exchange the weights if a hook has registered it. Called after training, when the last checkpoint is saved.
