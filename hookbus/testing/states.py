@@ -63,7 +63,7 @@ def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, i
 
 
 def check_copies(hook: Hook) -> None:
-    """Check that a hook can be copied and pickled, with the same settings and state.
+    """Check that a hook can be copied and pickled, with the same settings.
 
     Args:
         hook: Hook of a bus without an active run.
@@ -83,10 +83,6 @@ def check_copies(hook: Hook) -> None:
         except Exception as error:
             raise AssertionError(f"{method} fails: {error}") from error
         ensure(copied.config == hook.config, f"{cls.__name__}: {method} changes the settings.")
-        ensure(
-            fingerprint(copied.state_dict()) == fingerprint(hook.state_dict()),
-            f"{cls.__name__}: {method} changes the state. Include it in __getstate__.",
-        )
 
 
 def _pickle(hook: Hook) -> Hook:
