@@ -30,8 +30,8 @@ class LogSource:
 class Recording:
     """Emit `log_scalars` for the means of training and for the results of validations and tests.
 
-    Hooks with `records_means` write the means of training on their own schedules. Of the records of one step, that of
-    the shortest window is emitted.
+    Hooks with `records_means` write the means of training on their own schedules. One record is emitted per step: of
+    those delivered together, that of the shortest window.
 
     Args:
         bus: Bus of the run.
@@ -41,6 +41,7 @@ class Recording:
         self._bus = bus
         self._values: Metrics | None = None
         self._source: LogSource | None = None
+        self._last_step = -1  # of the last record of training
         self._observers: bool | None = None  # whether a hook that records no means listens; None until it is known
 
     def on_hooks_changed(self) -> None:
@@ -72,11 +73,13 @@ class Recording:
             step: Number of optimizer steps.
             get_more: Function that returns the further values of a record, such as learning rates.
         """
-        if not self._is_observed():
+        # A record of the same step that is delivered later, such as at the end of an epoch, covers the same iterations.
+        if step == self._last_step or not self._is_observed():
             return
         hooks = self._bus.hooks
         own = [(length, means) for name, length, means in records if _records_means(hooks.get(name))]
         if own:
+            self._last_step = step
             _, means = min(own, key=lambda record: record[0])
             self.publish({**means, **get_more()}, step, LogSource("train"))
 

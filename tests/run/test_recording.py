@@ -62,6 +62,14 @@ def test_record_of_the_shortest_window_is_observed_once_per_step(tmp_path: Path)
     assert records == [(2, 1.5), (4, 3.5), (6, 5.5), (8, 7.5)]
 
 
+def test_record_of_an_epoch_after_another_of_its_last_step_is_not_observed(tmp_path: Path) -> None:
+    observer = Observer()
+    hooks = [observer, JsonlHook(interval=3, by_epoch=False), LoggerHook(interval=2, ignore_last=False)]
+    toys.trainer(*hooks, epochs=2, work_dir=tmp_path / "a").fit()
+
+    assert [step for step, _ in observer.get("train")] == [2, 3, 5, 6]
+
+
 def test_results_are_observed_once_with_their_loader() -> None:
     observer = Observer()
     bus = HookBus([observer])
