@@ -15,6 +15,7 @@ from hookbus._utils.known_keys import COMMON_KEYS, TOP_LEVEL_KEYS
 HOOK_KEYS = [*COMMON_KEYS, "interval"]
 
 
+@pytest.mark.slow  # imports all plugins and starts ruff
 def test_known_keys_file_is_up_to_date() -> None:
     spec = importlib.util.spec_from_file_location("generate", Path(__file__).parents[1] / "generate.py")
     assert spec is not None

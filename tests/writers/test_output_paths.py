@@ -59,6 +59,7 @@ def test_relative_path_requires_a_work_directory() -> None:
     )
 
 
+@pytest.mark.slow  # imports all plugins
 def test_every_path_setting_of_the_installed_hooks_is_listed() -> None:
     listed: set[tuple[str, str]] = set()
     for entry in list_entries():
