@@ -93,6 +93,6 @@ def _build_schedule(config: EvalConfig, unit: Unit) -> Schedule:
         due = build_validation_schedule(config.interval, config.start, config.dynamic_intervals, unit)
     # The end of the last epoch also ends a run whose iterations are not known in advance.
     if config.at_end and unit in (own, "epoch"):
-        end: Schedule = AtEnd(unit)
+        end: Schedule = AtEnd(unit, is_fallback=unit != own)
         return due | (end & every(1, start=config.start, unit=own) if config.start > 1 else end)
     return due

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hookbus._events.points import Unit
@@ -16,9 +16,14 @@ class AtEnd(Schedule):
     """Schedule that is due when the run reaches its limit, but not if this truncates an epoch that is counted.
 
     Unlike `last` it requires no known limit: in a run without a limit it is never due.
+
+    Attributes:
+        unit: Unit that is counted.
+        is_fallback: Whether another listener is due at the end as well, so that this one need not be.
     """
 
     unit: Unit
+    is_fallback: bool = False
 
     def units(self) -> set[Unit | None]:
         """Return the unit."""
@@ -34,6 +39,10 @@ class AtEnd(Schedule):
             # The end of an epoch may be the limit in iterations, but no iteration is known to be the limit in epochs.
             return number + 1 if self.unit == "epoch" else NEVER
         return max(limit, number + 1)
+
+    def is_out_of_reach(self, last_number: Callable[[Unit | None], int | None]) -> bool:
+        """Return whether this schedule is certainly never due in a run, and no other one replaces it."""
+        return not self.is_fallback and super().is_out_of_reach(last_number)
 
     def __repr__(self) -> str:
         return "at_end"

@@ -232,6 +232,16 @@ class TestEnd:
     ) -> None:
         assert [epoch for epoch, _ in get_validations(EvalHook(settings), **options)] == expected
 
+    @pytest.mark.parametrize(
+        ("settings", "count"),
+        [({"by_epoch": False, "interval": 2}, 0), ({"by_epoch": False, "interval": 2, "start": 4}, 1)],
+    )
+    def test_only_a_start_beyond_the_run_is_reported(
+        self, settings: dict[str, Any], count: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        build_trainer(EvalHook(**settings), batches=9, iterations=3).fit()
+        assert len([message for message in caplog.messages if "never due" in message]) == count
+
     def test_epochs_of_unknown_length_end_with_a_validation(self) -> None:
         class Stream:
             def __iter__(self) -> Iterator[Any]:
