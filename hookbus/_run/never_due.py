@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -135,7 +134,9 @@ def _is_default(run: Run, listener: Listener, point: Point) -> bool:
     options = run.bus.pm.members[listener.hook].implementations[point.name].options
     if not isinstance(plugin, Hook) or _is_fixed(options.get("when")):
         return False
-    twin = copy.copy(plugin)
+    # Not `copy.copy`, which a hook may not support or which may change what the two share.
+    twin = object.__new__(type(plugin))
+    vars(twin).update(vars(plugin))
     try:
         twin._config = type(plugin.config)()
         return resolve_schedule(twin, options, point) == listener.schedule
