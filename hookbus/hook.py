@@ -364,8 +364,6 @@ class Hook(BaseListeners):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy the hook without the run and the bus that it is registered with."""
-        if self._run is not None:
-            memo.update(dict.fromkeys(map(id, (self._run, self._run.bus, self._run.trainer))))
         with self._explain_copy_errors():
             return copy_detached(self, self.__getstate__(), memo)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
 from types import FunctionType, MethodType
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from hookbus._events.actions import action_arguments
 from hookbus._events.checks import AliasLookup, is_configured
@@ -59,7 +59,6 @@ class EventBus:
     """
 
     current: EventRun
-    _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
+from hookbus._utils.detached_copies import deepcopy_as_none
 from hookbus._utils.named import get_by_name
 from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
@@ -101,6 +102,7 @@ class Run(ProgressMixin, RequestMixin):
     """
 
     _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
+    __deepcopy__ = deepcopy_as_none
 
     __slots__ = (
         "accumulated",

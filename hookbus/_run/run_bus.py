@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from hookbus._events.bus import EventBus
 from hookbus._events.registry import ensure_single_bus
+from hookbus._utils.detached_copies import deepcopy_as_none
 from hookbus.hook import Hook
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class RunBus(EventBus):
     """
 
     current: Run
+    _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
+    __deepcopy__ = deepcopy_as_none
 
     # The generated overloads type the arguments of each point; a method cannot be declared by a Protocol.
     if TYPE_CHECKING:

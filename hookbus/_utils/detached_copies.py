@@ -10,10 +10,12 @@ import io
 import pickle
 from typing import Any, TypeVar
 
-__all__ = ["copy_detached", "dump_detached", "load_detached"]
+__all__ = ["copy_detached", "deepcopy_as_none", "dump_detached", "load_detached"]
 
 T = TypeVar("T")
 
+DETACHED = "hookbus: detached"
+"""Key of the memo of `copy.deepcopy` within the copy of a hook."""
 OWNER, RUN = "owner", "run"
 """Persistent IDs of the object itself, and of what a copy does not contain."""
 
@@ -32,7 +34,7 @@ def load_detached(cls: type[T], data: bytes) -> T:
     return owner
 
 
-def copy_detached(owner: T, state: object, memo: dict[int, Any]) -> T:
+def copy_detached(owner: T, state: object, memo: dict[Any, Any]) -> T:
     """Return a new object with a deep copy of a state.
 
     Args:
@@ -40,9 +42,20 @@ def copy_detached(owner: T, state: object, memo: dict[int, Any]) -> T:
         state: Its state.
         memo: Memo of `copy.deepcopy`.
     """
+    memo[DETACHED] = True
     copied = memo[id(owner)] = owner.__class__.__new__(owner.__class__)
     _set_state(copied, copy.deepcopy(state, memo))
     return copied
+
+
+def deepcopy_as_none(self: object, memo: dict[Any, Any]) -> None:
+    """Replace an object by None in the deep copy of a hook: the `__deepcopy__` of runs, buses and trainers.
+
+    Raises:
+        TypeError: If the object itself is copied.
+    """
+    if DETACHED not in memo:
+        raise TypeError(f"cannot copy {type(self).__name__!r} object: it belongs to a run. Create a new one.")
 
 
 class _Pickler(pickle.Pickler):

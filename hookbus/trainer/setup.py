@@ -18,6 +18,7 @@ from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
 from hookbus._training.steps import Precision, iter_parameters
 from hookbus._utils.arguments import check_count
+from hookbus._utils.detached_copies import deepcopy_as_none
 from hookbus._utils.keywords import check_keywords
 from hookbus.bus import HookBus
 from hookbus.distributed.process_collectives import get_collectives
@@ -46,6 +47,7 @@ class TrainerSetup:
     """Base class of `Trainer` with everything except the loop."""
 
     _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
+    __deepcopy__ = deepcopy_as_none
 
     @accept_config
     @check_keywords("Trainer")
