@@ -259,12 +259,15 @@ class Hook(BaseListeners):
         return self.run
 
     def should_trigger(self, step: int) -> bool:
-        """Return whether the per-iteration listeners are due. Override it to add a condition.
+        """Return whether the listeners are due, by default at multiples of `frequency`.
+
+        Override it to add a condition to the listeners at iterations, optimizer steps and epochs, except for those
+        with `@hookimpl(frequency=False)`.
 
         Args:
-            step: Index of the iteration, from 0.
+            step: Index, from 0, of the iteration, batch, optimizer step or epoch that the point counts.
         """
-        return True
+        return (step + 1) % (self.config.frequency or 1) == 0
 
     def check(self, run: Run) -> None:
         """Check the requirements of the hook before the run starts. Override it; it must not modify anything.

@@ -289,7 +289,11 @@ def test_default_state_is_empty() -> None:
     hook = GreetHook()
     assert hook.state_dict() == {}
     hook.load_state_dict({})
-    assert hook.should_trigger(5) is True
+
+
+def test_should_trigger_is_due_at_multiples_of_the_frequency() -> None:
+    assert [step for step in range(9) if GreetHook(frequency=3).should_trigger(step)] == [2, 5, 8]
+    assert all(map(GreetHook().should_trigger, range(3)))
 
 
 # -- helper methods --------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class EventBus:
             point: Name of the point, such as `before_...`, `after_...` or `on_...`; or a method of a spec class, which
                 determines all other arguments and the types of the returned function.
             args: Names of the arguments in addition to `run`.
-            unit: Default unit of `when=` at this point. None (default) disables schedules at the point.
+            unit: Default unit of `when=` at this point. None (default) requires schedules with a `unit` of their own.
             doc: Description of the point.
 
         Returns:

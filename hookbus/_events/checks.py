@@ -77,7 +77,7 @@ class ConfiguredPlugin(Protocol):
         """Settings."""
 
     def should_trigger(self, step: int) -> bool:
-        """Return whether the per-iteration listeners are due at the iteration with index `step`, from 0."""
+        """Return whether the listeners are due at the iteration, step or epoch with index `step`, from 0."""
 
 
 def is_configured(plugin: object) -> TypeGuard[ConfiguredPlugin]:
@@ -272,7 +272,7 @@ class _PluginValidator:
         if len(set(argument_names)) < len(argument_names):
             listed = ", ".join(argument_names)
             raise self.fail(f"{name}: an argument is listed under two names: {listed}. Remove one of them.")
-        self._check_schedule(name, target, options, is_action)
+        self._check_options(name, target, options, is_action)
         return Implementation(
             self.name, self.plugin, name, call, target, options, tuple(argument_names), accepts_kwargs
         )
@@ -320,11 +320,14 @@ class _PluginValidator:
             # pluggy treats a parameter with a default as no argument at all, and the default would always be used.
             raise self.fail(f"{signature}: actions pass every argument. Remove the default of {parameter.name!r}.")
 
-    def _check_schedule(self, name: str, target: str, options: Options, is_action: bool) -> None:
-        if options.get("when") is None:
-            return
-        if is_action or self.points[target].unit is None:
-            raise self.fail(f"{name}: {target} does not support schedules. Remove when=.")
+    def _check_options(self, name: str, target: str, options: Options, is_action: bool) -> None:
+        if is_action:
+            for option in ("when", "before", "after"):
+                if options.get(option) not in (None, ()):
+                    raise self.fail(f"{name}: {option}= is supported by points only. Remove {option}=.")
+        counted = not is_action and self.points[target].unit is not None and is_configured(self.plugin)
+        if options.get("frequency") is False and not counted:
+            raise self.fail(f"{name}: frequency=False has no effect, `frequency` never applies to it. Remove it.")
 
 
 def registration_error(plugin: object, name: str, problem: str) -> RegistrationError:

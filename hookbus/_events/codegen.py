@@ -77,6 +77,7 @@ def compile_point(
         return handle_exception(error, raiser, clock, functools.partial(rest, **arguments))
 
     own = {"run": run, "_clock": clock, "_schedule": schedule, "_handle_exception": on_error, LISTENER_LINES: lines}
+    own["_view"] = counter_view(clock, point)
     module_globals: dict[str, Any] = {**namespace, **_build_namespace(listeners, schedule), **own}
     exec(compile_source(source, point.name), module_globals)
     return module_globals[point.name]  # type: ignore[no-any-return]
@@ -177,8 +178,12 @@ def _generate_call(point: Point, i: int, listener: Listener) -> str:
     if listener.accepts_kwargs:
         arguments += [f"{a}={a}" for a in ("run", *point.args) if a not in listener.argument_names]
     call = f"_{i}({', '.join(arguments)})"
-    index = "batch" if point.unit == "batch" else "iter"
-    return call if listener.predicate is None else f"_predicate_{i}(_clock.{index}) and {call}"
+    return call if listener.predicate is None else f"_predicate_{i}({_format_index(point)}) and {call}"
+
+
+def _format_index(point: Point) -> str:
+    """Return the expression of the index, from 0, in the unit of a point."""
+    return f"_clock.{point.unit}" if point.unit in ("iter", "batch", "epoch") else "_view.current(None) - 1"
 
 
 @functools.lru_cache(maxsize=512)

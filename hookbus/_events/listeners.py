@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hookbus._events.checks import Implementation, PluginConfig, configured_base, is_configured, registration_error
+from hookbus._events.checks import (
+    ConfiguredPlugin,
+    Implementation,
+    PluginConfig,
+    configured_base,
+    is_configured,
+    registration_error,
+)
 from hookbus._events.markers import Options
 from hookbus._events.ordering import DEFAULT_PRIORITY, Listener
 from hookbus._events.points import Point
 from hookbus._events.schedules import Schedule, every
 from hookbus.errors import ConfigError
 
-__all__ = ["build_listener", "check_listeners", "check_priority", "resolve_priority", "resolve_schedule"]
+__all__ = [
+    "applies_frequency",
+    "build_listener",
+    "check_listeners",
+    "check_priority",
+    "get_predicate",
+    "overrides_should_trigger",
+    "resolve_own_schedule",
+    "resolve_priority",
+    "resolve_schedule",
+]
 
 
 def build_listener(implementation: Implementation, point: Point, override: int | None) -> Listener:
@@ -34,7 +52,7 @@ def build_listener(implementation: Implementation, point: Point, override: int |
         priority=number,
         source=source,
         schedule=resolve_schedule(implementation.plugin, implementation.options, point),
-        predicate=_get_predicate(implementation.plugin, point),
+        predicate=get_predicate(implementation.plugin, implementation.options, point),
         before=implementation.options.get("before", ()),
         after=implementation.options.get("after", ()),
     )
@@ -64,19 +82,30 @@ def resolve_schedule(plugin: object, options: Options, point: Point) -> Schedule
         ConfigError: If a schedule is invalid.
     """
     config = plugin.config if is_configured(plugin) else None
-    own = _own_schedule(options.get("when"), config)
-    if not is_configured(plugin) or plugin.config.frequency is None:
+    own = resolve_own_schedule(options.get("when"), config)
+    if own is not None and point.unit is None and None in own.units():
+        raise ConfigError([f"when={own!r}: {point.name} counts nothing. Set the unit, as in every(2, unit='epoch')."])
+    # A frequency of 1 equals the default also where schedules are never due, such as at the end of a truncated epoch.
+    if config is None or config.frequency in (None, 1) or not applies_frequency(plugin, options, point):
         return own
-    # `frequency` applies to the points of the unit of the hook only, so that, for example, `after_train` is not
-    # affected.
-    applies = _is_per_iteration(point) if plugin.unit == "iter" else point.unit == plugin.unit
-    if not applies:
-        return own
-    frequency = every(plugin.config.frequency)
+    frequency = every(config.frequency)
     return frequency if own is None else own & frequency
 
 
-def _own_schedule(when: Any, config: PluginConfig | None) -> Schedule | None:
+def applies_frequency(plugin: object, options: Options, point: Point) -> bool:
+    """Return whether the setting `frequency` applies to a listener."""
+    # Only at the points of the unit of the hook, so that, for example, `after_train` is not affected.
+    if not is_configured(plugin) or options.get("frequency") is False:
+        return False
+    return point.unit in ("iter", "batch") if plugin.unit == "iter" else point.unit == plugin.unit
+
+
+def resolve_own_schedule(when: Any, config: PluginConfig | None) -> Schedule | None:
+    """Return the schedule of a listener without `frequency`: that of the config, or its own; None if it has none.
+
+    Raises:
+        ConfigError: If the schedule is invalid.
+    """
     if when is None:
         return None
     # `when` replaces existing schedules only: the other listeners of the hook, such as its set-up, always run.
@@ -93,15 +122,17 @@ def _own_schedule(when: Any, config: PluginConfig | None) -> Schedule | None:
     return when.resolve(config)
 
 
-def _get_predicate(plugin: object, point: Point) -> Callable[[int], object] | None:
-    """Return `should_trigger` of a hook if it is overridden and applies to the point."""
-    if not is_configured(plugin) or type(plugin).should_trigger is vars(configured_base(plugin))["should_trigger"]:
+def get_predicate(plugin: object, options: Options, point: Point) -> Callable[[int], object] | None:
+    """Return `should_trigger` of a hook if it is overridden and applies to a listener."""
+    if not is_configured(plugin) or not overrides_should_trigger(plugin):
         return None
-    return plugin.should_trigger if _is_per_iteration(point) else None
+    return plugin.should_trigger if point.unit is not None and options.get("frequency") is not False else None
 
 
-def _is_per_iteration(point: Point) -> bool:
-    return point.unit in ("iter", "batch")
+def overrides_should_trigger(plugin: ConfiguredPlugin) -> bool:
+    """Return whether a hook overrides `should_trigger`, in its class or as an attribute of the instance."""
+    method = inspect.getattr_static(plugin, "should_trigger")
+    return method is not vars(configured_base(plugin))["should_trigger"]
 
 
 def check_listeners(
@@ -110,7 +141,7 @@ def check_listeners(
     """Resolve every schedule and priority once, so that errors are raised at registration.
 
     Raises:
-        RegistrationError: If a schedule or priority is invalid, or the config sets `when` and no listener is scheduled.
+        RegistrationError: If a schedule or priority is invalid.
     """
     for implementation in implementations:
         check_priority(resolve_priority(implementation, None)[0], plugin, name)
@@ -119,10 +150,6 @@ def check_listeners(
                 resolve_schedule(plugin, implementation.options, points[implementation.target])
         except ConfigError as error:
             raise registration_error(plugin, name, f"{implementation.method}: {error}") from None
-    scheduled = any(implementation.options.get("when") is not None for implementation in implementations)
-    if is_configured(plugin) and plugin.config.when is not None and not scheduled:
-        problem = "`when` replaces the schedules of listeners, but this hook has no scheduled listener."
-        raise registration_error(plugin, name, f"{problem} Set `frequency` for its per-iteration points.")
 
 
 def check_priority(number: object, plugin: object, name: str) -> None:

@@ -11,6 +11,7 @@ import pluggy
 from hookbus._events.call_stack import in_event
 from hookbus._events.checks import AliasLookup, Implementation, inspect_plugin, is_configured, registration_error
 from hookbus._events.codegen import compile_source
+from hookbus._events.common_keys import check_common_keys
 from hookbus._events.listeners import check_listeners
 from hookbus._events.markers import PROJECT
 from hookbus._events.points import SPEC_ALIASES, Point
@@ -228,6 +229,7 @@ class BusPluginManager(pluggy.PluginManager):
                 raise
             implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
         check_listeners(implementations, plugin, name, bus.points)
+        check_common_keys(implementations, plugin, name, bus.points)
         return implementations
 
 

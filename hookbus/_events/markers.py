@@ -23,7 +23,7 @@ SPEC_ATTRIBUTE = f"{PROJECT}_spec"
 
 F = TypeVar("F", bound=Callable[..., Any])
 Options = dict[str, Any]
-"""Options of an implementation: those of pluggy, and `when`, `priority`, `before` and `after`."""
+"""Options of an implementation: those of pluggy, and `when`, `frequency`, `priority`, `before` and `after`."""
 
 _pluggy_impl = pluggy.HookimplMarker(PROJECT)
 _pluggy_spec = pluggy.HookspecMarker(PROJECT)
@@ -36,6 +36,7 @@ def hookimpl(
     function: None = None,
     *,
     when: Schedule | Callable[[Any], Schedule] | None = ...,
+    frequency: bool = ...,
     priority: int | None = ...,
     before: str | Iterable[str] = ...,
     after: str | Iterable[str] = ...,
@@ -48,6 +49,7 @@ def hookimpl(
     function: F | None = None,
     *,
     when: Schedule | Callable[[Any], Schedule] | None = None,
+    frequency: bool = True,
     priority: int | None = None,
     before: str | Iterable[str] = (),
     after: str | Iterable[str] = (),
@@ -61,6 +63,8 @@ def hookimpl(
     Args:
         function: The listener, if the marker is used without parentheses.
         when: Schedule, or a function of the config of the hook that returns one.
+        frequency: Whether the setting `frequency` and `should_trigger` may exclude events of this listener. Set False
+            if it has to receive every event.
         priority: Priority of this listener, which overrides the priority of its hook.
         before: Names of hooks that must run later than this listener at this point.
         after: Names of hooks that must run earlier than this listener at this point.
@@ -70,8 +74,13 @@ def hookimpl(
         wrapper: Actions only: the function is a generator that yields once and wraps the other implementations.
 
     Raises:
-        RegistrationError: If `before` or `after` is not a name or a list of names, or `when` is not a schedule.
+        RegistrationError: If `before` or `after` is not a name or a list of names, `when` is not a schedule, or
+            `frequency` is not a boolean.
     """
+    if not isinstance(frequency, bool):
+        raise RegistrationError(
+            f"hookimpl: invalid `frequency`, got {frequency!r}. Pass False to receive every event, or when=every(...)."
+        )
     if not (when is None or isinstance(when, Schedule) or callable(when)):
         raise RegistrationError(
             f"hookimpl: invalid `when`, got {when!r}. Pass a schedule such as every(50) or a function."
@@ -81,7 +90,8 @@ def hookimpl(
         marked = _pluggy_impl(specname=specname, tryfirst=tryfirst, trylast=trylast, wrapper=wrapper)(listener)
         options = getattr(marked, IMPL_ATTRIBUTE)
         # pluggy ignores unknown keys of its options dict, so that one attribute stores both.
-        options.update(when=when, priority=priority, before=_to_names(before), after=_to_names(after))
+        options.update(when=when, frequency=frequency, priority=priority)
+        options.update(before=_to_names(before), after=_to_names(after))
         return marked
 
     return mark if function is None else mark(function)
@@ -96,7 +106,7 @@ def hookspec(function: F | None = None, *, unit: Unit | None = None) -> F | Call
 
     Args:
         function: The method, if the marker is used without parentheses.
-        unit: Default unit of `when=` at this point. None (default) disables schedules at the point.
+        unit: Default unit of `when=` at this point. None (default) requires schedules with a `unit` of their own.
     """
 
     def mark(method: F) -> F:

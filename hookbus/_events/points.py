@@ -50,7 +50,7 @@ class Point:
     Attributes:
         name: Name of the method of the spec class.
         args: Arguments that listeners may take in addition to `run`, in order.
-        unit: Default unit of `when=` at this point, None if schedules are not supported.
+        unit: Default unit of `when=` at this point, None if schedules require a `unit` of their own.
         doc: Description as Markdown.
         types: Annotation of each argument, as written in the source.
     """

@@ -26,11 +26,12 @@ AFTER_EPOCH = ("after_train_epoch", "after_epoch")
 class PointCounters:
     """View of the clock from one point, as used by schedules."""
 
-    __slots__ = ("_ahead", "_closes_epoch", "_opens_epoch", "clock", "unit")
+    __slots__ = ("_ahead", "_closes_epoch", "_has_unit", "_opens_epoch", "clock", "unit")
 
     def __init__(self, clock: Clock, point: Point) -> None:
         self.clock = clock
         self.unit: Unit = point.unit or "iter"
+        self._has_unit = point.unit is not None
         self._ahead = int(point.name in BEFORE_UPDATE)
         self._closes_epoch = point.name in AFTER_EPOCH
         self._opens_epoch = self._ahead == 1 and self.unit == "epoch"
@@ -81,7 +82,7 @@ class PointCounters:
             return 1, 0
         if unit == "seconds":
             return self._second_range()
-        if unit == "step" and self.unit in ("iter", "batch"):
+        if unit == "step" and self.unit in ("iter", "batch") and self._has_unit:
             return self._step_range()
         if unit == "sample" and self.unit == "iter":
             return self._sample_range()

@@ -202,10 +202,11 @@ def test_options_of_actions_raise_at_points(mark: Callable[..., Any], message: s
 
 
 @pytest.mark.parametrize("point", ["before_train", "after_run", "log_scalars", "cleanup", "before_val"])
-def test_when_raises_at_points_without_a_unit(point: str) -> None:
-    marked = hookimpl(when=every(2))(lambda self, run: None)
-    message = f"{point}: {point} does not support schedules. Remove when=."
+def test_when_raises_at_points_without_a_unit_unless_it_sets_one(point: str) -> None:
+    marked = hookimpl(when=every(2) | every(3, unit="epoch"))(lambda self, run: None)
+    message = f"when=(every(2) | every(3, unit='epoch')): {point} counts nothing. Set the unit, as in every(2, unit="
     assert message in refusal(make_hook(point, marked))
+    HookBus([make_hook(point, hookimpl(when=every(2, unit="epoch"))(lambda self, run: None))])
 
 
 @pytest.mark.parametrize(
@@ -217,13 +218,28 @@ def test_when_raises_at_points_without_a_unit(point: str) -> None:
             lambda self, run, loss: None,
             "unknown argument 'loss'. Available: batch, run. Use any arguments of train_step(run",
         ),
-        (hookimpl(when=every(2))(lambda self, run: None), "train_step does not support schedules"),
+        (hookimpl(when=every(2))(lambda self, run: None), "when= is supported by points only. Remove when=."),
+        (hookimpl(before="a")(lambda self, run: None), "before= is supported by points only. Remove before=."),
+        (hookimpl(after="a")(lambda self, run: None), "after= is supported by points only. Remove after=."),
+        (hookimpl(frequency=False)(lambda self, run: None), "train_step: frequency=False has no effect"),
         (generator_listener, "train_step: generator functions are not supported. Mark it with @hookimpl(wrapper=True)"),
         (hookimpl(wrapper=True)(lambda self, run: None), "train_step: marked as a wrapper, but contains no yield"),
     ],
 )
 def test_invalid_action_implementation_raises(function: Callable[..., Any], message: str) -> None:
     assert message in refusal(make_hook("train_step", function))
+
+
+def test_frequency_option_raises_where_the_setting_never_applies() -> None:
+    class Plain:
+        @hookimpl(frequency=False)
+        def after_train_iter(self) -> None: ...
+
+    message = "frequency=False has no effect, `frequency` never applies to it. Remove it."
+    assert message in refusal(Plain())
+    assert message in refusal(make_hook("before_train", hookimpl(frequency=False)(lambda self, run: None)))
+    with pytest.raises(RegistrationError, match="hookimpl: invalid `frequency`, got 3"):
+        hookimpl(frequency=3)  # type: ignore[call-overload]
 
 
 # -- valid plugins -------------------------------------------------------------------------------------------

@@ -52,10 +52,10 @@ def test_listeners_are_shown_in_execution_order_with_priority_source() -> None:
     assert list(explanation.points) == ["before_epoch", "after_train_iter", "after_epoch", "after_train"]
     assert explanation.points["after_epoch"] == [
         Row("mine", PACKAGE, 50, "default"),
-        Row("ema", PACKAGE, 40, "class EMA"),
+        Row("ema", PACKAGE, 40, "class EMA", "should_trigger"),
         Row("logger", PACKAGE, 20, "config", "every(5)", ("(eval: absent)",), ("ema", "(ghost: absent)")),
     ]
-    assert explanation.points["before_epoch"] == [Row("ema", PACKAGE, 3, "@hookimpl")]
+    assert explanation.points["before_epoch"] == [Row("ema", PACKAGE, 3, "@hookimpl", "should_trigger")]
     assert explanation.points["after_train_iter"] == [Row("ema", PACKAGE, 40, "class EMA", "every(2) & should_trigger")]
     assert [(row.hook, row.priority, row.source) for row in explanation.points["after_train"]] == [
         ("eval", 50, "class Eval"),
@@ -73,12 +73,12 @@ def test_explanation_is_printed_as_a_list() -> None:
     assert str(bus().explain()).splitlines() == [
         "order: nested",
         "before_epoch",
-        "     3  ema  (@hookimpl)",
+        "     3  ema  (@hookimpl)  when should_trigger",
         "after_train_iter",
         "    40  ema  (class EMA)  when every(2) & should_trigger",
         "after_epoch",
         "    50  mine  (default)",
-        "    40  ema  (class EMA)",
+        "    40  ema  (class EMA)  when should_trigger",
         "    20  logger  (config)  when every(5); before (eval: absent); after ema, (ghost: absent)",
         "after_train",
         "    50  eval  (class Eval)",

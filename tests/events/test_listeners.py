@@ -9,6 +9,7 @@ import pytest
 
 from hookbus import Hook, HookBus, HookConfig, Priority, between, every, hookimpl, last
 from hookbus.errors import RegistrationError
+from hookbus.testing import fake_training
 
 
 class Settings(HookConfig):
@@ -100,14 +101,6 @@ def test_when_setting_may_contain_field_names() -> None:
     assert schedules(Scheduled(when="between(2, 'interval')"))["after_train_iter"] == "between(2, 4)"
 
 
-def test_when_setting_raises_without_a_scheduled_listener() -> None:
-    class Unscheduled(Hook):
-        def after_train_iter(self, run: Any) -> None: ...
-
-    with pytest.raises(RegistrationError, match="`when` replaces the schedules of listeners, but this hook"):
-        HookBus([Unscheduled(when="every(3)")])
-
-
 def test_frequency_is_combined_with_the_schedule_at_per_iteration_points() -> None:
     assert schedules(Scheduled(frequency=3)) == {
         "before_train": "",
@@ -139,7 +132,7 @@ def test_frequency_applies_to_optimizer_points_if_the_unit_is_step() -> None:
     assert whens["after_forward"] == ""
 
 
-def test_should_trigger_receives_the_index_at_per_iteration_points() -> None:
+def test_should_trigger_receives_the_index_in_the_unit_of_the_point() -> None:
     indices: list[tuple[str, int]] = []
     called: list[str] = []
 
@@ -168,8 +161,58 @@ def test_should_trigger_receives_the_index_at_per_iteration_points() -> None:
     for _ in range(4):
         bus.fire("before_val_iter")
         bus.fire("after_val_iter")
-    bus.fire("after_epoch")
+    for _ in range(3):
+        bus.fire("before_epoch")
+        bus.fire("after_epoch")
+    assert indices[-3:] == [("", 0), ("", 1), ("", 2)]
     assert called == ["train 1", "val 1", "epoch"]
+
+
+def test_should_trigger_receives_the_same_index_before_and_after_an_optimizer_step() -> None:
+    indices: list[int] = []
+
+    class ByStep(Hook):
+        def should_trigger(self, step: int) -> bool:
+            indices.append(step)
+            return True
+
+        def before_optimizer_step(self) -> None: ...
+        def after_optimizer_step(self) -> None: ...
+
+    fake_training([ByStep()], epochs=1, batches=3)
+    assert indices == [0, 0, 1, 1, 2, 2]
+
+
+def test_should_trigger_of_an_instance_is_called() -> None:
+    hook = Scheduled()
+    hook.should_trigger = lambda step: True  # type: ignore[method-assign]
+    assert schedules(hook)["after_forward"] == "should_trigger"
+
+
+def test_listener_without_frequency_is_affected_by_neither_frequency_nor_should_trigger() -> None:
+    class Switch(Hook):
+        def should_trigger(self, step: int) -> bool:
+            return True
+
+        @hookimpl(frequency=False)
+        def before_train_iter(self) -> None: ...
+
+        @hookimpl(when=every(4), frequency=False)
+        def after_train_iter(self) -> None: ...
+
+        def after_forward(self) -> None: ...
+
+    assert schedules(Switch(frequency=3)) == {
+        "before_train_iter": "",
+        "after_forward": "every(3) & should_trigger",
+        "after_train_iter": "every(4)",
+    }
+
+
+@pytest.mark.parametrize("unit", ["iter", "epoch"])
+def test_frequency_of_one_equals_the_default(unit: str) -> None:
+    hook = type("Counted", (Scheduled,), {"unit": unit})
+    assert schedules(hook(frequency=1)) == schedules(hook())
 
 
 def test_should_trigger_is_not_called_unless_overridden() -> None:

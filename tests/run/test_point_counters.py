@@ -288,6 +288,36 @@ def test_every_loader_of_a_validation_in_a_due_epoch_is_due() -> None:
     assert called == [(1, "clean"), (1, "noisy"), (3, "clean"), (3, "noisy")]
 
 
+@pytest.mark.parametrize(
+    ("schedule", "epochs"),
+    [
+        (every(2, unit="epoch"), [2, 4]),
+        (between(2, 3, unit="epoch") & ~once(2, unit="epoch"), [3]),
+        (every(9, unit="iter"), [3]),  # three iterations per epoch
+        (every(3, unit="step"), [2, 4]),  # an optimizer step in iterations 2, 4, ...; numbers 2, 3, 5 and 6
+        (last(unit="epoch"), [4]),
+    ],
+)
+@pytest.mark.parametrize("point", ["before_val", "after_save_checkpoint", "log_scalars", "after_val"])
+def test_points_without_a_unit_evaluate_the_schedule_against_the_clock(
+    schedule: Schedule, epochs: list[int], point: str
+) -> None:
+    called: list[int] = []
+    bus = HookBus()
+    bus.current.clock.max_epochs, bus.current.clock.counts_iterations = 4, False
+    bus.on(point, when=schedule)(lambda run: called.append(run.epoch + 1))
+    for _ in range(4):
+        bus.fire("before_epoch")
+        for _ in range(3):
+            bus.fire("before_train_iter")
+            if bus.current.clock.iters_done % 2:
+                bus.current.clock.count_step()
+            bus.fire("after_train_iter")
+        bus.fire(point)
+        bus.fire("after_epoch")
+    assert called == epochs
+
+
 def test_batches_of_each_validation_loader_are_counted_from_one() -> None:
     called: list[int] = []
     bus = HookBus()

@@ -10,7 +10,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from hookbus import Hook, Priority
+from hookbus import Hook, Priority, hookimpl
 from hookbus._run.run import Run
 from hookbus_checkpoint.config import PreemptionConfig
 
@@ -45,10 +45,12 @@ class PreemptionHook(Hook):
             number = signal.Signals[name]
             self._previous_handlers[number] = signal.signal(number, self._handle)
 
+    @hookimpl(frequency=False)
     def after_train_iter(self, run: Run) -> None:
         """Request a checkpoint and a stop after a signal."""
         self._request_stop(run)
 
+    @hookimpl(frequency=False)
     def after_epoch(self, run: Run) -> None:
         """Request a checkpoint and a stop after a signal during a validation, in which no iteration ends."""
         self._request_stop(run)

@@ -80,10 +80,12 @@ class EMAHook(Hook):
         if is_initialized(get_unwrapped_model(run)):
             self._start(run)
 
+    @hookimpl(frequency=False)
     def before_train_epoch(self) -> None:
         """Include tensors that were added to the model since the last epoch."""
         self._sync_with_model()
 
+    @hookimpl(frequency=False)
     def before_optimizer_step(self, run: Run) -> None:
         """Wait for an update on another thread, which reads the weights that are about to change."""
         # Starts the average here if a loop takes its first step before it emits any event.

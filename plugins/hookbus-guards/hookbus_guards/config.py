@@ -14,6 +14,8 @@ __all__ = ["CheckInvalidLossConfig", "NumClassCheckConfig", "StartupCheckConfig"
 class CheckInvalidLossConfig(HookConfig):
     """Check interval and policy for a loss that is not finite."""
 
+    frequency_error = "the loss is checked every `interval` iterations. Set `interval: {value}`."
+
     interval: int = Field(
         default=50, ge=1, description="Check every N iterations; each check copies one value from the device."
     )

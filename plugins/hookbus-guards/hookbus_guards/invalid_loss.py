@@ -44,7 +44,7 @@ class CheckInvalidLossHook(Hook):
             self._reset()
         self._checked_iteration = -1
 
-    @hookimpl(when=every("interval"))
+    @hookimpl(when=every("interval"), frequency=False)
     def after_forward(self, run: Run, outputs: Any, loss: Any) -> None:
         """Check the loss before the backward pass, if configured, and request to skip an invalid one."""
         if self.config.checks_before_step:
@@ -52,7 +52,7 @@ class CheckInvalidLossHook(Hook):
             if not self._check_loss(run, outputs, loss):
                 run.request_skip_iter("the loss is not finite")
 
-    @hookimpl(when=every("interval"))
+    @hookimpl(when=every("interval"), frequency=False)
     def after_train_iter(self, run: Run, outputs: Any, loss: Any) -> None:
         """Check the loss of the iteration, unless it was checked before the backward pass.
 

@@ -52,7 +52,7 @@ class StartupCheckHook(Hook):
 
     # Before the forward pass: CUDA losses report an invalid label only as a device-side assertion, after which the
     # process can no longer use the device.
-    @hookimpl(when=lambda config: between(1, config.label_batches))
+    @hookimpl(when=lambda config: between(1, config.label_batches), frequency=False)
     def before_train_iter(self, run: Run, batch: Any) -> None:
         """Check the labels of the batch.
 
@@ -69,7 +69,7 @@ class StartupCheckHook(Hook):
                 f"set `ignore_index` (currently {self.config.ignore_index})."
             )
 
-    @hookimpl(when=once())
+    @hookimpl(when=once(), frequency=False)
     def before_optimizer_step(self, run: Run) -> None:
         """Log a warning for trainable parameters without gradient at the first optimizer step."""
         # With several optimizers, the parameters of the others have their gradients at other steps.

@@ -70,6 +70,7 @@ class MetricRecorder(Hook):
         if self._is_pending:
             self._request_metrics(run)
 
+    @hookimpl(frequency=False)
     def before_train_epoch(self, run: Run) -> None:
         """Drop the incomplete interval of the previous epoch, unless its record is pending."""
         # The event is also emitted when a run resumes within an epoch, whose restored window must be preserved.

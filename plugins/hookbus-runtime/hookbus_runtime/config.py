@@ -38,6 +38,8 @@ class GarbageCollectionConfig(HookConfig):
 class MeanTeacherConfig(HookConfig):
     """Momentum, update interval and module names of the mean teacher."""
 
+    frequency_error = "updates are counted by `interval`. Set `interval: {value}`."
+
     momentum: float = Field(
         default=0.001, gt=0, le=1, description="Weight of the student in each update of the teacher."
     )

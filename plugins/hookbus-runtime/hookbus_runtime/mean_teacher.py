@@ -70,6 +70,7 @@ class MeanTeacherHook(Hook):
             update_teacher(self._pairs, self.config.momentum)
         return outputs
 
+    @hookimpl(frequency=False)
     def after_train_iter(self, run: Run) -> None:
         """Check that the training step of the iteration was wrapped.
 

@@ -78,10 +78,12 @@ class OutOfMemoryHook(Hook):
             empty_cache()
             run.logger.warning("%s The step is repeated in %s parts.", self.format_report(run, batch), self.parts)
 
+    @hookimpl(frequency=False)
     def after_backward(self) -> None:
         """Record that the step has computed gradients."""
         self._has_gradients = True
 
+    @hookimpl(frequency=False)
     def before_optimizer_step(self) -> None:
         """Record that the optimizer step has started, after which the training step cannot be repeated."""
         self._optimizer_step_started = True

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus_runtime.config import TimeLimitConfig
 from hookbus_runtime.durations import parse_duration
 
@@ -41,6 +41,7 @@ class TimeLimitHook(Hook):
         """Request to stop if the time before a resume exceeds the limit."""
         self._check_limit(run)
 
+    @hookimpl(frequency=False)
     def after_train_iter(self, run: Run) -> None:
         """Request to stop if the limit is exceeded."""
         self._check_limit(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus._utils.schema import integer, nullable, record
 from hookbus_schedule.config import AccumulationConfig
 from hookbus_schedule.instances import check_single
@@ -54,6 +54,7 @@ class AccumulationHook(Hook):
                 run.trainer.steps.accumulate,
             )
 
+    @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
         """Apply the number of the schedule, unless an accumulation is in progress."""
         scheduled = self._get_scheduled(run)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import HookError
 
@@ -31,6 +31,7 @@ class SetEpochInfoHook(Hook):
                 "remove the hook."
             )
 
+    @hookimpl(frequency=False)
     def before_train_epoch(self, epoch: int, model: nn.Module) -> None:
         """Set the epoch of the model."""
         target: Any = unwrap_model(model)

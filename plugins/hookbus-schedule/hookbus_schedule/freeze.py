@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.distributed import named_modules, named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_schedule.config import FreezeConfig
@@ -65,6 +65,7 @@ class FreezeHook(Hook):
                 layer for layer in _find_norm_layers(model, self.config.modules) if layer.training or id(layer) in held
             ]
 
+    @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
         """Unfreeze the modules when the limit is reached; keep frozen normalization layers in evaluation mode."""
         if self._frozen and self._is_unfrozen_at(run.epoch, run.iter):

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus_schedule.config import YOLOXModeSwitchConfig
 from hookbus_schedule.milestones import Milestone, final_phase_start
@@ -56,6 +56,7 @@ class YOLOXModeSwitchHook(Hook):
         if model is not None and not self._milestone.is_reached(run.epoch, run.iter):
             _disable_l1(unwrap_model(model))
 
+    @hookimpl(frequency=False)
     def before_train_iter(self, run: Run, model: Any) -> None:
         """Enable the L1 loss at the start of the final phase.
 

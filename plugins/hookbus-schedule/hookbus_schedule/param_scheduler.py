@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from hookbus import Hook, Metrics, Run
+from hookbus import Hook, Metrics, Run, hookimpl
 from hookbus._training.scheduler_length import check_length, load_scheduler
 from hookbus._utils.schema import any_value, list_of, mapping_of, record
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
@@ -86,16 +86,19 @@ class ParamSchedulerHook(Hook):
             if entry.monitor is None:
                 _check_length(run, entry)
 
+    @hookimpl(frequency=False)
     def after_optimizer_step(self, optimizer: Any) -> None:
         """Step the schedulers of the optimizer with the interval "step"."""
         self._step_schedulers("step", optimizer)
 
+    @hookimpl(frequency=False)
     def after_train_iter(self, run: Run) -> None:
         """Step the schedulers with the interval "step", if the run has no optimizer."""
         # Without a known optimizer no optimizer event is emitted, and each iteration counts as an optimizer step.
         if run.clock.counts_iterations:
             self._step_schedulers("step")
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self, run: Run) -> None:
         """Step the schedulers with the interval "epoch", unless the epoch was truncated."""
         if run.epoch_complete:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.errors import ConfigError
 from hookbus_schedule.config import PipelineSwitchConfig
 from hookbus_schedule.milestones import Milestone
@@ -50,6 +50,7 @@ class PipelineSwitchHook(Hook):
         if _get_hooks(run)[0] is self:
             run.training_data.register_dataset_hook(SwitchPipeline(_get_stages(run)))
 
+    @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
         """Log the switch.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.errors import ConfigError, HookError
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
 from hookbus_schedule.instances import check_single
@@ -55,6 +55,7 @@ class YOLOXLrUpdaterHook(Hook):
             for group in _iter_groups(run):
                 _get_initial_lr(group)
 
+    @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
         """Set the learning rates of the iteration.
 

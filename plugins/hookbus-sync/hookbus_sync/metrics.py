@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.errors import MetricError
 from hookbus.metrics.windows import to_widest_float
 from hookbus_sync.config import SyncMetricsConfig
@@ -27,6 +27,7 @@ class SyncMetricsHook(Hook):
     makes_requests = False
     config: SyncMetricsConfig
 
+    @hookimpl(frequency=False)
     def after_train_iter(self, run: Run, outputs: Any, loss: Any) -> None:
         """Average the metrics of the iteration over the ranks, unless the iteration was skipped.
 

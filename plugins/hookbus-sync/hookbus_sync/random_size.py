@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.data.loaders import iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_sync.config import SyncRandomSizeConfig
@@ -56,6 +56,7 @@ class SyncRandomSizeHook(Hook):
         self._loader_checked = False
         run.training_data.register_dataset_hook(Resize(self._build_sizes(run)))
 
+    @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
         """Check once per training that the loop reads the training data through the run.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.errors import ConfigError
 
 __all__ = ["DistSamplerSeedHook"]
@@ -43,6 +43,7 @@ class DistSamplerSeedHook(Hook):
         if self._sampler is None:
             run.logger.info("%s: no-op, because the training loader has no sampler with `set_epoch`.", self.name)
 
+    @hookimpl(frequency=False)
     def before_train_epoch(self, epoch: int) -> None:
         """Set the epoch of the sampler."""
         if self._sampler is not None:

@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from torch import Tensor, nn
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus_sync.buffer_sync import sync_tensors
 from hookbus_sync.norms import get_norm_states
@@ -25,6 +25,7 @@ class SyncHook(Hook):
             tensors = {} if run.model is None else self.get_tensors(unwrap_model(run.model))
             run.logger.info("%s: no-op with a single process (%s tensors).", self.name, len(tensors))
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self, run: Run) -> None:
         """Synchronize the tensors, so that a checkpoint of the epoch contains the synchronized values."""
         self._sync(run)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hookbus import Hook, Priority
+from hookbus import Hook, Priority, hookimpl
 from hookbus._run.run import Run
 from hookbus._utils.schema import boolean, integer, nullable, record
 from hookbus_timer.config import IterTimerConfig
@@ -56,14 +56,17 @@ class IterTimerHook(Hook):
         self._windowed_timer.clear()
         self._windowed_timer.start(self.timer())
 
+    @hookimpl(frequency=False)
     def before_train_epoch(self) -> None:
         """Exclude the time between two epochs."""
         self._windowed_timer.start(self.timer())
 
+    @hookimpl(frequency=False)
     def before_train_iter(self) -> None:
         """Measure the data time."""
         self._windowed_timer.end_fetch(self.timer())
 
+    @hookimpl(frequency=False)
     def after_train_iter(self, run: Run) -> None:
         """Measure the iteration, and log the means since the last log every `interval` iterations.
 
@@ -84,6 +87,7 @@ class IterTimerHook(Hook):
             if not has_pending:  # excludes the time that the writers need for this record
                 self._windowed_timer.start_fetch(self.timer())
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self, run: Run) -> None:
         """Store the length of a complete epoch, and log the last iterations of a run whose end was unknown."""
         if run.epoch_complete:

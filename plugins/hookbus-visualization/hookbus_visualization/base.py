@@ -264,12 +264,12 @@ class SampleHook(ImageHook):
         """Render samples of a training batch."""
         self._draw_stage(run, "train", batch, outputs)
 
-    @hookimpl(when=once(1))
+    @hookimpl(when=once(1), frequency=False)
     def after_val_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
         """Render samples of the first batch of a validation loader."""
         self._draw_stage(run, _get_stage("val", dataloader_name), batch, outputs)
 
-    @hookimpl(when=once(1))
+    @hookimpl(when=once(1), frequency=False)
     def after_test_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
         """Render samples of the first batch of a test loader."""
         self._draw_stage(run, _get_stage("test", dataloader_name), batch, outputs)
