@@ -43,6 +43,14 @@ def test_disabled_hook_is_not_registered(seen: list[str]) -> None:
     assert bus.hooks == {}
 
 
+def test_plugin_manager_does_not_register_a_disabled_hook(seen: list[str]) -> None:
+    bus = HookBus()
+    assert bus.pm.register(Recorder(seen, enabled=False)) is None
+    bus.emit("before_train")
+    assert seen == []
+    assert bus.hooks == {}
+
+
 def test_register_returns_the_hook_and_sets_its_name_and_run(seen: list[str]) -> None:
     bus, hook = HookBus(), Recorder(seen)
     with pytest.raises(RuntimeError, match="hook 'recorder': no run is available. Register the hook"):

@@ -196,8 +196,6 @@ class EventBus:
             RegistrationError: If the hook is invalid. No part of it is registered.
             HookbusError: If a run is active and a precondition of the hook is not met. No part of it is registered.
         """
-        if is_configured(hook) and not hook.config.enabled:
-            return hook
         name = name or self.default_name(hook)
         if priority is not None:
             check_priority(priority, hook, name)

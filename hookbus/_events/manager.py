@@ -84,13 +84,15 @@ class BusPluginManager(pluggy.PluginManager):
         """Register a plugin.
 
         Returns:
-            Instance name, or None if the name is blocked.
+            Instance name, or None if the plugin is disabled (`enabled: false`) or the name is blocked.
 
         Raises:
             RegistrationError: If the plugin is invalid.
             Exception: If a run is active and a precondition of the plugin is not met, or one of its opening events
                 fails.
         """
+        if is_configured(plugin) and not plugin.config.enabled:
+            return None
         name = name or self._bus.default_name(plugin)
         if self.is_blocked(name):
             return None
