@@ -22,6 +22,9 @@ class FreezeHook(Hook):
     The frozen modules are a function of epoch and iteration, so a resumed run requires no state. Parameters that were
     frozen before the run stay frozen, and a module that multiple hooks freeze stays frozen until the last of them
     unfreezes it. At the end of the run, `requires_grad` and training modes are restored.
+
+    If no trainable parameter would remain, `loss.backward()` would raise. The parameters then keep `requires_grad`, and
+    their gradients are dropped before each step of an optimizer of the run.
     """
 
     Config = FreezeConfig
@@ -31,6 +34,7 @@ class FreezeHook(Hook):
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._frozen: list[nn.Parameter] = []
+        self._with_gradients: list[nn.Parameter] = []  # frozen parameters that keep requires_grad
         self._norm_layers: list[nn.Module] = []
 
     def check(self, run: Run) -> None:
@@ -56,10 +60,7 @@ class FreezeHook(Hook):
             for name, parameter in named_parameters(model)
             if (parameter.requires_grad or id(parameter) in held) and _matches(name, self.config.modules)
         ]
-        for parameter in self._frozen:
-            parameter.requires_grad_(False)
-            # An optimizer skips parameters only if the gradient is None: it applies weight decay to a zero gradient.
-            parameter.grad = None
+        self._disable_gradients(run, model)
         if self.config.keep_statistics:
             self._norm_layers = [
                 layer for layer in _find_norm_layers(model, self.config.modules) if layer.training or id(layer) in held
@@ -77,6 +78,11 @@ class FreezeHook(Hook):
             if layer.training:
                 layer.eval()
 
+    @hookimpl(frequency=False)
+    def before_optimizer_step(self) -> None:
+        """Drop the gradients of frozen parameters that keep `requires_grad`."""
+        _drop_gradients(self._with_gradients)
+
     def cleanup(self, run: Run) -> None:
         """Restore `requires_grad` and the training modes."""
         self._unfreeze(run)
@@ -86,6 +92,22 @@ class FreezeHook(Hook):
             return iteration >= self.config.until_iter
         return self.config.until_epoch is not None and epoch >= self.config.until_epoch
 
+    def _disable_gradients(self, run: Run, model: nn.Module) -> None:
+        """Disable the gradients of the frozen parameters, unless they are all that remains for `loss.backward()`."""
+        trainable = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+        if run.optimizers and trainable and trainable <= {id(parameter) for parameter in self._frozen}:
+            self._with_gradients = self._frozen
+            run.logger.warning(
+                "%s: no trainable parameter remains. The gradients of the %d frozen ones are computed, and dropped "
+                "before each optimizer step.",
+                self.name,
+                len(self._frozen),
+            )
+        else:
+            for parameter in self._frozen:
+                parameter.requires_grad_(False)
+        _drop_gradients(self._frozen)
+
     def _unfreeze(self, run: Run) -> None:
         held = self._get_held_by_others(run)
         for parameter in self._frozen:
@@ -94,12 +116,18 @@ class FreezeHook(Hook):
         for layer in self._norm_layers:
             if id(layer) not in held:
                 layer.train()
-        self._frozen, self._norm_layers = [], []
+        self._frozen, self._with_gradients, self._norm_layers = [], [], []
 
     def _get_held_by_others(self, run: Run) -> set[int]:
         """Return the IDs of the parameters and layers that other hooks keep frozen."""
         others = self.find_others(run, FreezeHook)
         return {id(item) for hook in others.values() for item in (*hook._frozen, *hook._norm_layers)}
+
+
+def _drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    # An optimizer skips parameters only if the gradient is None: it applies weight decay to a zero gradient.
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

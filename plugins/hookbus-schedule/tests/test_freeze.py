@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from hookbus import Hook, HookBus, Run
 from hookbus.errors import ConfigError, HookError
@@ -105,6 +108,72 @@ class TestFrozenModules:
         kit.train(FreezeHook(modules=["backbone"]), TrainModeHook(), recorder, epochs=2)
 
         assert get_backbone_changes(recorder) == [False] * 6
+
+
+class TwoWeights(nn.ModuleList):
+    """Two layers with one weight each, which is 1."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(1, 1, bias=False) for _ in range(2))
+        for parameter in self.parameters():
+            nn.init.ones_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[0](x) + self[1](x)
+
+
+def train_weights(*hooks: Hook, wrap: Callable[[nn.Module], nn.Module] | None = None) -> list[list[float]]:
+    """Train two weights for 4 iterations, in each of which a trained weight decreases by 0.25; return all values."""
+    model, values = TwoWeights(), []
+    forward = model if wrap is None else wrap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    with (bus := HookBus(hooks)).run(model=model, optimizer=optimizer, iterations=4):
+        for _ in range(4):
+            bus.emit("before_train_iter")
+            optimizer.zero_grad()
+            forward(torch.ones(1, 1)).sum().backward()
+            optimizer.step()
+            values.append([parameter.item() for parameter in model.parameters()])
+            bus.emit("after_train_iter")
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    return values
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class TestNoTrainableParameter:
+    def test_loop_continues_without_changes_and_with_a_warning(self, caplog: pytest.LogCaptureFixture) -> None:
+        assert train_weights(FreezeHook(modules=["*"])) == [[1, 1]] * 4
+        assert (
+            "freeze: no trainable parameter remains. The gradients of the 2 frozen ones are computed, and dropped "
+            "before each optimizer step."
+        ) in caplog.messages
+
+    def test_hook_registered_during_the_run_freezes_all(self) -> None:
+        class Register(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iters_done == 2:
+                    run.bus.register(FreezeHook(modules=["*"]))
+
+        assert train_weights(Register()) == [[0.75, 0.75], *3 * [[0.5, 0.5]]]
+
+    def test_modules_are_unfrozen_in_time(self) -> None:
+        assert train_weights(FreezeHook(modules=["*"], until_iter=2)) == [[1, 1], [1, 1], [0.75, 0.75], [0.5, 0.5]]
+
+    @pytest.mark.parametrize("is_reversed", [False, True])
+    def test_multiple_hooks_freeze_all_modules(self, is_reversed: bool) -> None:
+        hooks = [FreezeHook(name="a", modules=["0"], until_iter=2), FreezeHook(name="b", modules=["1"])]
+        expected = [[1, 1], [1, 1], [0.75, 1], [0.5, 1]]
+        assert train_weights(*(reversed(hooks) if is_reversed else hooks)) == expected
+
+    @pytest.mark.usefixtures("process_group")
+    def test_weights_do_not_change_although_ddp_restores_gradients(self) -> None:
+        assert train_weights(FreezeHook(modules=["*"]), wrap=DistributedDataParallel) == [[1, 1]] * 4
 
 
 class TestAfterwards:
