@@ -24,6 +24,10 @@ UNIT_NAMES: dict[Unit, str] = {
     "sample": "sample",
     "seconds": "second",
 }
+_NO_EFFECT_ALONE = frozenset(
+    ["Config", "priority", "observer", "unit", "ranks", "state_version", "state_dict", "load_state_dict", "check_state"]
+)
+"""Members of `Hook` that have no effect in a hook without listeners."""
 
 
 class NeverDue:
@@ -74,12 +78,28 @@ class NeverDue:
 
 
 def find_unreachable(run: Run) -> dict[str, str]:
-    """Return the problem of each hook with a schedule beyond the limits of a run that has not started.
+    """Return the problem of each hook without effect, or with a schedule beyond the limits of a run.
 
     Args:
-        run: Run with its limits set.
+        run: Run with its limits set; it has not started.
     """
-    return _find(run, run.clock.limit)
+    return {**_find_idle(run), **_find(run, run.clock.limit)}
+
+
+def _find_idle(run: Run) -> dict[str, str]:
+    """Return the problem of each hook that has no listener and overrides nothing that a run reads."""
+    return {
+        name: "has no listener, so it has no effect. Define a method named like a point, such as after_train_iter."
+        for name, member in run.bus.pm.members.items()
+        if isinstance(member.plugin, Hook) and not member.implementations and not _contributes(member.plugin)
+    }
+
+
+def _contributes(hook: Hook) -> bool:
+    """Return whether a hook overrides a method or property of `Hook` that has an effect without listeners."""
+    classes = type(hook).__mro__[: type(hook).__mro__.index(Hook)]
+    overridden = {name for cls in classes for name in vars(cls)} & set(vars(Hook))
+    return any(not name.startswith("_") and name not in _NO_EFFECT_ALONE for name in overridden)
 
 
 def _find(run: Run, last_number: Callable[[Unit], int | None]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from hookbus import Hook, HookBus, HookConfig, Trainer, between, every, hookimpl, last, once
 from hookbus._events.schedules import Schedule
+from tests import toys
 
 NEVER_DUE = "Set numbers that the run reaches, or count in another unit."
 
@@ -196,3 +197,24 @@ def test_run_at_its_limit_is_reported_in_any_loop(caplog: pytest.LogCaptureFixtu
     trainer.fit()
     assert [message for message in caplog.messages if message.startswith("Nothing to train: 2 epochs and 4 ")]
     assert len(caplog.messages) == 1
+
+
+class Idle(Hook):
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+
+class Checks(Hook):
+    def check(self, run: Any) -> None: ...
+
+
+def test_hook_without_listeners_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    training = toys.trainer(Idle(), Checks(), epochs=2)
+    message = "hook 'idle' has no listener, so it has no effect. Define a method named like a point"
+    assert [line for line in training.check() if "has no listener" in line] == [
+        f"warning: {message}, such as after_train_iter."
+    ]
+    training.fit()
+    assert [record.getMessage() for record in caplog.records if "has no listener" in record.getMessage()] == [
+        f"{message}, such as after_train_iter."
+    ]
