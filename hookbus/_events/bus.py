@@ -97,7 +97,7 @@ class EventBus:
             actions=actions,
         )
         self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
-        self.pm.add_hookspecs(actions)
+        self.pm.add_specs(actions)
         self._add(points)
 
     # -- points ------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class EventBus:
     def declare(
         self, point: str | Callable[..., None], args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
     ) -> Callable[..., None]:
-        """Declare a custom point.
+        """Declare a custom point. Methods of registered hooks that are named like the point become its listeners.
 
         Args:
             point: Name of the point, such as `before_...`, `after_...` or `on_...`; or a method of a spec class, which
@@ -131,6 +131,7 @@ class EventBus:
         Raises:
             PointError: If a name is taken, reserved or not an identifier, or the unit is unknown. Declaring the same
                 method again is valid.
+            RegistrationError: If a registered hook has a method with the name of the point, but not as its listener.
         """
         if isinstance(args, str):  # also a sequence of names, of one letter each
             raise PointError(f"{point}: invalid `args`, got {args!r}. Pass args=({args!r},).")
@@ -167,10 +168,12 @@ class EventBus:
 
     def _declare(self, point: Point) -> None:
         check_point(point, {*POINT_ALIASES, *self.actions, *vars(DispatchTable)})
+        updated = self.pm.inspect_for({point.name: point})
         self._add({point.name: point})
+        self.pm.update(updated)
 
     def _add(self, points: Mapping[str, Point]) -> None:
-        self.pm.add_hookspecs(generate_spec_class(points))
+        self.pm.add_specs(generate_spec_class(points))
         self.table.points.update(points)
         self.calls.invalidate(points)
 

@@ -27,6 +27,7 @@ __all__ = [
     "AliasLookup",
     "ConfiguredPlugin",
     "Implementation",
+    "Inspection",
     "PluginConfig",
     "as_hook_list",
     "configured_base",
@@ -116,13 +117,32 @@ class Implementation:
     accepts_kwargs: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Result of the validation of a plugin.
+
+    Attributes:
+        implementations: One entry per implemented point or action.
+        unmatched: Errors of the methods that must be points and that match no declared point, by method; None for a
+            method marked as optional. They become listeners if their point is declared.
+    """
+
+    implementations: list[Implementation]
+    unmatched: dict[str, RegistrationError | None]
+
+    @property
+    def errors(self) -> list[RegistrationError]:
+        """Errors of the unmatched methods that are required to match."""
+        return [error for error in self.unmatched.values() if error is not None]
+
+
 def inspect_plugin(
     plugin: object,
     name: str,
     points: Mapping[str, Point],
     actions: Mapping[str, tuple[str, ...]],
     find_alias: AliasLookup,
-) -> list[Implementation]:
+) -> Inspection:
     """Validate a plugin and return its implementations.
 
     Args:
@@ -133,10 +153,11 @@ def inspect_plugin(
         find_alias: Lookup of callback names of other frameworks, for error messages.
 
     Returns:
-        One entry per implemented point or action.
+        Implementations, and methods whose point is not declared.
 
     Raises:
-        RegistrationError: If the plugin is invalid. The message states the reason and the fix.
+        RegistrationError: If the plugin is invalid, or a name is probably a misspelled point. The message states the
+            reason and the fix.
     """
     validator = _PluginValidator(plugin, name, points, actions, find_alias)
     implementations = [
@@ -151,9 +172,9 @@ def inspect_plugin(
             )
         methods[item.target] = item.method
     # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
-    if not implementations and not is_configured(plugin):
+    if not implementations and not validator.unmatched and not is_configured(plugin):
         raise validator.fail(_not_a_hook_message(plugin))
-    return implementations
+    return Inspection(implementations, validator.unmatched)
 
 
 def as_hook_list(hooks: object) -> list[Any]:
@@ -200,6 +221,7 @@ class _PluginValidator:
     ) -> None:
         self.plugin, self.name, self.points, self.actions = plugin, name, points, actions
         self.find_alias = find_alias
+        self.unmatched: dict[str, RegistrationError | None] = {}
         # Static lookup throughout: `getattr` would execute properties of the plugin.
         self.own_options = inspect.getattr_static(plugin, OPTIONS_ATTRIBUTE, {})
 
@@ -220,7 +242,7 @@ class _PluginValidator:
                 raise self.fail(f"{name}: expected a method, got a {kind}. Define a method {name} that calls it.")
             return None
         if not known:
-            self._check_misspelled(name, target, marked=options is not None)
+            self._check_misspelled(name, target, options)
             return None
         return self._build_implementation(name, target, function, dict(options or {})) if is_hook or options else None
 
@@ -229,11 +251,19 @@ class _PluginValidator:
         candidates = [self.own_options.get(name), *(getattr(function, IMPL_ATTRIBUTE, None) for function in marked)]
         return next((options for options in candidates if isinstance(options, dict)), None)
 
-    def _check_misspelled(self, name: str, target: str, marked: bool) -> None:
-        """Raise if a name was probably meant to be a point; ignore all others."""
+    def _check_misspelled(self, name: str, target: str, options: Options | None) -> None:
+        """Raise if a name was probably meant to be another point, and keep the names of points declared later."""
         is_hook = is_configured(self.plugin)
-        if marked or (is_hook and name.startswith(_PREFIXES)):
-            raise self.fail(self._unknown_point_message(target))
+        if options is not None and options.get("optionalhook"):
+            self.unmatched[name] = None
+            return
+        if options is not None or (is_hook and name.startswith(_PREFIXES)):
+            error = self.fail(self._unknown_point_message(target))
+            known = [*self.points, *self.actions, *POINT_ALIASES]
+            if self.find_alias(target) or difflib.get_close_matches(target, known, n=1, cutoff=_SIMILARITY_CUTOFF):
+                raise error
+            self.unmatched[name] = error
+            return
         if not is_hook:
             return
         for point in difflib.get_close_matches(name, self.points, n=1, cutoff=_SIMILARITY_CUTOFF):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import pluggy
 
 from hookbus._events.call_stack import in_event
-from hookbus._events.checks import AliasLookup, Implementation, inspect_plugin, is_configured, registration_error
+from hookbus._events.checks import AliasLookup, Inspection, inspect_plugin, is_configured, registration_error
 from hookbus._events.codegen import compile_source
 from hookbus._events.common_keys import check_common_keys
 from hookbus._events.listeners import check_listeners
 from hookbus._events.markers import PROJECT
+from hookbus._events.pluggy_features import UnsupportedFeatures
 from hookbus._events.points import SPEC_ALIASES, Point
 from hookbus._events.registry import FunctionPlugin, PluginRegistry, RegisteredPlugin, ensure_single_bus
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
-from hookbus.errors import HookError, RegistrationError
+from hookbus.errors import HookError, PointError, RegistrationError
 
 __all__ = ["BusPluginManager", "ManagedBus", "generate_spec_class"]
 
@@ -52,6 +54,9 @@ class ManagedBus(Protocol):
     def discover_points(self, names: Collection[str], module: str = "") -> bool:
         """Declare points of installed packages. Return whether any point was declared."""
 
+    def declare(self, point: Any, args: Any = (), *, unit: Any = None) -> Callable[..., None]:
+        """Declare a custom point."""
+
     def invalidate(self) -> None:
         """Invalidate the compiled functions after a change of plugins."""
 
@@ -59,7 +64,7 @@ class ManagedBus(Protocol):
         """Let a plugin that was registered take part in the active run, if there is one."""
 
 
-class BusPluginManager(pluggy.PluginManager):
+class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
     """PluginManager of a bus.
 
     pluggy stores the adapters of the plugins; queries return the plugins themselves.
@@ -112,6 +117,7 @@ class BusPluginManager(pluggy.PluginManager):
         finally:
             self._registering = None
         self.members[name] = member
+        self._set_reported_plugins(member, lambda other: other.plugin)
         if is_configured(plugin):
             plugin._name, plugin._run = name, self._bus.current
         self._bus.invalidate()
@@ -161,11 +167,25 @@ class BusPluginManager(pluggy.PluginManager):
         # Compiled before the removal, after which the tables no longer contain its listeners.
         cleanup = table.compile_for_hook("cleanup", name, run) if run.is_running else None
         with self._bus.lock:
-            super().unregister(member.adapter, name)
+            self._remove_adapter(name, member)
             del self.members[name]
             table.discard_hook(name)
             self._bus.invalidate()
         return cleanup
+
+    def _remove_adapter(self, name: str, member: RegisteredPlugin) -> None:
+        # pluggy compares the plugins of all implementations of a point with the one to remove.
+        self._set_reported_plugins(member, lambda other: other.adapter)
+        try:
+            super().unregister(member.adapter, name)
+        finally:
+            self._set_reported_plugins(member, lambda other: other.plugin)
+
+    def _set_reported_plugins(self, member: RegisteredPlugin, get_plugin: Callable[[RegisteredPlugin], object]) -> None:
+        """Set the plugins that pluggy reports for the implementations of the points of a member."""
+        for target in member.implementations:
+            for implementation in getattr(self.hook, target).get_hookimpls():
+                implementation.plugin = get_plugin(self.members[implementation.plugin_name])
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """Return the options of an implementation to pluggy, as determined by the validation."""
@@ -197,10 +217,93 @@ class BusPluginManager(pluggy.PluginManager):
         """Return pairs of name and plugin; the plugin is None if the name is blocked."""
         return [(name, self.get_plugin(name)) for name, _ in super().list_name_plugin()]
 
-    def get_hookcallers(self, plugin: object) -> Any:
-        """Return the pluggy hook callers of a plugin, None if it is not registered."""
-        name = self.members.get_name(plugin)
-        return None if name is None else super().get_hookcallers(self.members[name].adapter)
+    def get_canonical_name(self, plugin: object) -> str:
+        """Return the name of a plugin, or the name that it would be registered with."""
+        return self.members.get_name(plugin) or self._bus.default_name(plugin)
+
+    def subset_hook_caller(self, name: str, remove_plugins: Iterable[object]) -> Any:
+        """Return the pluggy hook caller of a point without the implementations of some plugins.
+
+        Raises:
+            HookError: If a plugin that implements the point is compared by value.
+        """
+        removed = list(remove_plugins)
+        for plugin in (*removed, *(item.plugin for item in getattr(self.hook, name).get_hookimpls())):
+            if getattr(type(plugin), "__eq__", None) is not object.__eq__:
+                raise HookError(
+                    f"subset_hook_caller: {plugin!r} defines __eq__, and pluggy would remove all plugins that are "
+                    "equal to it. Unregister the plugins instead."
+                )
+        return super().subset_hook_caller(name, removed)
+
+    # -- points declared after the registration ----------------------------------------------
+
+    def find_unmatched(self, names: Collection[str] | None = None) -> Iterator[RegistrationError]:
+        """Yield the errors of methods that match no declared point.
+
+        Args:
+            names: Names of plugins. Default: all.
+        """
+        for name, member in self.members.items():
+            if names is None or name in names:
+                yield from (error for error in member.unmatched.values() if error is not None)
+
+    def check_pending(self) -> None:
+        """Check that every method that must be a point matches a declared point, as each run does when it begins.
+
+        Raises:
+            RegistrationError: If a method matches none.
+        """
+        if errors := list(self.find_unmatched()):
+            raise RegistrationError("\n".join(map(str, errors)))
+
+    def inspect_for(self, points: Mapping[str, Point]) -> dict[str, RegisteredPlugin]:
+        """Return the registered plugins that implement more points if further points are declared, by name.
+
+        Args:
+            points: Further points.
+
+        Raises:
+            RegistrationError: If the implementation of one is invalid.
+        """
+        every = {**self._bus.points, **points}
+        updated = {}
+        for name, member in list(self.members.items()):
+            if member.unmatched or any(hasattr(type(member.plugin), point) for point in points):
+                inspection = inspect_plugin(member.plugin, name, every, self._bus.actions, self._find_alias)
+                self._check_inspection(inspection, member.plugin, name, every)
+                updated[name] = RegisteredPlugin(member.plugin, inspection, member.owner)
+        return updated
+
+    def update(self, members: Mapping[str, RegisteredPlugin]) -> None:
+        """Replace members by those of `inspect_for`, in the same order. Requires that the points are declared."""
+        for name, member in members.items():
+            with self._bus.lock:
+                self._remove_adapter(name, self.members[name])
+                self._add(member, name)
+
+    # -- features of pluggy --------------------------------------------------------------------
+
+    def add_specs(self, specs: type) -> None:
+        """Add specs of pluggy for points or actions of the bus."""
+        super().add_hookspecs(specs)
+
+    def add_hookspecs(self, module_or_class: Any) -> None:
+        """Declare the functions of a module or class that are marked with `@hookspec` as points, see `bus.declare`.
+
+        Raises:
+            PointError: If no function is marked, or a point cannot be declared.
+        """
+        marked = [name for name in dir(module_or_class) if self.parse_hookspec_opts(module_or_class, name) is not None]
+        if not marked:
+            raise PointError(f"{module_or_class!r} contains no function marked with @hookspec. Mark its functions.")
+        for name in marked:
+            method = getattr(module_or_class, name)
+            if isinstance(module_or_class, type):
+                self._bus.declare(method)
+            else:
+                arguments = [argument for argument in inspect.signature(method).parameters if argument != "run"]
+                self._bus.declare(name, arguments, unit=getattr(method, "unit", None))
 
     def _check_registration(self, plugin: object, name: str) -> None:
         if isinstance(plugin, type):
@@ -221,18 +324,35 @@ class BusPluginManager(pluggy.PluginManager):
                 plugin, name, f"a hook with this name is already registered ({other}). Set another `name`."
             )
 
-    def _inspect(self, plugin: object, name: str) -> list[Implementation]:
+    def _inspect(self, plugin: object, name: str) -> Inspection:
+        inspection = self._inspect_and_discover(plugin, name)
+        # A function names its point, so that an unknown point is an error at once.
+        if isinstance(plugin, FunctionPlugin) and inspection.errors:
+            raise inspection.errors[0]
+        self._check_inspection(inspection, plugin, name, self._bus.points)
+        return inspection
+
+    def _inspect_and_discover(self, plugin: object, name: str) -> Inspection:
         bus = self._bus
         try:
-            implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
+            inspection = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
         except RegistrationError:
-            # The plugin may implement points of its own or another package, which are imported only when needed.
-            if not bus.discover_points(set(dir(plugin)), packages.get_module_name(plugin)):
+            if not self._discover_points(plugin):
                 raise
-            implementations = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
-        check_listeners(implementations, plugin, name, bus.points)
-        check_common_keys(implementations, plugin, name, bus.points)
-        return implementations
+        else:
+            if not inspection.unmatched or not self._discover_points(plugin):
+                return inspection
+        return inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
+
+    def _discover_points(self, plugin: object) -> bool:
+        # The plugin may implement points of its own or another package, which are imported only when needed.
+        return self._bus.discover_points(set(dir(plugin)), packages.get_module_name(plugin))
+
+    def _check_inspection(self, inspection: Inspection, plugin: object, name: str, points: Mapping[str, Point]) -> None:
+        check_listeners(inspection.implementations, plugin, name, points)
+        # A key may affect a listener at a point that is declared later.
+        if not inspection.unmatched:
+            check_common_keys(inspection.implementations, plugin, name, points)
 
 
 def generate_spec_class(points: Mapping[str, Point]) -> type:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 import pluggy
 
-from hookbus._events.points import Unit
+from hookbus._events.points import SPEC_ATTRIBUTE, Unit
 from hookbus._events.schedules import Schedule
 from hookbus.errors import RegistrationError
 
@@ -19,7 +19,6 @@ __all__ = ["IMPL_ATTRIBUTE", "PROJECT", "SPEC_ATTRIBUTE", "Options", "hookimpl",
 
 PROJECT = "hookbus"
 IMPL_ATTRIBUTE = f"{PROJECT}_impl"
-SPEC_ATTRIBUTE = f"{PROJECT}_spec"
 
 F = TypeVar("F", bound=Callable[..., Any])
 Options = dict[str, Any]

@@ -17,6 +17,7 @@ __all__ = [
     "ARGUMENT_ALIASES",
     "POINT_ALIASES",
     "SPEC_ALIASES",
+    "SPEC_ATTRIBUTE",
     "Point",
     "Unit",
     "check_point",
@@ -35,6 +36,9 @@ POINT_ALIASES: Mapping[str, str] = {
     "after_step": "after_train_iter",
 }
 """Aliases of points, resolved at registration."""
+
+SPEC_ATTRIBUTE = "hookbus_spec"
+"""Attribute that pluggy's marker for the project "hookbus" sets on a method of a spec class."""
 
 SPEC_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
 """Aliases of arguments that the specs of pluggy list, so that callers of pluggy pass them."""
@@ -102,9 +106,16 @@ def parse_point(method: Callable[..., object]) -> Point:
     """Return the point that a method of a spec class declares.
 
     Raises:
-        PointError: If the method takes `*args` or `**kwargs`.
+        PointError: If the method takes `*args` or `**kwargs`, or is marked with an option of pluggy that points do not
+            support: `historic`, `firstresult`, `warn_on_impl` or `warn_on_impl_args`.
     """
     name = method.__name__
+    options = getattr(method, SPEC_ATTRIBUTE, None) or {}
+    if unsupported := [option for option, value in options.items() if value]:
+        raise PointError(
+            f"{name}: {', '.join(unsupported)} of pluggy is not supported by points, whose listeners return nothing "
+            "and are called by the events after their registration. Remove the option."
+        )
     parameters = list(inspect.signature(method).parameters.values())[1:]
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         raise PointError(

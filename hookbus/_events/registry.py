@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from hookbus._events.call_stack import current_listener
-from hookbus._events.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implementation
+from hookbus._events.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implementation, Inspection
 from hookbus._events.codegen import use_spec_names
 from hookbus._events.markers import Options
 from hookbus.errors import HookError
@@ -34,14 +34,15 @@ class RegisteredPlugin:
     Attributes:
         plugin: The plugin.
         implementations: Implementations by point or action.
+        unmatched: Errors of its methods whose point is not declared, by method; None for an optional method.
         adapter: Adapter for pluggy.
         owner: Name of the hook that has registered the function, "" for a hook or if no hook has registered it.
     """
 
-    def __init__(self, plugin: object, implementations: Sequence[Implementation], owner: str = "") -> None:
-        self.plugin, self.owner = plugin, owner
-        self.implementations = {implementation.target: implementation for implementation in implementations}
-        self.adapter = PluggyAdapter(implementations)
+    def __init__(self, plugin: object, inspection: Inspection, owner: str = "") -> None:
+        self.plugin, self.owner, self.unmatched = plugin, owner, inspection.unmatched
+        self.implementations = {item.target: item for item in inspection.implementations}
+        self.adapter = PluggyAdapter(inspection.implementations)
 
 
 class FunctionPlugin:

@@ -34,6 +34,7 @@ def admit(run: Run, name: str, hook: object) -> None:
     if not participants.brackets or run.exception is not None:
         return  # `before_run` opens it, or the next run does
     with _removed_on_error(run, name):
+        raise_errors(run.bus.pm.find_unmatched([name]))
         run.bus.table.check_order(run)
         # A function has nothing to prepare: it is called at the next event of its point.
         if isinstance(hook, FunctionPlugin) or not run.runs_on_this_rank(hook):

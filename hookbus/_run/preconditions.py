@@ -42,6 +42,7 @@ def check_preconditions(run: Run) -> None:
 
 
 def _find_errors(run: Run) -> Iterator[HookbusError]:
+    yield from run.bus.pm.find_unmatched()
     try:
         run.bus.check_attachable(run)
     except HookError as error:

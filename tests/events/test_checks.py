@@ -109,12 +109,12 @@ def test_callback_of_another_framework_raises_with_the_matching_point() -> None:
     )
 
 
-def test_marked_function_must_be_a_point() -> None:
+def test_marked_function_must_be_similar_to_no_point() -> None:
     class Plain:
         @plain_mark
-        def render(self, run: Any) -> None: ...
+        def before_trian(self, run: Any) -> None: ...
 
-    assert "unknown point render. Available: after_backward, " in refusal(Plain())
+    assert "unknown point before_trian. Did you mean 'before_train'" in refusal(Plain())
 
 
 def test_two_methods_for_one_point_raise() -> None:

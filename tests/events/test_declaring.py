@@ -9,6 +9,7 @@ import pytest
 from hookbus import Hook, HookBus, every, hookimpl
 from hookbus._events.markers import hookspec
 from hookbus.errors import PointError, RegistrationError
+from tests import toys
 
 
 @pytest.fixture
@@ -145,3 +146,96 @@ def test_spec_class_with_a_reserved_name_raises() -> None:
 
     with pytest.raises(PointError, match="'train_step' is reserved for an alias, an action"):
         HookBus().declare_from(Spec)
+
+
+# -- points declared after the registration --------------------------------------------------------------------
+
+
+class Renderer(Hook):
+    """Hook with methods for points that are not declared yet, between two points of a training."""
+
+    def __init__(self, seen: list[str], name: str) -> None:
+        super().__init__(name=name)
+        self.seen = seen
+
+    def before_train(self) -> None:
+        self.seen.append(f"{self.name} before_train")
+
+    def densify(self, points: int) -> None:
+        self.seen.append(f"{self.name} densify {points}")
+
+    @hookimpl(specname="on_render", when=every(2))
+    def render(self) -> None:
+        self.seen.append(f"{self.name} render")
+
+
+def test_methods_of_registered_hooks_become_listeners(seen: list[str]) -> None:
+    bus: Any = HookBus([Renderer(seen, "a"), Renderer(seen, "b")])
+    densify = bus.declare("densify", args=("points",))
+    bus.declare("on_render", unit="iter")
+    densify(points=5)
+    for _ in range(2):
+        bus.emit("before_train_iter")
+        bus.emit("on_render")
+        bus.emit("after_train_iter")
+    assert seen == ["a before_train", "b before_train", "a densify 5", "b densify 5", "a render", "b render"][2:]
+    assert list(bus.hooks) == ["a", "b"]
+    bus.unregister("a")
+    densify(points=6)
+    assert seen[-1] == "b densify 6"
+
+
+def test_point_declared_during_a_run_reaches_the_hooks(seen: list[str]) -> None:
+    class Declares(Hook):
+        def before_run(self, run: Any) -> None:
+            run.bus.declare("densify", args=("points",))
+
+    class Densifies(Hook):
+        def densify(self, points: int) -> None:
+            seen.append(f"densify {points}")
+
+    bus: Any = HookBus([Declares(), Densifies()])
+    with bus.run():
+        bus.emit("densify", points=1)
+    assert seen == ["densify 1"]
+
+
+class Unmatched(Hook):
+    def on_render(self, run: Any) -> None: ...
+
+
+def test_method_that_is_unmatched_when_the_run_begins_is_an_error() -> None:
+    bus: Any = HookBus([Unmatched()])
+    with pytest.raises(
+        RegistrationError, match=r"hook 'unmatched' .*unknown point on_render.*bus.declare\('on_render'"
+    ):
+        bus.run().__enter__()
+    with pytest.raises(RegistrationError, match="unknown point on_render"):
+        toys.trainer(Unmatched(), epochs=1).check()
+    with pytest.raises(RegistrationError, match="unknown point on_render"):
+        toys.trainer(Unmatched(), epochs=1).fit()
+    bus.declare("on_render")
+    with bus.run():
+        pass
+
+
+def test_unmatched_hook_registered_during_a_run_is_refused() -> None:
+    bus: Any = HookBus()
+    with bus.run(epochs=1):
+        with pytest.raises(RegistrationError, match="unknown point on_render"):
+            bus.register(Unmatched())
+        assert bus.hooks == {}
+
+
+def test_declaration_that_a_registered_hook_contradicts_changes_nothing(seen: list[str]) -> None:
+    bus: Any = HookBus([Renderer(seen, "a")])
+    with pytest.raises(RegistrationError, match=r"densify\(points.*unknown argument 'points'.*densify\(run, cloud\)"):
+        bus.declare("densify", args=("cloud",))
+    assert "densify" not in bus.points
+    bus.emit("before_train")
+    assert seen == ["a before_train"]
+
+
+def test_function_for_an_undeclared_point_is_refused_at_once() -> None:
+    with pytest.raises(RegistrationError, match="unknown point densify"):
+        HookBus().on("densify")(lambda: None)
