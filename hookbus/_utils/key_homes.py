@@ -16,7 +16,7 @@ TOP_LEVEL = "the top level"
 """Name of the model itself among its sections."""
 
 MAX_LISTED_HOOKS = 3
-SIMILARITY_CUTOFF = 0.85  # difflib ratio above which a key is treated as a misspelled one of another section
+SIMILARITY_CUTOFF = 0.85  # difflib ratio above which a key is treated as a misspelled one
 
 HOOK_CLASSES = {name: cls for hooks in PUBLISHED_HOOKS.values() for name, cls in hooks.items()}
 
@@ -32,13 +32,14 @@ def explain_unknown_key(key: str, known: Collection[str], *, sections: Iterable[
     Returns:
         Where the key belongs; else the closest names of `suggest_names`.
     """
-    if home := _describe_home(key, list(sections), in_hook=set(COMMON_KEYS) <= set(known)):
+    in_hook = set(COMMON_KEYS) <= set(known)
+    if home := _describe_home(key, list(sections), settings=known if in_hook else ()):
         return f" `{key}` {home}"
     hint = suggest_names(key, known)
     if not hint or hint.startswith(" Did you mean") or len(key) > MAX_NAME_LENGTH:
         return hint
     others = [other for other in _get_all_keys() if other != key]
-    near = difflib.get_close_matches(key, others, n=1, cutoff=SIMILARITY_CUTOFF)
+    near = _find_similar(key, others)
     return f" Did you mean {near[0]!r}? `{near[0]}` {_describe_home(near[0], [])}" if near else hint
 
 
@@ -53,8 +54,14 @@ def suggest_type(settings: Collection[str]) -> str:
     return f" Its keys are those of `{hooks[0]}`: add `type: {hooks[0]}`." if len(hooks) == 1 else " Add `type: ...`."
 
 
-def _describe_home(key: str, sections: list[str], *, in_hook: bool = False) -> str:
-    """Return where a key belongs as the end of a sentence, or ""."""
+def _describe_home(key: str, sections: list[str], *, settings: Collection[str] = ()) -> str:
+    """Return where a key belongs as the end of a sentence, or "".
+
+    Args:
+        key: The unknown key.
+        sections: Sections that accept it, if they are known.
+        settings: Settings of the hook that contains the key, if it is in a hook.
+    """
     sections = sections or [name for name, keys in SECTION_KEYS.items() if key in keys]
     if key in TOP_LEVEL_KEYS or TOP_LEVEL in sections:
         return "belongs at the top level."
@@ -64,9 +71,17 @@ def _describe_home(key: str, sections: list[str], *, in_hook: bool = False) -> s
         return "is a setting of every hook: write it in the settings of a hook."
     if key in HOOK_CLASSES or key in HOOK_CLASSES.values():
         return "is a hook: write it in hooks."
-    hooks = [name for name, settings in HOOK_SETTINGS.items() if key in settings]
-    # A setting of many hooks is not evidence that another hook was meant.
-    return "" if in_hook and len(hooks) > MAX_LISTED_HOOKS else _describe_settings(sections, hooks)
+    hooks = [name for name, accepted in HOOK_SETTINGS.items() if key in accepted]
+    home = _describe_settings(sections, hooks)
+    # Neither a misspelled setting nor a setting of many hooks is evidence that another hook was meant.
+    if home and settings and (len(hooks) > MAX_LISTED_HOOKS or _find_similar(key, settings)):
+        return ""
+    return home
+
+
+def _find_similar(key: str, names: Collection[str]) -> list[str]:
+    """Return the name that a key probably misspells, in a list that is empty if there is none."""
+    return difflib.get_close_matches(key, names, n=1, cutoff=SIMILARITY_CUTOFF)
 
 
 def _describe_settings(sections: list[str], hooks: list[str]) -> str:

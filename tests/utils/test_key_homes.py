@@ -64,6 +64,12 @@ def test_misspelled_key_of_another_place_is_recognized() -> None:
     assert explain_unknown_key("zzz", ["a", "b"]) == " Available: a, b."
 
 
+def test_misspelled_setting_of_the_same_hook_precedes_a_setting_of_another() -> None:
+    assert explain_unknown_key("target", [*COMMON_KEYS, "targets"]) == " Did you mean 'targets'?"
+    assert explain_unknown_key("metric", [*COMMON_KEYS, "metrics"]) == " Did you mean 'metrics'?"
+    assert explain_unknown_key("target", HOOK_KEYS).startswith(" `target` is a setting of the hook `visualization`")
+
+
 def test_setting_of_many_hooks_is_no_evidence_in_another_hook() -> None:
     assert explain_unknown_key("interval", COMMON_KEYS).startswith(" Available: enabled, frequency")
     assert "or is a setting of " in explain_unknown_key("interval", TOP_LEVEL_KEYS)
