@@ -542,3 +542,19 @@ class TestFrequency:
 
         fake_training([Second()], epochs=1)
         assert calls == [("before", 1), ("after", 1)]
+
+    def test_overridden_condition_receives_the_index_of_the_epoch_at_epochs(self) -> None:
+        epochs = []
+
+        class Even(BaseHook):
+            def should_trigger(self, step: int) -> bool:
+                return step % 2 == 0
+
+            def after_epoch(self, epoch: int) -> None:
+                epochs.append(epoch)
+
+        fake_training([Even()], epochs=4)
+        assert epochs == [0, 2]
+
+    def test_condition_called_by_hand_answers_for_the_frequency(self) -> None:
+        assert [Counting({"frequency": 5}).should_trigger(step) for step in range(6)] == [False] * 4 + [True, False]
