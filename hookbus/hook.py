@@ -73,7 +73,7 @@ class HookConfig(BaseModel):
     """Key that contains the instance name; override it if the hook uses `name` for another setting."""
 
     frequency_error: ClassVar[str] = ""
-    """Error message of a hook that does not support `frequency`; `{value}` is replaced by the invalid value."""
+    """Reason and fix of a hook that does not support `frequency`; `{value}` is replaced by the invalid value."""
 
     name: str | None = Field(
         default=None,
@@ -121,7 +121,7 @@ class HookConfig(BaseModel):
     @classmethod
     def _validate_frequency(cls, value: int | None) -> int | None:
         if cls.frequency_error and value not in (None, 1):
-            raise ValueError(cls.frequency_error.format(value=value))
+            raise ValueError(f"not supported, got {value}: {cls.frequency_error.format(value=value)}")
         return value
 
     @field_serializer("when")

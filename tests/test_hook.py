@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,9 +106,10 @@ def test_invalid_setting_raises_with_the_expected_value(settings: dict[str, Any]
 
 def test_unsupported_frequency_raises_with_the_alternative() -> None:
     class Config(HookConfig):
-        frequency_error = "not supported. Set interval: {value}."
+        frequency_error = "updates are counted by `interval`. Set `interval: {value}`."
 
-    with pytest.raises(ConfigError, match=r"^Own: frequency: not supported\. Set interval: 3\.$"):
+    message = "Own: frequency: not supported, got 3: updates are counted by `interval`. Set `interval: 3`."
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         type("Own", (Hook,), {"Config": Config})(frequency=3)
     assert type("Own", (Hook,), {"Config": Config})(frequency=1).config.frequency == 1
 

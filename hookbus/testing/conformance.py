@@ -17,6 +17,7 @@ from hookbus.bus import HookBus
 from hookbus.data.rng import isolate_rng
 from hookbus.errors import ConfigError, HookbusError, HookWarning
 from hookbus.hook import Hook
+from hookbus.testing.common_keys import check_common_keys
 from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.instances import check_two_instances
 from hookbus.testing.invariants import count_pytorch_hooks, leaks_iterations, process_settings, training_state
@@ -44,6 +45,8 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     * Configuration: the hook can be created with its defaults (or `settings`), from keywords and from a dict, rejects
       unknown settings, and does not modify its settings.
     * Registration: the signatures of its listeners match the points.
+    * Common keys: each of `frequency`, `when`, `priority` and `on_error` affects a listener, or is refused with a
+      message that names the hook, the key and the value. `frequency: 1` is accepted.
     * Training: a small training with the hook ends without an error, and so does a second one on the same bus.
     * Files: the hook writes below the work directory only. The trainings run in a temporary current directory.
     * Synchronization: listeners that are called at every iteration do not read values from the device, nor do wrappers
@@ -71,6 +74,7 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     _check_config(cls, settings)
     hook = cls(dict(settings))
     bus = _register(hook)
+    check_common_keys(cls, settings)
     initial = initial_fingerprint(cls, settings)
     check_copies(hook)
     config = fingerprint(hook.config.model_dump())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,6 +66,8 @@ def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, i
 def check_copies(hook: Hook) -> None:
     """Check that a hook can be copied and pickled, with the same settings.
 
+    Pickling is checked if pickle can find the class by its name.
+
     Args:
         hook: Hook of a bus without an active run.
 
@@ -72,10 +75,8 @@ def check_copies(hook: Hook) -> None:
         AssertionError: If a check fails. The message states the reason.
     """
     cls = type(hook)
-    # The class of a function cannot be pickled.
-    is_importable = "<locals>" not in cls.__qualname__
     methods: dict[str, Callable[[Hook], Hook]] = {"copy.deepcopy": copy.deepcopy}
-    if is_importable:
+    if _is_found_by_name(cls):
         methods["pickle"] = _pickle
     for method, make_copy in methods.items():
         try:
@@ -83,6 +84,14 @@ def check_copies(hook: Hook) -> None:
         except Exception as error:
             raise AssertionError(f"{method} fails: {error}") from error
         ensure(copied.config == hook.config, f"{cls.__name__}: {method} changes the settings.")
+
+
+def _is_found_by_name(cls: type) -> bool:
+    """Return whether pickle finds a class, unlike classes of functions and of code run by `exec`."""
+    value: object = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        value = getattr(value, name, None)
+    return value is not None
 
 
 def _pickle(hook: Hook) -> Hook:

@@ -52,6 +52,13 @@ def get_example_settings(cls: type[Hook]) -> dict[str, Any]:
     return {name: field.examples[0] for name, field in required.items() if field.examples}
 
 
+def get_working_settings(plugin: PluginEntry) -> dict[str, Any]:
+    """Return settings with which a hook can be created and registered."""
+    if plugin.name in NEEDS:
+        return NEEDS[plugin.name][0]
+    return WORKING.get(plugin.name) or get_example_settings(discovery.load_entry(plugin))
+
+
 def test_every_declared_hook_is_installed() -> None:
     entry_points = {(plugin.package, plugin.name): plugin.entry.value for plugin in PLUGINS}
     assert entry_points == DECLARED, "Install the missing packages: pip install -e plugins/..."
@@ -59,9 +66,7 @@ def test_every_declared_hook_is_installed() -> None:
 
 def test_every_hook_can_be_copied_and_pickled() -> None:
     for plugin in PLUGINS:
-        cls = discovery.load_entry(plugin)
-        settings = NEEDS[plugin.name][0] if plugin.name in NEEDS else WORKING.get(plugin.name)
-        check_copies(cls(**(settings or get_example_settings(cls))))
+        check_copies(discovery.load_entry(plugin)(**get_working_settings(plugin)))
 
 
 @pytest.mark.slow
@@ -69,8 +74,7 @@ def test_every_hook_can_be_copied_and_pickled() -> None:
     "plugin", [plugin for plugin in PLUGINS if plugin.name not in NEEDS], ids=lambda plugin: plugin.full_name
 )
 def test_hook_passes_the_check(plugin: PluginEntry) -> None:
-    cls = discovery.load_entry(plugin)
-    check_hook(cls, **(WORKING.get(plugin.name) or get_example_settings(cls)))
+    check_hook(discovery.load_entry(plugin), **get_working_settings(plugin))
 
 
 @pytest.mark.parametrize("name", NEEDS)

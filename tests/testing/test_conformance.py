@@ -67,6 +67,12 @@ class Loose(Good):
         model_config = ConfigDict(extra="ignore")
 
 
+class DroppingTheFrequency(Good):
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._config = self.config.model_copy(update={"frequency": None})
+
+
 class Misspelt(Good):
     def after_trian_epoch(self) -> None: ...
 
@@ -415,6 +421,10 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("cls", "message"),
     [
         (Loose, "Loose accepts an unknown setting. Set extra='forbid' in its Config, as HookConfig does."),
+        (
+            DroppingTheFrequency,
+            "DroppingTheFrequency accepts `frequency: 7`, but no listener changes. Pass the settings",
+        ),
         (Misspelt, "unknown point after_trian_epoch. Did you mean 'after_train_epoch'"),
         (Forgetful, "Forgetful: a new instance differs from the state that it loaded."),
         (Objects, r"Objects.state_dict\(\) contains objects that torch.load"),

@@ -95,8 +95,8 @@ class CheckpointConfig(HookConfig):
     def _reject_when(cls, value: object) -> object:
         if value is not None:
             raise ValueError(
-                "not supported: checkpoints of epochs and of iterations have separate schedules. Set `interval` and "
-                "`by_epoch`, or `every` for a duration."
+                f"not supported, got {value!r}: checkpoints of epochs and of iterations have separate schedules. Set "
+                "`interval` and `by_epoch`, or `every` for a duration."
             )
         return value
 

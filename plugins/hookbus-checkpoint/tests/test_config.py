@@ -61,7 +61,7 @@ def test_save_best_is_a_bool_a_metric_a_list_or_auto(save_best: object, metrics:
         ({"async_save": "later"}, "async_save"),
         (
             {"when": "every(100)"},
-            "when: not supported: checkpoints of epochs and of iterations have separate schedules",
+            "when: not supported, got every(100): checkpoints of epochs and of iterations have separate schedules",
         ),
         ({"on_save_error": "ignore"}, "on_save_error: should be 'raise' or 'warn'"),
         ({"best_metric": "0_hmean-iou:recall"}, "Set `rule` to greater or less"),

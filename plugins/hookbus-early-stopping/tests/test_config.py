@@ -57,7 +57,10 @@ def test_config_rejects_mode_auto_if_the_name_implies_no_direction(monitor: str)
         ({"baseline": float("inf")}, "baseline: .*inf"),
         ({"mode": "best"}, "mode: .*'best'"),
         ({"restore_best_weights": "disk"}, "restore_best_weights"),
-        ({"frequency": 2}, "frequency: the metric is evaluated at every validation. Set `patience`"),
+        (
+            {"frequency": 2},
+            "frequency: not supported, got 2: the metric is evaluated at every validation. Set `patience`",
+        ),
         ({"patiense": 3}, "patiense: unknown key. Did you mean 'patience'"),
     ],
 )

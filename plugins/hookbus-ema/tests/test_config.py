@@ -42,7 +42,7 @@ def test_config_rejects_the_weight_of_the_new_value_with_an_explanation(value: f
         ({"interval": 0}, "interval: should be greater than or equal to 1"),
         ({"warm_up": -1}, "warm_up: should be greater than or equal to 0"),
         ({"device": "cuda"}, "device: should be 'cpu'"),
-        ({"frequency": 2}, "frequency: updates are counted by `interval`. Set `interval: 2`."),
+        ({"frequency": 2}, "frequency: not supported, got 2: updates are counted by `interval`. Set `interval: 2`."),
         ({"momentun": 0.9}, "momentun: unknown key. Did you mean 'momentum'"),
     ],
 )

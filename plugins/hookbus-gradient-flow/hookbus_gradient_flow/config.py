@@ -29,5 +29,8 @@ class GradientFlowConfig(HookConfig):
     @classmethod
     def _reject_when(cls, value: object) -> object:
         if value is not None:
-            raise ValueError("gradients are read at multiple points of an optimizer step. Set `frequency` instead.")
+            raise ValueError(
+                f"not supported, got {value!r}: gradients are read at multiple points of an optimizer step. Set "
+                "`frequency` instead."
+            )
         return value

@@ -16,7 +16,8 @@ class TestIterTimerConfig:
             IterTimerHook(interval=interval)
 
     def test_frequency_raises_and_names_interval(self):
-        with pytest.raises(ConfigError, match=r"frequency: the timer has to receive every iteration\. Set `interval`"):
+        message = r"frequency: not supported, got 10: the timer has to receive every iteration\. Set `interval`"
+        with pytest.raises(ConfigError, match=message):
             IterTimerHook(frequency=10)
 
     def test_frequency_of_one_is_accepted(self):
