@@ -48,9 +48,10 @@ class YOLOXModeSwitchHook(Hook):
     def before_train(self, run: Run, model: Any) -> None:
         """Determine the start of the final phase, and register the switch of the dataset."""
         self._milestone, self._switched = self._get_milestone(run), False
-        # One switch for all instances: separate switches would overwrite the types of each other.
+        # One switch for all instances: separate switches would overwrite the types of each other. The last
+        # instance registers it, so that one registered during the run adds its own.
         phases = _get_phases(run)
-        if phases and _get_hooks(run)[0] is self:
+        if phases and _get_hooks(run)[-1] is self:
             run.training_data.register_dataset_hook(SkipTypes(phases))
         # An earlier training of the same model may have ended in its final phase.
         if model is not None and not self._milestone.is_reached(run.epoch, run.iter):

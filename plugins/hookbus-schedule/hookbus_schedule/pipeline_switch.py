@@ -46,8 +46,9 @@ class PipelineSwitchHook(Hook):
     def before_train(self, run: Run) -> None:
         """Register the switch of the dataset."""
         self._switched = False
-        # One switch for all instances: separate switches would overwrite the pipelines of each other.
-        if _get_hooks(run)[0] is self:
+        # One switch for all instances: separate switches would overwrite the pipelines of each other. The last
+        # instance registers it, so that one registered during the run adds its own.
+        if _get_hooks(run)[-1] is self:
             run.training_data.register_dataset_hook(SwitchPipeline(_get_stages(run)))
 
     @hookimpl(frequency=False)

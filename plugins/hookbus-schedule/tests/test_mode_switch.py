@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset
 
-from hookbus import HookBus, Trainer
+from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import ConfigError, LoopError
 from hookbus.testing import check_hook
 from hookbus_schedule import YOLOXModeSwitchHook
@@ -29,6 +29,16 @@ def per_epoch(values: list[Any]) -> list[Any]:
 
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(YOLOXModeSwitchHook, num_last_epochs=0)
+
+
+def test_second_hook_registered_during_the_run_skips_its_transforms(kit: Any) -> None:
+    class Register(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            if run.iters_done == 2:
+                run.bus.register(YOLOXModeSwitchHook(name="b", num_last_epochs=1, skip_type_keys=["Mosaic", "MixUp"]))
+
+    first = YOLOXModeSwitchHook(name="a", num_last_epochs=2, skip_type_keys=["Mosaic"])
+    assert per_epoch(kit.train(first, Register(), epochs=4).skipped) == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("workers", ["main process", "2 workers", "2 persistent workers"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset
 
-from hookbus import HookBus
+from hookbus import Hook, HookBus, Run
 from hookbus.errors import ConfigError
 from hookbus.testing import check_hook
 from hookbus_schedule import PipelineSwitchHook
@@ -86,6 +86,18 @@ class TestData:
             )
 
 
+class Register(Hook):
+    """Register a hook after iteration 2."""
+
+    def __init__(self, hook: Hook) -> None:
+        super().__init__()
+        self.hook = hook
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.iters_done == 2:
+            run.bus.register(self.hook)
+
+
 class TestMultipleHooks:
     def make_hooks(self, kit: Any, late: dict[str, int]) -> list[PipelineSwitchHook]:
         return [
@@ -101,6 +113,12 @@ class TestMultipleHooks:
 
         assert first.pipelines == [1] * 3 + [2] * 3 + [3] * 3
         assert second.pipelines == [3] * 3
+
+    def test_hook_registered_during_the_run_applies_as_well(self, kit: Any) -> None:
+        late, early = self.make_hooks(kit, {"switch_epoch": 2})
+        recorder = kit.train(early, Register(late), epochs=4)
+
+        assert recorder.pipelines == [1] * 3 + [2] * 3 + [3] * 6
 
     @pytest.mark.parametrize("late", [{"switch_iter": 6}, {"switch_epoch": 1}])
     def test_hooks_in_an_undefined_order_are_an_error(self, kit: Any, late: dict[str, int]) -> None:
