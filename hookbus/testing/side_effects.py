@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from hookbus._events.markers import hookimpl
 from hookbus._events.ordering import Listener
+from hookbus.hook import Hook
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
@@ -47,7 +48,8 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
     """Context manager that records device reads of listeners that are called at every iteration.
 
     This includes `train_step`: hooks that wrap it, and PyTorch hooks that they register on the model. Listeners with a
-    schedule or a `should_trigger` are exempt. Reads are also detected on the CPU, where they do not block.
+    schedule, a `frequency` or a `should_trigger` are exempt. Reads are also detected on the CPU, where they do not
+    block.
 
     Args:
         bus: Bus with the listeners.
@@ -72,7 +74,10 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
 
 
 def _is_recorded(bus: HookBus, listener: Listener) -> bool:
-    scheduled = listener.schedule is not None or listener.predicate is not None
+    plugin = listener.plugin
+    # `frequency: 1` adds no schedule, but it is the user's choice of the same interval.
+    has_frequency = isinstance(plugin, Hook) and plugin.config.frequency is not None
+    scheduled = listener.schedule is not None or listener.predicate is not None or has_frequency
     return not scheduled and bus.points[listener.point].unit in ITERATION_UNITS
 
 

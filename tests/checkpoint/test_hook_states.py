@@ -35,6 +35,8 @@ class StatefulHook(Hook):
 
     value: Any = 0
 
+    def before_train(self) -> None: ...
+
     def state_dict(self) -> dict[str, Any]:
         return {"value": self.value}
 

@@ -42,6 +42,8 @@ class KeywordHook(Hook):
     def __init__(self, interval: int = 50) -> None:
         self.interval = interval
 
+    def before_train(self) -> None: ...
+
 
 class DictHook(Hook):
     def __init__(self, config: Any = None) -> None:

@@ -343,7 +343,9 @@ class TestWithoutValidationFunction:
         with pytest.raises(RequestError) as raised:
             toys.trainer().test()
 
-        assert str(raised.value) == "The run has no test function. Pass test_loader= to the Trainer."
+        assert str(raised.value) == (
+            "The run has no test function. Pass test_loader= to the Trainer, or validate= to bus.run(mode='test')."
+        )
 
     @pytest.mark.parametrize(("kind", "expected"), [("val", True), ("test", False)])
     def test_run_reports_which_functions_are_available(self, bus: Any, kind: Any, expected: bool) -> None:
