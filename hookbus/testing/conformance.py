@@ -113,7 +113,9 @@ def _check_config(cls: type[Hook], settings: Mapping[str, Any]) -> None:
 
 def _register(hook: Hook) -> HookBus:
     try:
-        return HookBus([hook])
+        bus = HookBus([hook])
+        bus.pm.check_pending()
+        return bus
     except HookbusError as error:
         raise AssertionError(str(error)) from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pluggy import HookimplMarker
 from pydantic import field_validator
 
 from hookbus import Hook, HookConfig, every, hookimpl
@@ -24,6 +25,11 @@ class Scheduled(Hook):
 class AroundTheStep(Hook):
     @hookimpl(tryfirst=True)
     def train_step(self) -> None: ...
+
+
+class Optional(Hook):
+    @HookimplMarker("hookbus")(optionalhook=True)
+    def on_another_point(self) -> None: ...
 
 
 class Dropping(Hook):
@@ -50,7 +56,9 @@ def rejecting(message: str, accepted: tuple[int | None, ...]) -> type[Hook]:
     return type("RejectingHook", (Scheduled,), {"Config": Config})
 
 
-@pytest.mark.parametrize("cls", [Hook, Scheduled, AroundTheStep, rejecting("not supported, got {value}.", (None, 1))])
+@pytest.mark.parametrize(
+    "cls", [Hook, Scheduled, AroundTheStep, Optional, rejecting("not supported, got {value}.", (None, 1))]
+)
 def test_keys_that_affect_a_listener_or_are_refused_pass(cls: type[Hook]) -> None:
     check_common_keys(cls, {})
 

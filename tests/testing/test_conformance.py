@@ -567,6 +567,22 @@ def test_scheduled_hook_may_synchronize_with_the_device() -> None:
     check_hook(AfterEachEpoch)
 
 
+def test_listener_with_a_frequency_of_one_may_synchronize_with_the_device() -> None:
+    class Logging(Good):
+        def after_backward(self, run: Any, loss: Any) -> None:
+            loss.item()
+
+    check_hook(Logging, frequency=1)
+
+
+def test_listener_of_an_undeclared_point_is_an_error() -> None:
+    class Waiting(Hook):
+        def on_my_own_point(self) -> None: ...
+
+    with pytest.raises(AssertionError, match="unknown point on_my_own_point"):
+        check_hook(Waiting)
+
+
 def test_scheduled_listener_within_the_step_may_synchronize() -> None:
     class ReadingLoss(Good):
         @hookimpl(when=every("interval"))
