@@ -34,18 +34,18 @@ NON_ABORTING = frozenset({"on_exception", "after_run", "cleanup"})
 
 
 class ActionSpecs:
-    """Actions of training, one method each. `runner` and `data_batch` are aliases of `run` and `batch`."""
+    """Actions of training, one method each."""
 
     @actionspec
-    def train_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
+    def train_step(self, run, batch):  # type: ignore[no-untyped-def]
         """Train on one micro-batch: forward, backward, and the optimizer step if it is due. Return the outputs."""
 
     @actionspec
-    def val_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
+    def val_step(self, run, batch):  # type: ignore[no-untyped-def]
         """Evaluate one validation batch. Return the outputs, including the loss if there is one."""
 
     @actionspec
-    def test_step(self, run, batch, runner, data_batch):  # type: ignore[no-untyped-def]
+    def test_step(self, run, batch):  # type: ignore[no-untyped-def]
         """Evaluate one test batch. Return the outputs, including the loss if there is one."""
 
 

@@ -18,7 +18,6 @@ from hookbus._events.checks import Implementation
 from hookbus._events.codegen import use_spec_names
 from hookbus._events.failure_notes import annotate
 from hookbus._events.markers import PROJECT
-from hookbus._events.points import ARGUMENT_ALIASES
 from hookbus.errors import PointError
 
 __all__ = ["Actions", "Step", "action_arguments", "actionspec", "as_step"]
@@ -30,16 +29,15 @@ Step = Callable[[Any, Any], Any]
 
 
 def actionspec(function: F) -> F:
-    """Mark a method of a spec class as an action. It lists `run`, its arguments, and the aliases of both."""
+    """Mark a method of a spec class as an action. It lists `run` and its arguments."""
     return _pluggy_spec(firstresult=True)(function)
 
 
 def action_arguments(specs: type) -> dict[str, tuple[str, ...]]:
-    """Return the arguments of each action of a spec class in addition to `run` and the aliases."""
+    """Return the arguments of each action of a spec class in addition to `run`."""
     methods = {name: method for name, method in vars(specs).items() if not name.startswith("_")}
-    ignored = ("self", "run", *ARGUMENT_ALIASES)
     return {
-        name: tuple(argument for argument in inspect.signature(method).parameters if argument not in ignored)
+        name: tuple(argument for argument in inspect.signature(method).parameters if argument not in ("self", "run"))
         for name, method in methods.items()
     }
 
@@ -86,7 +84,7 @@ class Actions:
 
         def execute(run: Any, batch: Any) -> Any:
             try:
-                return caller(run=run, batch=batch, runner=run, data_batch=batch)
+                return caller(run=run, batch=batch)
             except Exception as error:
                 raiser = _failing_implementation(error, implementations)
                 if raiser is None:

@@ -19,7 +19,7 @@ from typing import Any
 from hookbus._events.call_stack import LISTENER_LINES, failing_listener
 from hookbus._events.checks import Implementation
 from hookbus._events.ordering import Listener
-from hookbus._events.points import ARGUMENT_ALIASES, SPEC_ALIASES, Point
+from hookbus._events.points import ARGUMENT_ALIASES, Point
 from hookbus._events.schedule_gate import ScheduleGate
 from hookbus._events.schedules import Counters, CounterView
 
@@ -89,7 +89,7 @@ def use_spec_names(implementation: Implementation) -> Callable[..., Any]:
     pluggy compares the names in the code of the function with those of the spec.
     """
     parameters = inspect.signature(implementation.call).parameters
-    if all(name not in ARGUMENT_ALIASES or name in SPEC_ALIASES for name in parameters):
+    if not ARGUMENT_ALIASES.keys() & parameters.keys():
         return implementation.call
     arguments = ", ".join(implementation.argument_names)
     result = f"_call({arguments})"

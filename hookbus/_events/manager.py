@@ -16,7 +16,7 @@ from hookbus._events.common_keys import check_common_keys
 from hookbus._events.listeners import check_listeners
 from hookbus._events.markers import PROJECT
 from hookbus._events.pluggy_features import UnsupportedFeatures
-from hookbus._events.points import SPEC_ALIASES, Point
+from hookbus._events.points import Point
 from hookbus._events.registry import FunctionPlugin, PluginRegistry, RegisteredPlugin, ensure_single_bus
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
@@ -358,14 +358,12 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
 def generate_spec_class(points: Mapping[str, Point]) -> type:
     """Generate a pluggy spec class for points.
 
-    Its functions have no defaults, because pluggy does not pass arguments with defaults, and include the aliases of the
-    arguments that callers of pluggy pass.
+    Its functions have no defaults, because pluggy does not pass arguments with defaults.
     """
     namespace: dict[str, Any] = {"mark": pluggy.HookspecMarker(PROJECT)}
     lines = ["class Spec:"]
     for point in points.values():
-        aliases = [alias for alias, name in SPEC_ALIASES.items() if name in ("run", *point.args)]
-        lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args, *aliases))}): ..."]
+        lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args))}): ..."]
     if not points:
         lines.append("    pass")
     exec(compile_source("\n".join(lines) + "\n", "points"), namespace)

@@ -16,7 +16,6 @@ from hookbus.errors import PointError, suggest_names
 __all__ = [
     "ARGUMENT_ALIASES",
     "POINT_ALIASES",
-    "SPEC_ALIASES",
     "SPEC_ATTRIBUTE",
     "Point",
     "Unit",
@@ -40,10 +39,7 @@ POINT_ALIASES: Mapping[str, str] = {
 SPEC_ATTRIBUTE = "hookbus_spec"
 """Attribute that pluggy's marker for the project "hookbus" sets on a method of a spec class."""
 
-SPEC_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch"}
-"""Aliases of arguments that the specs of pluggy list, so that callers of pluggy pass them."""
-
-ARGUMENT_ALIASES: Mapping[str, str] = {**SPEC_ALIASES, "trainer": "run", "trainner": "run"}
+ARGUMENT_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch", "trainer": "run", "trainner": "run"}
 """Aliases of arguments: a listener may take `runner` instead of `run`."""
 
 

@@ -30,7 +30,7 @@ class Actions:
     """Actions of a renderer."""
 
     @actionspec
-    def render(self, run, scene, runner):  # type: ignore[no-untyped-def]
+    def render(self, run, scene):  # type: ignore[no-untyped-def]
         """Render a scene."""
 
 

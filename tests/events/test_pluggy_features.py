@@ -77,10 +77,18 @@ def test_subset_caller_leaves_out_the_removed_plugins(bus: HookBus) -> None:
     plugins = [Plain("a"), Plain("b"), Plain("c")]
     for plugin in plugins:
         bus.register(plugin, plugin.name)
-    bus.pm.subset_hook_caller("before_train", remove_plugins=[plugins[0], plugins[2]])(
-        run=None, runner=None, model=None
-    )
+    bus.pm.subset_hook_caller("before_train", remove_plugins=[plugins[0], plugins[2]])(run=None, model=None)
     assert heard == ["b"]
+
+
+def test_caller_passes_arguments_under_the_names_of_other_frameworks(bus: HookBus) -> None:
+    class Ported(Hook):
+        def before_train_iter(self, runner: str, batch_idx: int, data_batch: str) -> None:
+            heard.append(f"{runner} {batch_idx} {data_batch}")
+
+    bus.register(Ported())
+    bus.pm.hook.before_train_iter(run="run", step=0, batch_idx=3, batch="batch", model=None)
+    assert heard == ["run 3 batch"]
 
 
 def test_subset_caller_rejects_plugins_that_are_compared_by_value(bus: HookBus) -> None:
