@@ -121,9 +121,10 @@ MISMATCHES = '''
     from hookbus_runtime import OutOfMemoryHook
 
     class First(Hook):
-        pass
+        def before_train(self):
+            pass
 
-    class Second(Hook):
+    class Second(First):
         pass
 
     class UnevenLoader:
@@ -188,8 +189,8 @@ def test_mismatch_between_ranks_raises_an_error_instead_of_blocking(launch: Laun
         ],
         "repeated step": [
             "ConfigError",
-            "hook 'out_of_memory': `retry` requires a single process, got 2 ranks: a rank that repeats its step would "
-            "block the others. Set `retry: false`, and use smaller batches with accumulation.",
+            "hook 'out_of_memory' (hookbus-runtime 0.1.0): `retry` requires a single process, got 2 ranks: a rank that "
+            "repeats its step would block the others. Set `retry: false`, and use smaller batches with accumulation.",
         ],
         "loader lengths": [
             "RankError",
