@@ -64,10 +64,11 @@ def make_trainer(tmp_path: Path, **options: Any) -> Trainer:
 
 class TestReport:
     def test_check_describes_the_training(self, tmp_path: Path) -> None:
-        loader = DataLoader(data(6), batch_size=4)
-        trainer = make_trainer(
-            tmp_path, hooks=[Hook(name="one"), Hook(name="two")], val_loader=loader, test_loader=loader
-        )
+        class Listens(Hook):
+            def before_train(self) -> None: ...
+
+        loader, hooks = DataLoader(data(6), batch_size=4), [Listens(name="one"), Listens(name="two")]
+        trainer = make_trainer(tmp_path, hooks=hooks, val_loader=loader, test_loader=loader)
         assert trainer.check() == [
             "model: Sequential, 38 parameters to train on cpu",  # 4*4+4, 4+4, 4*2+2
             "train: 2 batches",
