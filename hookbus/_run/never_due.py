@@ -61,7 +61,8 @@ class NeverDue:
             self._report(_find(self._run, self._count))
 
     def _report(self, problems: dict[str, str]) -> None:
-        for hook in problems.keys() - self._reported:
+        # In the order of registration: the order of a set differs between processes.
+        for hook in [hook for hook in problems if hook not in self._reported]:
             self._run.logger.warning("hook %r %s", hook, problems[hook])
         self._reported |= problems.keys()
 
