@@ -70,6 +70,9 @@ __all__ = [
 ]
 
 
+MISSPELLING_CUTOFF = 0.85
+"""difflib ratio above which a name is treated as a misspelled one."""
+
 MAX_ERROR_LINES = 50
 """Maximum number of lines of a list of errors, in addition to the line that counts the others."""
 

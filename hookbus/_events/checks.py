@@ -19,7 +19,7 @@ from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
 from hookbus._events.schedule_units import FieldConfig
 from hookbus._events.schedules import Schedule
 from hookbus._utils.packages import package_label
-from hookbus.errors import RegistrationError, suggest_names
+from hookbus.errors import MISSPELLING_CUTOFF, RegistrationError, suggest_names
 
 __all__ = [
     "CONFIGURED_ATTRIBUTE",
@@ -43,7 +43,6 @@ CONFIGURED_ATTRIBUTE = "_hookbus_configured"
 """Attribute of a class that implements `ConfiguredPlugin`."""
 AliasLookup = Callable[[str], tuple[str, str] | None]
 """Function that returns the frameworks that define a callback name, and the corresponding point, or None."""
-_SIMILARITY_CUTOFF = 0.85  # difflib ratio above which an unmarked method is treated as a misspelled point
 
 
 class PluginConfig(FieldConfig, Protocol):
@@ -200,9 +199,11 @@ def _not_a_hook_message(plugin: object) -> str:
 def _iter_names(plugin: object) -> Iterator[str]:
     """Yield the public attribute names of the plugin, in the order of definition."""
     own = list(vars(plugin)) if hasattr(plugin, "__dict__") else []
-    inherited = [name for cls in type(plugin).__mro__ for name in vars(cls)]
+    base = configured_base(plugin) if is_configured(plugin) else object
+    # The empty methods that `Hook` inherits are no listeners. Looking them up for each hook is slow.
+    inherited = [name for cls in type(plugin).__mro__ if cls not in base.__mro__ for name in vars(cls)]
     # The methods of `Hook` itself, such as `check`, are not compared with points.
-    ignored = vars(configured_base(plugin)) if is_configured(plugin) else {}
+    ignored = vars(base)
     for name in dict.fromkeys([*own, *inherited]):
         if not name.startswith("_") and name not in ignored:
             yield name
@@ -260,13 +261,13 @@ class _PluginValidator:
         if options is not None or (is_hook and name.startswith(_PREFIXES)):
             error = self.fail(self._unknown_point_message(target))
             known = [*self.points, *self.actions, *POINT_ALIASES]
-            if self.find_alias(target) or difflib.get_close_matches(target, known, n=1, cutoff=_SIMILARITY_CUTOFF):
+            if self.find_alias(target) or difflib.get_close_matches(target, known, n=1, cutoff=MISSPELLING_CUTOFF):
                 raise error
             self.unmatched[name] = error
             return
         if not is_hook:
             return
-        for point in difflib.get_close_matches(name, self.points, n=1, cutoff=_SIMILARITY_CUTOFF):
+        for point in difflib.get_close_matches(name, self.points, n=1, cutoff=MISSPELLING_CUTOFF):
             allowed = {"run", *ARGUMENT_ALIASES, *self.points[point].args}
             # A helper with a similar name usually takes other arguments.
             if set(inspect.signature(getattr(self.plugin, name)).parameters) <= allowed:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from hookbus._utils.framework_keys import FRAMEWORK_KEYS
 from hookbus._utils.known_keys import COMMON_KEYS, HOOK_SETTINGS, SECTION_KEYS, TOP_LEVEL_KEYS
 from hookbus._utils.published import PUBLISHED_HOOKS
-from hookbus.errors import MAX_NAME_LENGTH, suggest_names
+from hookbus.errors import MAX_NAME_LENGTH, MISSPELLING_CUTOFF, suggest_names
 
 __all__ = ["TOP_LEVEL", "explain_unknown_key", "suggest_type"]
 
@@ -16,7 +16,6 @@ TOP_LEVEL = "the top level"
 """Name of the model itself among its sections."""
 
 MAX_LISTED_HOOKS = 3
-SIMILARITY_CUTOFF = 0.85  # difflib ratio above which a key is treated as a misspelled one
 
 HOOK_CLASSES = {name: cls for hooks in PUBLISHED_HOOKS.values() for name, cls in hooks.items()}
 
@@ -81,7 +80,7 @@ def _describe_home(key: str, sections: list[str], *, settings: Collection[str] =
 
 def _find_similar(key: str, names: Collection[str]) -> list[str]:
     """Return the name that a key probably misspells, in a list that is empty if there is none."""
-    return difflib.get_close_matches(key, names, n=1, cutoff=SIMILARITY_CUTOFF)
+    return difflib.get_close_matches(key, names, n=1, cutoff=MISSPELLING_CUTOFF)
 
 
 def _describe_settings(sections: list[str], hooks: list[str]) -> str:
