@@ -117,7 +117,10 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         finally:
             self._registering = None
         self.members[name] = member
-        self._set_reported_plugins(member, lambda other: other.plugin)
+        for target in member.implementations:
+            # Reversed: the new implementation is near the end.
+            implementations = reversed(getattr(self.hook, target).get_hookimpls())
+            next(item for item in implementations if item.plugin_name == name).plugin = plugin
         if is_configured(plugin):
             plugin._name, plugin._run = name, self._bus.current
         self._bus.invalidate()
