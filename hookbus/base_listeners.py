@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hookbus._events.base_methods import empty_method
 
 __all__ = ["BaseListeners"]
@@ -12,170 +10,45 @@ __all__ = ["BaseListeners"]
 class BaseListeners:
     """Empty method of each point, which a listener may call by `super()` with any arguments."""
 
-    @empty_method
-    def before_run(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_run."""
-
-    @empty_method
-    def after_load_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_load_checkpoint."""
-
-    @empty_method
-    def before_train(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_train."""
-
-    @empty_method
-    def before_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_epoch."""
-
-    @empty_method
-    def before_train_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_train_epoch."""
-
-    @empty_method
-    def before_train_iter(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_train_iter."""
-
-    @empty_method
-    def after_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_forward."""
-
-    @empty_method
-    def after_backward(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_backward."""
-
-    @empty_method
-    def before_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_optimizer_step."""
-
-    @empty_method
-    def after_optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_optimizer_step."""
-
-    @empty_method
-    def after_train_iter(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_train_iter."""
-
-    @empty_method
-    def after_train_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_train_epoch."""
-
-    @empty_method
-    def before_val(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_val."""
-
-    @empty_method
-    def before_val_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_val_epoch."""
-
-    @empty_method
-    def before_val_iter(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_val_iter."""
-
-    @empty_method
-    def after_val_iter(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_val_iter."""
-
-    @empty_method
-    def after_val_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_val_epoch."""
-
-    @empty_method
-    def after_val(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_val."""
-
-    @empty_method
-    def after_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_epoch."""
-
-    @empty_method
-    def after_train(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_train."""
-
-    @empty_method
-    def before_test(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_test."""
-
-    @empty_method
-    def before_test_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_test_epoch."""
-
-    @empty_method
-    def before_test_iter(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_test_iter."""
-
-    @empty_method
-    def after_test_iter(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_test_iter."""
-
-    @empty_method
-    def after_test_epoch(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_test_epoch."""
-
-    @empty_method
-    def after_test(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_test."""
-
-    @empty_method
-    def before_save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_save_checkpoint."""
-
-    @empty_method
-    def after_save_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_save_checkpoint."""
-
-    @empty_method
-    def log_scalars(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at log_scalars."""
-
-    @empty_method
-    def log_images(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at log_images."""
-
-    @empty_method
-    def log_histograms(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at log_histograms."""
-
-    @empty_method
-    def log_figure(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at log_figure."""
-
-    @empty_method
-    def log_text(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at log_text."""
-
-    @empty_method
-    def log_config(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at log_config."""
-
-    @empty_method
-    def log_artifact(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at log_artifact."""
-
-    @empty_method
-    def on_exception(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at on_exception."""
-
-    @empty_method
-    def after_run(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_run."""
-
-    @empty_method
-    def cleanup(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at cleanup."""
-
-    @empty_method
-    def before_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_train."""
-
-    @empty_method
-    def after_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_train."""
-
-    @empty_method
-    def before_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at before_train_iter."""
-
-    @empty_method
-    def after_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Do nothing at after_train_iter."""
+    before_run = empty_method("before_run")
+    after_load_checkpoint = empty_method("after_load_checkpoint")
+    before_train = empty_method("before_train")
+    before_epoch = empty_method("before_epoch")
+    before_train_epoch = empty_method("before_train_epoch")
+    before_train_iter = empty_method("before_train_iter")
+    after_forward = empty_method("after_forward")
+    after_backward = empty_method("after_backward")
+    before_optimizer_step = empty_method("before_optimizer_step")
+    after_optimizer_step = empty_method("after_optimizer_step")
+    after_train_iter = empty_method("after_train_iter")
+    after_train_epoch = empty_method("after_train_epoch")
+    before_val = empty_method("before_val")
+    before_val_epoch = empty_method("before_val_epoch")
+    before_val_iter = empty_method("before_val_iter")
+    after_val_iter = empty_method("after_val_iter")
+    after_val_epoch = empty_method("after_val_epoch")
+    after_val = empty_method("after_val")
+    after_epoch = empty_method("after_epoch")
+    after_train = empty_method("after_train")
+    before_test = empty_method("before_test")
+    before_test_epoch = empty_method("before_test_epoch")
+    before_test_iter = empty_method("before_test_iter")
+    after_test_iter = empty_method("after_test_iter")
+    after_test_epoch = empty_method("after_test_epoch")
+    after_test = empty_method("after_test")
+    before_save_checkpoint = empty_method("before_save_checkpoint")
+    after_save_checkpoint = empty_method("after_save_checkpoint")
+    log_scalars = empty_method("log_scalars")
+    log_images = empty_method("log_images")
+    log_histograms = empty_method("log_histograms")
+    log_figure = empty_method("log_figure")
+    log_text = empty_method("log_text")
+    log_config = empty_method("log_config")
+    log_artifact = empty_method("log_artifact")
+    on_exception = empty_method("on_exception")
+    after_run = empty_method("after_run")
+    cleanup = empty_method("cleanup")
+    before_training = empty_method("before_training")
+    after_training = empty_method("after_training")
+    before_step = empty_method("before_step")
+    after_step = empty_method("after_step")

@@ -5,32 +5,36 @@ They are no listeners: registration ignores them, so that a point without other 
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 __all__ = ["bind_method", "empty_method", "get_static_method", "is_empty_method"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _EMPTY_ATTRIBUTE = "hookbus_empty"
 
 
-def empty_method(method: F) -> F:
-    """Decorate the empty base method of a point.
+def empty_method(name: str) -> Callable[..., Any]:
+    """Return the empty base method of a point.
 
     A call by `super()` continues with the next class that defines the method, as if the base method did not exist: the
     order of the base classes does not matter.
+
+    Args:
+        name: Name of the point, or another spelling of it.
     """
 
-    @functools.wraps(method)
     def call_next(self: object, *args: Any, **kwargs: Any) -> Any:
-        following = getattr(super(_find_owner(type(self), method.__name__), self), method.__name__, None)
+        following = getattr(super(_find_owner(type(self), name), self), name, None)
         return None if following is None else following(*args, **kwargs)
 
+    call_next.__name__, call_next.__qualname__, call_next.__doc__ = (
+        name,
+        f"BaseListeners.{name}",
+        f"Do nothing at {name}.",
+    )
     setattr(call_next, _EMPTY_ATTRIBUTE, True)
-    return call_next  # type: ignore[return-value]
+    return call_next
 
 
 def is_empty_method(value: object) -> bool:
