@@ -160,7 +160,8 @@ class Hook(BaseListeners):
             These records are emitted at `log_scalars` as well, for hooks that observe them.
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
         requires_work_dir: Whether the hook requires a work directory.
-        state_version: Version of the format of `state_dict()`. Increment it when the format changes.
+        state_version: Version of the format of `state_dict()`. Increment it when the format changes, and
+            override `migrate_state`.
         config: Validated settings.
         name: Instance name, the key of the state of the hook in checkpoints.
         run: Current run.
@@ -288,6 +289,25 @@ class Hook(BaseListeners):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
+
+    def migrate_state(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        """Convert a state of an older version to the current `state_version`. Override it when the version increases.
+
+        Called before `check_state`, `restore_structure` and `load_state_dict`, which receive the converted state. It
+        must not modify the hook. A state of a newer version is refused without a call.
+
+        Args:
+            state: State that `state_dict()` returned at that version. It may be modified.
+            version: Version of the state, smaller than `state_version`.
+
+        Returns:
+            State of the current version.
+
+        Raises:
+            NotImplementedError: If states of that version are not supported, as by default: the run does not resume
+                from the checkpoint. The message of the run names both versions.
+        """
+        raise NotImplementedError
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Check a state of a checkpoint before anything of the run is restored. Override it; it must modify nothing.

@@ -25,7 +25,10 @@ UNIT_NAMES: dict[Unit, str] = {
     "seconds": "second",
 }
 _NO_EFFECT_ALONE = frozenset(
-    ["Config", "priority", "observer", "unit", "ranks", "state_version", "state_dict", "load_state_dict", "check_state"]
+    [
+        *("Config", "priority", "observer", "unit", "ranks"),
+        *("state_version", "state_dict", "load_state_dict", "migrate_state", "check_state"),
+    ]
 )
 """Members of `Hook` that have no effect in a hook without listeners."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -53,31 +53,31 @@ def collect_hook_states(run: Run) -> dict[str, Any]:
     return states
 
 
-def check_hook_states(run: Run, states: Mapping[str, Any]) -> None:
+def check_hook_states(run: Run, states: MutableMapping[str, Any]) -> None:
     """Let hooks check their states, after the structure of the model is rebuilt and before anything is restored.
 
     Raises:
-        CheckpointError: If a hook refuses its state, or the state has another version.
+        CheckpointError: If a hook refuses its state, or the state has a version that the hook cannot load.
     """
     for name, hook in list(run.bus.hooks.items()):
         if isinstance(hook, Hook) and name in states:
-            _check_version(name, hook, states[name])
+            state = _get_state(name, hook, states)
             with _wrap_errors(name, hook):
-                hook.check_state(states[name]["state"])
+                hook.check_state(state)
 
 
-def restore_structure(run: Run, states: Mapping[str, Any]) -> None:
+def restore_structure(run: Run, states: MutableMapping[str, Any]) -> None:
     """Let hooks rebuild what they added to the model and the optimizer, before the state of these is loaded.
 
     Raises:
-        CheckpointError: If a hook raises an exception, or the state has another version.
+        CheckpointError: If a hook raises an exception, or the state has a version that the hook cannot load.
     """
     for name, hook in list(run.bus.hooks.items()):
         if isinstance(hook, Hook) and name in states and type(hook).restore_structure is not Hook.restore_structure:
-            _check_version(name, hook, states[name])
+            state = _get_state(name, hook, states)
             with _wrap_errors(name, hook):
-                hook.check_state(states[name]["state"])
-                hook.restore_structure(run, states[name]["state"])
+                hook.check_state(state)
+                hook.restore_structure(run, state)
 
 
 @contextmanager
@@ -92,25 +92,24 @@ def explain_changed_model(checkpoint: Mapping[str, Any]) -> Iterator[None]:
         raise CheckpointError(f"{error} {changed} {STRUCTURE_FIX}") from None
 
 
-def load_hook_states(run: Run, states: Mapping[str, Any]) -> None:
+def load_hook_states(run: Run, states: MutableMapping[str, Any]) -> None:
     """Load the state of each hook; log missing states, and keep states without a hook for the next checkpoint.
 
     Raises:
-        CheckpointError: If a hook cannot load its state, or the state has another version.
+        CheckpointError: If a hook cannot load its state, or the state has a version that the hook cannot load.
     """
     hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
     run.orphaned_hook_states = {name: record for name, record in states.items() if name not in hooks}
     for name, hook in hooks.items():
-        record = states.get(name)
-        if record is None:
+        if name not in states:
             # A stateless hook may be added between runs without a warning.
             if not hook.state_dict():
                 continue
             run.logger.warning("No state of hook %r in the checkpoint; it is re-initialized.", name)
         else:
-            _check_version(name, hook, record)
+            state = _get_state(name, hook, states)
             with _wrap_errors(name, hook):
-                hook.load_state_dict(record["state"])
+                hook.load_state_dict(state)
     for name, record in run.orphaned_hook_states.items():
         if not record["state"]:
             continue
@@ -128,23 +127,48 @@ def load_late_state(run: Run, name: str, hook: Hook) -> None:
         hook: The hook.
 
     Raises:
-        CheckpointError: If the hook cannot load its state, or the state has another version.
+        CheckpointError: If the hook cannot load its state, or the state has a version that the hook cannot load.
     """
-    record = run.orphaned_hook_states[name]
-    _check_version(name, hook, record)
+    state = _get_state(name, hook, run.orphaned_hook_states)
     with _wrap_errors(name, hook):
-        hook.check_state(record["state"])
-        hook.load_state_dict(record["state"])
+        hook.check_state(state)
+        hook.load_state_dict(state)
     del run.orphaned_hook_states[name]
 
 
-def _check_version(name: str, hook: Hook, record: Mapping[str, Any]) -> None:
-    if record["version"] != hook.state_version:
-        raise CheckpointError(
-            f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), "
-            f"but the installed {package_label(hook)} loads version {hook.state_version}. Install the version that "
-            "wrote the checkpoint."
-        )
+def _get_state(name: str, hook: Hook, states: MutableMapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a hook in its current version. A state of an older version is converted in `states`.
+
+    Raises:
+        CheckpointError: If the state has a newer version, or the hook cannot convert it.
+    """
+    record = states[name]
+    version, current = record["version"], hook.state_version
+    if version != current:
+        if not isinstance(version, int) or not isinstance(current, int) or version > current:
+            raise _version_error(name, hook, record, "")
+        states[name] = record = {**record, "state": _migrate(name, hook, record), "version": current}
+    state: dict[str, Any] = record["state"]
+    return state
+
+
+def _migrate(name: str, hook: Hook, record: Mapping[str, Any]) -> dict[str, Any]:
+    with _wrap_errors(name, hook):
+        try:
+            state = hook.migrate_state(record["state"], record["version"])
+        except NotImplementedError:
+            raise _version_error(name, hook, record, " and does not convert that version") from None
+        if not isinstance(state, dict):
+            raise TypeError(f"migrate_state: expected the converted state, got {type(state).__name__}. Return a dict")
+        return state
+
+
+def _version_error(name: str, hook: Hook, record: Mapping[str, Any], reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"hook {name!r}: the checkpoint contains state version {record['version']} ({record['package']}), but the "
+        f"installed {package_label(hook)} loads version {hook.state_version}{reason}. Install the version that wrote "
+        "the checkpoint."
+    )
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from torch import nn
 
 from hookbus._run.run import Run
+from hookbus.checkpoint.hook_states import load_late_state
 from hookbus.checkpoint.state import build_checkpoint, read_checkpoint, restore_checkpoint, write_checkpoint
 from hookbus.errors import CheckpointError
 from hookbus.hook import Hook, HookConfig
@@ -42,6 +43,34 @@ class StatefulHook(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.value = state["value"]
+
+
+class ConvertingHook(StatefulHook):
+    """Hook whose value was named `total` in version 1, and was half as large in versions 1 and 2."""
+
+    state_version = 3
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.called: list[Any] = []
+
+    def migrate_state(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        self.called.append(version)
+        value = state["total"] if version == 1 else state["value"]
+        return {"value": 2 * value}
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        self.called.append(("check_state", state["value"]))
+
+    def restore_structure(self, run: Run, state: dict[str, Any]) -> None:
+        self.called.append(("restore_structure", state["value"]))
+
+
+def checkpoint_of(state: dict[str, Any], version: Any) -> dict[str, Any]:
+    """Return a checkpoint with the state of a hook "mine"."""
+    checkpoint = build_checkpoint(idle_run(hooks=(StatefulHook(name="mine"),)))
+    checkpoint["hooks"]["mine"] |= {"state": state, "version": version, "package": "acme 1.0"}
+    return checkpoint
 
 
 class Color(enum.IntEnum):
@@ -108,17 +137,71 @@ class TestHookStates:
         assert again["gone"] == checkpoint["hooks"]["gone"]
         assert set(again) == {"gone", "here", "without a state"}
 
-    def test_another_state_version_is_an_error(self) -> None:
-        checkpoint = build_checkpoint(idle_run(hooks=(StatefulHook(name="mine"),)))
-        checkpoint["hooks"]["mine"]["version"] = 4
+    @pytest.mark.parametrize(("state", "version"), [({"total": 4}, 1), ({"value": 4}, 2)])
+    def test_state_of_an_older_version_is_converted_once(self, state: dict[str, Any], version: int) -> None:
+        hook = ConvertingHook(name="mine")
+        restore_checkpoint(idle_run(hooks=(hook,)), checkpoint_of(state, version))
+
+        assert hook.value == 8
+        assert hook.called == [version, ("check_state", 8), ("restore_structure", 8), ("check_state", 8)]
+
+    def test_state_of_the_current_version_is_not_converted(self) -> None:
+        hook = ConvertingHook(name="mine")
+        restore_checkpoint(idle_run(hooks=(hook,)), checkpoint_of({"value": 4}, 3))
+
+        assert hook.value == 4
+        assert 3 not in hook.called
+
+    @pytest.mark.parametrize("version", [4, "3", "1.0"])
+    def test_state_of_a_version_that_is_not_older_is_an_error(self, version: object) -> None:
+        hook = ConvertingHook(name="mine")
 
         with pytest.raises(CheckpointError) as caught:
-            restore_checkpoint(idle_run(hooks=(StatefulHook(name="mine"),)), checkpoint)
+            restore_checkpoint(idle_run(hooks=(hook,)), checkpoint_of({"value": 4}, version))
         assert str(caught.value) == (
-            "hook 'mine': the checkpoint contains state version 4 (module tests.checkpoint.test_hook_states), but the "
-            "installed module tests.checkpoint.test_hook_states loads version 1. Install the version that wrote the "
-            "checkpoint."
+            f"hook 'mine': the checkpoint contains state version {version} (acme 1.0), but the installed module "
+            "tests.checkpoint.test_hook_states loads version 3. Install the version that wrote the checkpoint."
         )
+        assert hook.called == []
+
+    def test_older_version_that_a_hook_does_not_convert_is_an_error(self) -> None:
+        class ChangedHook(StatefulHook):
+            state_version = 2
+
+        with pytest.raises(CheckpointError) as caught:
+            restore_checkpoint(idle_run(hooks=(ChangedHook(name="mine"),)), checkpoint_of({"value": 4}, 1))
+        assert str(caught.value) == (
+            "hook 'mine': the checkpoint contains state version 1 (acme 1.0), but the installed module "
+            "tests.checkpoint.test_hook_states loads version 2 and does not convert that version. Install the version "
+            "that wrote the checkpoint."
+        )
+
+    def test_failed_conversion_restores_no_other_hook(self) -> None:
+        other, checkpoint = StatefulHook(name="other"), checkpoint_of({"neither": 4}, 1)
+        checkpoint["hooks"]["other"] = {**checkpoint["hooks"]["mine"], "state": {"value": 9}}
+
+        with pytest.raises(CheckpointError, match=r"hook 'mine' .* cannot be loaded: KeyError: 'total'"):
+            restore_checkpoint(idle_run(hooks=(other, ConvertingHook(name="mine"))), checkpoint)
+        assert other.value == 0
+
+    def test_conversion_that_returns_no_state_is_an_error(self) -> None:
+        class ForgetfulHook(ConvertingHook):
+            def migrate_state(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+                return None  # type: ignore[return-value]
+
+        with pytest.raises(CheckpointError, match="expected the converted state, got NoneType. Return a dict"):
+            restore_checkpoint(idle_run(hooks=(ForgetfulHook(name="mine"),)), checkpoint_of({"total": 4}, 1))
+
+    def test_state_that_no_hook_loads_keeps_its_version(self) -> None:
+        checkpoint = checkpoint_of({"total": 4}, 1)
+        run = idle_run()
+        restore_checkpoint(run, checkpoint)
+        again = build_checkpoint(run)["hooks"]["mine"]
+        hook = ConvertingHook(name="mine")
+        load_late_state(run, "mine", hook)
+
+        assert again == checkpoint["hooks"]["mine"]
+        assert hook.value == 8
 
     @pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.bool_(True)])
     def test_numpy_scalars_are_stored_as_python_numbers(self, value: Any) -> None:
