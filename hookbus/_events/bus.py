@@ -24,7 +24,7 @@ from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
 from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
 from hookbus._events.registry import FunctionPlugin
 from hookbus._events.schedules import CounterView, Schedule
-from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, Statements, Wrap
+from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, Replace, Statements, Wrap
 from hookbus._utils import packages
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
 
@@ -349,7 +349,8 @@ class EventBus:
             )
         with self.lock:
             emitter = compile_emitter(self.points[point], self.calls.get(point))
-            emitter = self._emitter_wrapper(self.points[point], emitter, self.current)
+            if self.table.replace_event is None:
+                emitter = self._emitter_wrapper(self.points[point], emitter, self.current)
             self._emitters[name] = emitter
         return emitter
 
@@ -376,6 +377,22 @@ class EventBus:
             yield
         finally:
             self.table.wrap = outer
+            self.invalidate()
+
+    @contextmanager
+    def muted(self, replace_event: Replace) -> Iterator[None]:
+        """Emit no events inside the context. Actions are executed, and the arguments of `emit` are checked.
+
+        Args:
+            replace_event: Function of a point that returns the function to call instead of its listeners, or None.
+        """
+        outer = self.table.replace_event
+        self.table.replace_event = replace_event
+        self.invalidate()
+        try:
+            yield
+        finally:
+            self.table.replace_event = outer
             self.invalidate()
 
 

@@ -16,10 +16,11 @@ from hookbus._events.ordering import Listener, sort_listeners
 from hookbus._events.points import Point
 from hookbus._events.schedules import Counters, CounterView
 
-__all__ = ["DispatchTable", "EventRun", "EventTable", "Order", "Statements", "Wrap"]
+__all__ = ["DispatchTable", "EventRun", "EventTable", "Order", "Replace", "Statements", "Wrap"]
 
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
+Replace = Callable[[str], Callable[..., None] | None]
 Implementations = Callable[[str], Iterable[Implementation]]
 """Function that returns the implementations of a point or an action, in registration order."""
 Statements = Callable[[str, Any], Sequence[str]]
@@ -120,6 +121,8 @@ class EventTable:
         priority_overrides: Priorities passed at registration, by instance name.
         failures: Policy for the exceptions of hooks, and their counts.
         wrap: Function that replaces the function of each listener, None for no replacement.
+        replace_event: Function of a point that returns the function to call instead of its listeners, or None to call
+            nothing; None if events are emitted.
         work_wrapper: `work_wrapper(hook, label, work)` executes an operation requested by a hook; None to call it
             directly.
     """
@@ -144,6 +147,7 @@ class EventTable:
         self.priority_overrides: dict[str, int] = {}
         self.failures = Failures(on_change, non_aborting)
         self.wrap: Wrap | None = None
+        self.replace_event: Replace | None = None
         self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
         self._actions = Actions(actions)
@@ -164,6 +168,8 @@ class EventTable:
             return self._actions.build_step(name, self.steps[name], self._action_implementations(name, run))
         if name not in self.points:
             raise AttributeError(name)
+        if self.replace_event is not None:
+            return self.replace_event(name)
         listeners = self.listeners(name, run)
         first, last = self._prologue(name, run), self._epilogue(name, run)
         if name in self.failures.non_aborting:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,16 @@ class BoundaryState:
         self._recorded["hooks"] = collect_hook_states(self._run)
         # A validation may exchange the weights, which changes them in place.
         self._evaluated = self._find_change()
+
+    @contextmanager
+    def unchanged_versions(self) -> Iterator[None]:
+        """Context manager that restores the weights: their versions change, but not their values."""
+        was_unchanged = bool(self._versions) and not self._find_change()
+        try:
+            yield
+        finally:
+            if was_unchanged:
+                self._versions = [(tensor, _get_version(tensor)) for tensor, _ in self._versions]
 
     # -- after a failure ---------------------------------------------------------------------------
 

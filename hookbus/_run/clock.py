@@ -225,6 +225,11 @@ class Clock:
         self._seconds = self.seconds
         self._started_at = None
 
+    @property
+    def is_timing(self) -> bool:
+        """Whether the training timer is running."""
+        return self._started_at is not None
+
     # -- read by schedules and hooks -------------------------------------------------------------
 
     @property

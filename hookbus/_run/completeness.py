@@ -42,6 +42,7 @@ class TrainedRun(Protocol):
     model: Any
     loss: Any
     state: dict[str, Any]
+    trial: Any
     validating: bool
     pending: bool
 
@@ -70,8 +71,8 @@ class Completeness:
         """Start to record the optimizers that step. The first iteration is checked."""
         run, entries = self._run, self._run.state.values()
         known = [*run.optimizers.values(), *(entry for entry in entries if hasattr(entry, "param_groups"))]
-        # Optimizers that a validation creates, such as that of a linear probe, are not part of the training.
-        self._steps = SteppedOptimizers(known, lambda: run.validating, self._request_check)
+        # Optimizers that a validation or a trial creates, such as that of a linear probe, are not part of the training.
+        self._steps = SteppedOptimizers(known, lambda: run.validating or run.trial is not None, self._request_check)
         self._steps.start()
         self._request_check()
 

@@ -46,7 +46,7 @@ class LoaderPool:
         self.used = True
         kept = next((pair for pair in self._kept if pair[0] is loader), None)
         if kept is None:
-            kept = (loader, self._build(loader, seed, logger))
+            kept = (loader, self.build(loader, seed, logger))
         else:
             self._kept.remove(kept)
         self._kept = [*self._kept[1 - SIZE :], kept]
@@ -62,7 +62,8 @@ class LoaderPool:
         """Release all loaders but some, and thereby end their workers."""
         self._kept = [pair for pair in self._kept if is_used(pair[1])]
 
-    def _build(self, loader: Iterable[Any], seed: int, logger: logging.Logger) -> ResumableLoader:
+    def build(self, loader: Iterable[Any], seed: int, logger: logging.Logger) -> ResumableLoader:
+        """Return a new resumable loader of a training loader, which is not kept. See `get`."""
         # Imports torch, which a run without a loader does not need.
         from hookbus.data.loaders import is_shardable
         from hookbus.data.resumable_loader import make_resumable

@@ -34,6 +34,7 @@ class OptimizerEvents:
         counts: Number of steps by optimizer.
         reports_begin: Whether the beginning of each step is reported.
         on_step: Function that is called with the optimizer after each step and its listeners, or None.
+        is_paused: Whether steps are neither counted nor reported, since they are trial steps.
     """
 
     def __init__(self, run: Run, counts: Mapping[str, int]) -> None:
@@ -45,7 +46,7 @@ class OptimizerEvents:
         self.on_step: Callable[[Any], object] | None = None
         self._rates: dict[str, list[Any]] = {}
         self._tracks_rates = False
-        self._is_attached = False
+        self._is_attached = self.is_paused = False
         self._after_emitted_step = run.clock.steps_done  # the step whose `after_optimizer_step` has been emitted
         self._loop_emits_after = False
 
@@ -96,6 +97,8 @@ class OptimizerEvents:
 
     def begin_step(self, hooks: StepHooks) -> None:
         """Emit `before_optimizer_step`, unless the loop has emitted it, and record the learning rates of the step."""
+        if self.is_paused:
+            return
         emit = self._run.bus.calls.before_optimizer_step
         if not self._advances_count(hooks):
             self._emit_within_step(emit, hooks)
@@ -121,6 +124,8 @@ class OptimizerEvents:
 
     def end_step(self, hooks: StepHooks) -> None:
         """Count a step, and emit `after_optimizer_step` unless the loop emits it."""
+        if self.is_paused:
+            return
         calls = self._run.bus.calls
         if hooks.begun_in < 0 and hooks.has_pre_hook:
             self.begin_step(hooks)  # an optimizer that did not call its closure

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hookbus._run.nesting import Nesting
     from hookbus._run.request_sync import RequestSync
     from hookbus._run.run_bus import RunBus
+    from hookbus._run.sandbox import Trial
     from hookbus._run.services import Services
     from hookbus._run.training_data import TrainingData
     from hookbus._run.validation import Validations
@@ -52,6 +53,7 @@ class RequestMixin:
     mode: Mode
     boundary_state: BoundaryState
     exception: BaseException | None
+    trial: Trial | None
     pending: bool
     validating: bool
     should_skip_iter: bool
@@ -164,6 +166,8 @@ class RequestMixin:
             reason: Reason for the log.
         """
         self.should_skip_iter = True
+        if self.trial is not None:
+            return  # it ends the trial step; there is no iteration to skip
         self.queue.history.append(self._make_request(RequestKind.SKIP_ITER, reason, self._requester(), {}))
 
     @property
@@ -233,6 +237,9 @@ class RequestMixin:
     def _enqueue(self, kind: RequestKind, reason: str, *, requested_by: str | None = None, **details: Any) -> None:
         """Add a request to the queue, or drop it with a warning if the run has failed."""
         request = self._make_request(kind, reason, requested_by or self._requester(), details)
+        if self.trial is not None and requested_by is None:  # Ctrl-C stops the run also during a trial
+            self.trial.discard(f"{kind.value} requested by {request}")
+            return
         self.request_sync.check_request(request.requested_by)
         if self.exception is not None and not (kind is RequestKind.SAVE and self.boundary_state.accepts_saves):
             self.warn_dropped(request)

@@ -31,6 +31,7 @@ from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.run_logger import RunLogger
+from hookbus._run.sandbox import Trial, sandbox
 from hookbus._run.services import Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
@@ -88,6 +89,7 @@ class Run(ProgressMixin, RequestMixin):
         work_dir (WorkDir | None): Work directory; None for a run without files.
         outcome (Outcome): "running", or the outcome after the end of the run.
         is_running (bool): Whether the run is in progress, from `before_run` to `cleanup`.
+        trial (Trial | None): Trial steps in progress inside `sandbox()`; None outside of it.
         resumed (bool | None): Whether the run continues from a checkpoint; None until this is decided, after
             `before_run`.
         validating: Whether a validation or test is in progress.
@@ -151,6 +153,7 @@ class Run(ProgressMixin, RequestMixin):
         "train_loader",
         "trainer",
         "training_data",
+        "trial",
         "val_loader",
         "validating",
         "validations",
@@ -250,6 +253,7 @@ class Run(ProgressMixin, RequestMixin):
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
         self.resumed: bool | None = None
+        self.trial: Trial | None = None
         self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.is_running = False
 
     # -- optimizer steps ---------------------------------------------------------------------
@@ -428,6 +432,9 @@ class Run(ProgressMixin, RequestMixin):
             deliver: Function that is called with the means and the step. In an iteration without an optimizer step, the
                 record is delayed until the next step: a window then has one record per step.
         """
+        if self.trial is not None:
+            self.trial.discard(f"record requested by {self._requester()}")
+            return
         self.records[self._requester(), window.name] = Record(window, deliver)
         self.pending = True
 
@@ -477,6 +484,7 @@ class Run(ProgressMixin, RequestMixin):
         Raises:
             RequestError: If the run has no validation function.
         """
+        self._check_no_trial("run.validate")
         return self.validations.execute("val", sanity=sanity)
 
     def test(self) -> Metrics:
@@ -488,6 +496,7 @@ class Run(ProgressMixin, RequestMixin):
         Raises:
             RequestError: If the run has no test function.
         """
+        self._check_no_trial("run.test")
         return self.validations.execute("test", sanity=False)
 
     def all_metrics(self) -> Metrics:
@@ -498,6 +507,35 @@ class Run(ProgressMixin, RequestMixin):
         return self.metrics.means(self.metrics.epoch) | self.metrics.results
 
     # -- the loop ----------------------------------------------------------------------------
+
+    def sandbox(self) -> AbstractContextManager[Trial]:
+        """Return a context manager for trial steps, such as a learning-rate range test or a search for the batch size.
+
+        On exit, also after an exception, everything is as before: counts, clock and axes of the log, metrics and
+        their windows, RNG states, position in the data, weights, gradients, modes and buffers of model and loss
+        function, optimizers with their parameter groups, schedulers, gradient scaler, and the state of a custom loop.
+        The training after it is bitwise the same.
+
+        Inside, no event is emitted. Logged values are discarded; requests and records of the `log_*` points are
+        discarded with a warning. Hooks that replace or wrap the action `train_step` are called. The copies of the
+        weights, gradients and optimizer states are on the host. With multiple ranks, enter it on every rank.
+
+        Example:
+            ```py
+            def before_train(self, run):
+                with run.sandbox() as trial:
+                    for batch in islice(trial.batches(), 100):
+                        losses.append(float(trial.train_step(batch)["loss"]))
+            ```
+
+        Returns:
+            Context manager that returns the trial, with the methods `train_step` and `batches`.
+
+        Raises:
+            LoopError: If it is entered before `before_train`, within an iteration after `before_train_iter`, within a
+                validation or a save, or in a run that only evaluates.
+        """
+        return sandbox(self)
 
     def epochs(self) -> Iterator[int]:
         """Yield the remaining epochs, as indices from 0, until the run stops.
@@ -528,6 +566,15 @@ class Run(ProgressMixin, RequestMixin):
         """Raise a `LoopError` if the run only evaluates."""
         if self.mode != "train":
             raise LoopError(f"{operation}: {describe_mode(self.mode)}")
+        self._check_no_trial(operation)
+
+    def _check_no_trial(self, operation: str) -> None:
+        """Raise a `LoopError` inside of `sandbox()`."""
+        if self.trial is not None:
+            raise LoopError(
+                f"{operation}: called inside of run.sandbox(). Call it after the `with` block; trial.batches() reads "
+                "batches for trial steps."
+            )
 
     def settle(self) -> None:
         """Process the pending requests now, in a custom loop between two iterations.
@@ -538,6 +585,7 @@ class Run(ProgressMixin, RequestMixin):
         Raises:
             LoopError: If it is called within an event, an iteration or a validation.
         """
+        self._check_no_trial("run.settle")
         point = current_point(self)
         place = f"within {point}" if point else "within a validation" if self.validating else "within an iteration"
         if point or self.validating or self.clock.mid_iteration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -243,6 +244,53 @@ class TrainingData:
             self._lengths.add(data_pass)
         self._run.clock.epoch_length = self._lengths.total if self._in_epoch else data_pass.length
 
+    # -- trial steps ------------------------------------------------------------------------------
+
+    def trial_batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Return an iterator over the batches of a loader, from the start of the epoch, that counts no position.
+
+        Raises:
+            LoopError: If the loader cannot be read a second time.
+        """
+        from hookbus.data.seeded_loader import SeededLoader
+        from hookbus.data.seeded_sampler import PassPosition
+
+        run = self._run
+        resumable = self._loaders.build(loader, run.seed, run.logger)
+        is_copy = isinstance(resumable, SeededLoader)  # with workers and a sampler of its own
+        in_use = loader is run.train_loader or loader in self._loaders
+        if isinstance(loader, Iterator) or (in_use and not is_copy and not resumable.concurrent):
+            raise LoopError(
+                f"trial.batches: reading the loader changes its position, got {type(loader).__name__}. Pass a second "
+                "loader: trial.batches(loader)."
+            )
+        return resumable.batches(PassPosition(run.clock.epoch, 0, run.iters_done))
+
+    def get_loader_position(self) -> Any:
+        """Return a copy of the state of a training loader that saves its own position; None for any other loader."""
+        loader = self._run.train_loader
+        if not hasattr(loader, "state_dict"):
+            return None
+        from hookbus.data.iterated_loaders import saves_position
+
+        return copy.deepcopy(loader.state_dict()) if saves_position(loader) else None
+
+    def restore_loader_position(self, position: Any) -> None:
+        """Restore the position returned by `get_loader_position()`, if trial steps have changed it.
+
+        Raises:
+            LoopError: If the loader is being read by the training, whose iterator does not return to its position.
+        """
+        loader = self._run.train_loader
+        if position is None or _are_equal(loader.state_dict(), position):
+            return
+        if any(p.loader is loader and p.started and not p.ended for p in self._passes):
+            raise LoopError(
+                f"run.sandbox: a trial has read the loader ({type(loader).__name__}) that the training is reading, and "
+                "which saves its own position. Read a second loader: trial.batches(loader)."
+            )
+        loader.load_state_dict(position)
+
     # -- end of an epoch --------------------------------------------------------------------------
 
     def _is_exhausted(self) -> bool | None:
@@ -322,3 +370,11 @@ class TrainingData:
         clock = self._run.clock
         clock.observed_epoch_length = self._lengths.last
         clock.epoch_length = self._lengths.observed or clock.epoch_length
+
+
+def _are_equal(state: Any, other: Any) -> bool:
+    """Return whether two states of a loader are known to be equal."""
+    try:
+        return bool(state == other)
+    except (RuntimeError, ValueError):  # tensors or arrays with several elements
+        return False

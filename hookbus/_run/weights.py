@@ -145,7 +145,7 @@ class Weights:
 
         Validations and checkpoints use these weights. On exit, the weights of training mode are restored bit-exactly.
         """
-        return self.modes.evaluating(self._wait_for_threads)
+        return self.modes.evaluating(self.wait_for_threads)
 
     def wait(self) -> None:
         """Block until no other thread modifies the weights."""
@@ -187,7 +187,7 @@ class Weights:
         from hookbus.checkpoint.weights import rename_weights  # imports torch
         from hookbus.distributed.sharding import shard_like
 
-        self._wait_for_threads()
+        self.wait_for_threads()
         # The loaded weights are to be evaluated; `train` of an optimizer continues the training from them.
         self.modes.end_training()
         try:
@@ -229,7 +229,7 @@ class Weights:
         self.exchanged = self._restore is not None and self._restore()
         return self.exchanged
 
-    def _wait_for_threads(self) -> None:
+    def wait_for_threads(self) -> None:
         """Block until no other thread reads or modifies the weights."""
         self.wait()
         self.wait_for_readers()

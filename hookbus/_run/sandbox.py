@@ -1,0 +1,244 @@
+"""Trial steps that leave no trace in the run: `with run.sandbox() as trial:`."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from hookbus._events.call_stack import current_points
+from hookbus.errors import LoopError
+from hookbus.metrics.store import MetricStore
+
+__all__ = ["Trial", "sandbox"]
+
+WITHIN_STEP = {"after_forward", "after_backward", "before_optimizer_step", "after_optimizer_step"}
+"""Points between the forward pass and the end of the optimizer step, which needs the weights of the forward pass."""
+WITHIN_SAVE = {"before_save_checkpoint", "after_save_checkpoint"}
+
+
+class TrialRun(Protocol):
+    """Run with everything that a trial step may change."""
+
+    bus: Any
+    mode: Any
+    model: Any
+    loss: Any
+    scaler: Any
+    state: dict[str, Any]
+    train_loader: Any
+    trainer: Any
+    device: Any
+    clock: Any
+    metrics: MetricStore
+    weights: Any
+    training_data: Any
+    optimizer_events: Any
+    boundary_state: Any
+    trial: Trial | None
+    accumulated: int
+    should_skip_iter: bool
+    validating: bool
+    resumed: bool | None
+    outcome: Any
+    exception: BaseException | None
+
+    @property
+    def optimizers(self) -> Mapping[str, Any]:
+        """Optimizers by name."""
+
+    @property
+    def schedulers(self) -> Mapping[str, Any]:
+        """Schedulers by name."""
+
+    @property
+    def logger(self) -> Any:
+        """Logger of the run."""
+
+
+class Trial:
+    """Trial steps inside `run.sandbox()`.
+
+    Args:
+        run: The run.
+    """
+
+    def __init__(self, run: TrialRun) -> None:
+        self._run = run
+        self._discarded: Counter[str] = Counter()
+        self._preserve: Callable[[Iterable[Any]], object] = lambda loader: None
+
+    def train_step(self, batch: Any) -> Any:
+        """Execute the action `train_step`, as hooks replace or wrap it, without events.
+
+        Args:
+            batch: A batch. A Trainer moves it to its device.
+
+        Returns:
+            Return value of the step, such as the outputs with "loss".
+
+        Raises:
+            LoopError: If the loop has no such action.
+        """
+        run = self._run
+        if "train_step" not in run.bus.table.steps:
+            raise LoopError(
+                "trial.train_step: the loop has no action train_step. Pass its step to bus.action('train_step', step), "
+                "or compute the forward and the backward pass in the hook."
+            )
+        if run.trainer is not None:
+            from hookbus.data.batches import move_to_device
+
+            batch = move_to_device(batch, run.device)
+        run.should_skip_iter = False
+        return run.bus.calls.get("train_step")(run, batch)
+
+    def batches(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
+        """Yield the batches of a loader from the start of the epoch, without a change of the position in the data.
+
+        Args:
+            loader: Training data. Default: the training loader of the run.
+
+        Raises:
+            LoopError: If there is no loader, or its batches can be read only once.
+        """
+        loader = self._run.train_loader if loader is None else loader
+        if loader is None:
+            raise LoopError("trial.batches: the run has no training loader. Pass the loader.")
+        self._preserve(loader)
+        batches: Iterator[Any] = self._run.training_data.trial_batches(loader)
+        return batches
+
+    def discard(self, name: str) -> None:
+        """Count a request or a record, which has no effect in a trial."""
+        self._discarded[name] += 1
+
+    def replace_event(self, point: str) -> Callable[..., None] | None:
+        """Return the function that is called instead of the listeners of a point; None to call nothing."""
+        return partial(self._discard_record, point) if point.startswith("log_") else None
+
+    def report(self) -> None:
+        """Log a warning with everything that had no effect."""
+        if self._discarded:
+            counts = ", ".join(f"{count} x {name}" for name, count in sorted(self._discarded.items()))
+            self._run.logger.warning(
+                "run.sandbox: discarded because trial steps are not part of the training: %s. Make requests and log "
+                "records after the `with` block.",
+                counts,
+            )
+
+    def _discard_record(self, point: str, **_: Any) -> None:
+        self.discard(point)
+
+
+@contextmanager
+def sandbox(run: TrialRun) -> Iterator[Trial]:
+    """Context manager for trial steps, see `Run.sandbox`."""
+    _check_place(run)
+    run.weights.wait_for_threads()
+    trial = Trial(run)
+    with ExitStack() as stack:
+        stack.callback(trial.report)
+        # The RNG states are restored last: everything inside may draw from them.
+        trial._preserve = stack.enter_context(_preserved_loaders(run))
+        stack.enter_context(run.boundary_state.unchanged_versions())
+        stack.enter_context(run.bus.muted(trial.replace_event))
+        stack.enter_context(_preserved_run(run, trial))
+        stack.enter_context(_preserved_objects(run))
+        yield trial
+
+
+def _check_place(run: TrialRun) -> None:
+    """Raise if trial steps at this position would change the training.
+
+    Raises:
+        LoopError: If they would.
+    """
+    if place := _find_refused_place(run):
+        raise LoopError(
+            f"run.sandbox: called {place}. Call it from before_train on, between two iterations or at "
+            "before_train_iter."
+        )
+
+
+def _find_refused_place(run: TrialRun) -> str:
+    """Return the position of the run if it is one where no trial step is possible, "" otherwise."""
+    points = current_points(run)
+    if run.mode != "train":
+        return f"in a run of mode {run.mode!r}"
+    if run.resumed is None or run.outcome != "running" or run.exception is not None:
+        return "before the training has begun" if run.resumed is None else "after the training"
+    if run.validating:
+        return "within a validation"
+    if within := sorted(points & (WITHIN_STEP | WITHIN_SAVE)):
+        return f"within {within[0]}"
+    return "within an iteration" if run.clock.iter_open and "before_train_iter" not in points else ""
+
+
+# -- what is preserved -----------------------------------------------------------------------------
+
+
+@contextmanager
+def _preserved_run(run: TrialRun, trial: Trial) -> Iterator[None]:
+    """Context manager that restores the fields of a run which an iteration changes."""
+    outer, metrics, accumulated, skip = run.trial, run.metrics, run.accumulated, run.should_skip_iter
+    timed = run.clock.is_timing
+    run.clock.stop()
+    run.trial, run.metrics, run.accumulated = trial, MetricStore(), 0
+    run.optimizer_events.is_paused = True
+    try:
+        yield
+    finally:
+        run.trial, run.metrics, run.accumulated, run.should_skip_iter = outer, metrics, accumulated, skip
+        run.optimizer_events.is_paused = outer is not None
+        if timed:
+            run.clock.start()
+
+
+@contextmanager
+def _preserved_objects(run: TrialRun) -> Iterator[None]:
+    """Context manager that restores model, loss function, optimizers, schedulers, scaler and state of the loop."""
+    # Importing this module must not import torch.
+    import torch
+
+    from hookbus._training.snapshot import capture_training
+    from hookbus.checkpoint.loop_state import collect_loop_state, load_loop_state
+
+    modules = [module for module in (run.model, run.loss) if module is not None]
+    state = copy.deepcopy(collect_loop_state(run.state)).get("state", {})
+    restores = capture_training(modules, run.optimizers.values(), run.schedulers.values(), run.scaler)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for restore in restores:
+                restore()
+        load_loop_state(run.state, state, run.logger)
+
+
+@contextmanager
+def _preserved_loaders(run: TrialRun) -> Iterator[Callable[[Iterable[Any]], None]]:
+    """Context manager that restores the RNG states, and the generators of the training loader.
+
+    Yields:
+        Function that also preserves the generators of another loader.
+    """
+    from hookbus.data.rng import get_sampler_state, set_sampler_state
+
+    states = {id(run.train_loader): (run.train_loader, get_sampler_state(run.train_loader))}
+
+    def preserve(loader: Iterable[Any]) -> None:
+        if id(loader) not in states:
+            states[id(loader)] = loader, get_sampler_state(loader)
+
+    position = run.training_data.get_loader_position()
+    try:
+        yield preserve
+    finally:
+        run.training_data.restore_loader_position(position)
+        # The first state contains the RNG states at the start.
+        for loader, state in reversed(states.values()):
+            set_sampler_state(loader, state)
