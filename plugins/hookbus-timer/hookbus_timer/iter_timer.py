@@ -8,14 +8,13 @@ from typing import Any
 
 from hookbus import Hook, Priority, hookimpl
 from hookbus._run.run import Run
-from hookbus._utils.schema import boolean, integer, nullable, record
+from hookbus._utils.schema import boolean, integer, record
 from hookbus_timer.config import IterTimerConfig
-from hookbus_timer.rates import remaining_iterations
 from hookbus_timer.windowed_timer import WindowedTimer
 
 __all__ = ["IterTimerHook"]
 
-_check_state = record({"epoch_length": nullable(integer()), "recorded_at": integer(-1), "is_due": boolean})
+_check_state = record({"recorded_at": integer(-1), "is_due": boolean})
 
 
 class IterTimerHook(Hook):
@@ -42,14 +41,13 @@ class IterTimerHook(Hook):
         self._windowed_timer = WindowedTimer(self._interval)
         self._is_due = False
         self._logged_step = -1
-        self._epoch_length: int | None = None  # measured in a complete epoch: the length of a loader may be wrong
 
     # -- measuring -----------------------------------------------------------------------------
 
     def before_run(self, run: Run) -> None:
         """Reset the state if the run starts from scratch."""
         if not run.iters_done:
-            self._epoch_length, self._is_due, self._logged_step = None, False, -1
+            self._is_due, self._logged_step = False, -1
 
     def before_train(self) -> None:
         """Start measuring, also after a resume."""
@@ -77,7 +75,7 @@ class IterTimerHook(Hook):
         samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
         self._windowed_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
-        ends_epoch = clock.batch + 1 == (self._epoch_length or clock.epoch_length)
+        ends_epoch = clock.batch + 1 == clock.expected_epoch_length
         ends_run = clock.limit_reached or (ends_epoch and clock.epoch + 1 == clock.max_epochs)
         is_unlogged_epoch = ends_epoch and self._logged_step <= clock.epoch_first_step
         if clock.iters_done % self._interval == 0 or ends_run or is_unlogged_epoch:
@@ -89,9 +87,7 @@ class IterTimerHook(Hook):
 
     @hookimpl(frequency=False)
     def after_train_epoch(self, run: Run) -> None:
-        """Store the length of a complete epoch, and log the last iterations of a run whose end was unknown."""
-        if run.epoch_complete:
-            self._epoch_length = run.clock.observed_epoch_length
+        """Log the last iterations of a run whose end was unknown."""
         # Here and not in `after_train`: the loggers write their last record after this event.
         if run.clock.is_at_limit or run.stops:
             self._log_rest(run)
@@ -129,8 +125,8 @@ class IterTimerHook(Hook):
         return {**values, "time/eta": eta} if self.config.log_eta and eta is not None else values
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the measured epoch length, the step of the last log, and whether a log is due."""
-        return {"epoch_length": self._epoch_length, "recorded_at": self._logged_step, "is_due": self._is_due}
+        """Return the step of the last log, and whether a log is due."""
+        return {"recorded_at": self._logged_step, "is_due": self._is_due}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
@@ -138,8 +134,7 @@ class IterTimerHook(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._epoch_length, self._logged_step = state["epoch_length"], state["recorded_at"]
-        self._is_due = state["is_due"]
+        self._logged_step, self._is_due = state["recorded_at"], state["is_due"]
 
     def _log_values(self, run: Run) -> None:
         self._is_due, self._logged_step = False, run.steps_done
@@ -157,12 +152,5 @@ class IterTimerHook(Hook):
         """Return the number of remaining iterations; 0 if a stop was requested, None if unknown."""
         if run.stops:
             return 0
-        clock = run.clock
-        return remaining_iterations(
-            iterations_done=run.iters_done,
-            max_iterations=run.max_iters,
-            epochs_done=run.epochs_done,
-            max_epochs=run.max_epochs,
-            iterations_in_epoch=run.iters_done - clock.epoch_first_iter if clock.epoch_open else 0,
-            epoch_length=self._epoch_length or clock.epoch_length,
-        )
+        last = run.clock.expected_last_iter
+        return None if last is None else last - run.iters_done

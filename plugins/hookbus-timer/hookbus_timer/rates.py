@@ -1,4 +1,4 @@
-"""Mean times and rates of timed iterations, and the number of remaining iterations.
+"""Mean times and rates of timed iterations.
 
 Usable without hookbus.
 """
@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = ["Rates", "TimedIteration", "compute_rates", "remaining_iterations"]
+__all__ = ["Rates", "TimedIteration", "compute_rates"]
 
 TimedIteration = tuple[float, float | None, int]
 """One iteration: duration in seconds, data time in seconds (None if unknown), and number of samples."""
@@ -64,36 +64,3 @@ def compute_rates(iterations: Collection[TimedIteration]) -> Rates:
         iterations_per_second=len(iterations) / seconds if seconds else None,
         samples_per_second=samples / seconds if seconds and samples else None,
     )
-
-
-def remaining_iterations(
-    *,
-    iterations_done: int,
-    max_iterations: int | None,
-    epochs_done: int,
-    max_epochs: int | None,
-    iterations_in_epoch: int,
-    epoch_length: int | None,
-) -> int | None:
-    """Compute the number of iterations until the first limit is reached.
-
-    Args:
-        iterations_done: Number of completed iterations, including those before a resume.
-        max_iterations: Limit in iterations; None without a limit.
-        epochs_done: Number of completed epochs.
-        max_epochs: Limit in epochs; None without a limit.
-        iterations_in_epoch: Number of completed iterations of the current epoch.
-        epoch_length: Number of iterations per epoch; None if unknown.
-
-    Returns:
-        Number of remaining iterations, at least 0; None if no limit is known in iterations.
-    """
-    remaining = []
-    if max_iterations is not None:
-        remaining.append(max_iterations - iterations_done)
-    if max_epochs is not None and epoch_length is not None:
-        epochs_after = max_epochs - epochs_done - 1
-        # At least 0: the current epoch can be longer than `epoch_length`, which may be that of an earlier epoch.
-        in_this_epoch = max(epoch_length - iterations_in_epoch, 0)
-        remaining.append(in_this_epoch + epochs_after * epoch_length if epochs_after >= 0 else 0)
-    return max(min(remaining), 0) if remaining else None
