@@ -5,29 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ImportString, model_validator
+from pydantic import BeforeValidator, Field, ImportString, model_validator
 
 from hookbus import HookConfig, resolve_import
-from hookbus_profiler.plan import Plan, fit_schedule
+from hookbus_profiler.plan import ScheduleConfig, fit_schedule
 
 __all__ = ["ProfilerConfig", "ScheduleConfig"]
-
-
-class ScheduleConfig(BaseModel):
-    """Cycles of the profiler, in iterations."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    wait: int = Field(default=10, ge=0, description="Iterations per cycle without profiling.")
-    warmup: int = Field(default=2, ge=0, description="Warm-up iterations per cycle, traced and discarded.")
-    active: int = Field(default=10, ge=1, description="Traced iterations per cycle.")
-    repeat: int = Field(default=1, ge=0, description="Number of cycles; 0 for no limit.")
-    skip_first: int = Field(default=0, ge=0, description="Iterations before the first cycle.")
-
-    @property
-    def plan(self) -> Plan:
-        """Schedule as a `Plan`."""
-        return Plan(self.wait, self.warmup, self.active, self.repeat, self.skip_first)
 
 
 class ProfilerConfig(HookConfig):
@@ -69,8 +52,6 @@ class ProfilerConfig(HookConfig):
         return self
 
     @property
-    def plan(self) -> Plan:
-        """Plan of the traced iterations."""
-        if self.schedule is not None:
-            return self.schedule.plan
-        return fit_schedule(22 if self.by_epoch else self.profile_iters)
+    def plan(self) -> ScheduleConfig:
+        """Schedule of the traced iterations."""
+        return self.schedule or fit_schedule(22 if self.by_epoch else self.profile_iters)

@@ -6,12 +6,10 @@ A multiply-add counts as two operations. Usable without hookbus.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 __all__ = ["FlopCounter", "get_peak_flops"]
 
@@ -40,8 +38,8 @@ class FlopCounter:
         self._mode = FlopCounterMode(
             display=False,
             custom_mapping={
-                _CPU_FLASH_ATTENTION: _attention_flops,
-                _CPU_FLASH_ATTENTION_BACKWARD: _attention_backward_flops,
+                _CPU_FLASH_ATTENTION: lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value),
+                _CPU_FLASH_ATTENTION_BACKWARD: lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
             },
         )
         # The tracker of FlopCounterMode registers hooks on all modules to count per module; only the total is needed.
@@ -79,17 +77,3 @@ def get_peak_flops(device_name: str) -> float | None:
     if "MIG" in words:
         return None  # a MIG slice has a fraction of the peak rate, which the name does not determine
     return next((peak for name, peak in PEAK_FLOPS_PER_SECOND.items() if words.issuperset(name.split())), None)
-
-
-def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
-    """Return the FLOPs of query x key and scores x value; shapes are (batch, heads, length, width)."""
-    batch, heads, length, width = query
-    return 2 * batch * heads * length * key[2] * (width + value[3])
-
-
-def _attention_backward_flops(
-    _gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
-) -> int:
-    """Return the FLOPs of five products: the recomputed scores and two gradients per forward product."""
-    batch, heads, length, width = query
-    return 2 * batch * heads * length * key[2] * (3 * width + 2 * value[3])

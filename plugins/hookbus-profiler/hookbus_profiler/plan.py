@@ -5,28 +5,21 @@ Iterations are counted from 0, starting with the first profiled one. Usable with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Plan", "fit_schedule"]
+__all__ = ["ScheduleConfig", "fit_schedule"]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Cycles of iterations, as in `torch.profiler.schedule`.
+class ScheduleConfig(BaseModel):
+    """Cycles of the profiler, in iterations, as in `torch.profiler.schedule`."""
 
-    Attributes:
-        wait: Iterations per cycle without profiling.
-        warmup: Warm-up iterations per cycle, traced and discarded.
-        active: Traced iterations per cycle.
-        repeat: Number of cycles; 0 for no limit.
-        skip_first: Iterations before the first cycle.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    wait: int
-    warmup: int
-    active: int
-    repeat: int = 1
-    skip_first: int = 0
+    wait: int = Field(default=10, ge=0, description="Iterations per cycle without profiling.")
+    warmup: int = Field(default=2, ge=0, description="Warm-up iterations per cycle, traced and discarded.")
+    active: int = Field(default=10, ge=1, description="Traced iterations per cycle.")
+    repeat: int = Field(default=1, ge=0, description="Number of cycles; 0 for no limit.")
+    skip_first: int = Field(default=0, ge=0, description="Iterations before the first cycle.")
 
     @property
     def cycle_length(self) -> int:
@@ -57,8 +50,8 @@ class Plan:
         return self.get_cycle(index) > 0 and (index - self.skip_first) % self.cycle_length >= self.wait
 
 
-def fit_schedule(iterations: int) -> Plan:
-    """Return a plan of one cycle of at most 22 iterations that fits in a number of iterations.
+def fit_schedule(iterations: int) -> ScheduleConfig:
+    """Return a schedule of one cycle of at most 22 iterations that fits in a number of iterations.
 
     Args:
         iterations: Number of available iterations, at least 1.
@@ -66,4 +59,4 @@ def fit_schedule(iterations: int) -> Plan:
     # Recording takes precedence over warm-up, and warm-up over waiting.
     active = min(10, (iterations + 1) // 2)
     warmup = min(2, iterations - active)
-    return Plan(wait=min(10, iterations - active - warmup), warmup=warmup, active=active)
+    return ScheduleConfig(wait=min(10, iterations - active - warmup), warmup=warmup, active=active)

@@ -15,7 +15,7 @@ from hookbus.errors import HookError
 from hookbus_profiler.clocks import get_clock
 from hookbus_profiler.cycle import Cycle, is_profiling
 from hookbus_profiler.flops import FlopCounter
-from hookbus_profiler.plan import Plan
+from hookbus_profiler.plan import ScheduleConfig
 from hookbus_profiler.time_breakdown import RESUMED, TimeBreakdown, Times
 
 __all__ = ["ProfilingWindow"]
@@ -28,7 +28,7 @@ class ProfilingWindow(Hook):
 
     Args:
         name: Name of the hook.
-        plan: Plan of the traced iterations.
+        plan: Schedule of the traced iterations.
         length: Number of profiled iterations; None for no limit.
         device: Device of the model.
         counts_flops: Whether FLOPs are counted.
@@ -47,7 +47,7 @@ class ProfilingWindow(Hook):
     def __init__(
         self,
         name: str,
-        plan: Plan,
+        plan: ScheduleConfig,
         length: int | None,
         device: Any,
         *,

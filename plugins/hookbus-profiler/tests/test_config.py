@@ -4,12 +4,11 @@ from pathlib import Path
 import pytest
 
 from hookbus.errors import ConfigError
-from hookbus_profiler import ProfilerConfig, ProfilerHook
-from hookbus_profiler.plan import Plan
+from hookbus_profiler import ProfilerConfig, ProfilerHook, ScheduleConfig
 
 
 def test_default_schedule_is_one_short_cycle():
-    assert ProfilerConfig().plan == Plan(wait=10, warmup=2, active=10, repeat=1)
+    assert ProfilerConfig().plan == ScheduleConfig(wait=10, warmup=2, active=10, repeat=1)
 
 
 def test_schedule_longer_than_profile_iters_raises_with_the_sum():

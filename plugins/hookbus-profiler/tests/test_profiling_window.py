@@ -7,10 +7,10 @@ import torch
 from hookbus import Hook, HookBus
 from hookbus.testing import fake_training
 from hookbus_profiler.cycle import is_profiling
-from hookbus_profiler.plan import Plan
+from hookbus_profiler.plan import ScheduleConfig
 from hookbus_profiler.profiling_window import ProfilingWindow
 
-NO_TRACES = Plan(wait=10**6, warmup=0, active=1)
+NO_TRACES = ScheduleConfig(wait=10**6, warmup=0, active=1)
 
 
 class OpenWindow(Hook):
@@ -55,12 +55,12 @@ class TestIterations:
 
     def test_traced_iterations_and_the_next_one_are_not_plain(self):
         # Iteration 0 is the first one, 1 to 3 are traced, 4 follows a trace, 5 to 7 are plain.
-        hook = profile(batches=8, plan=Plan(wait=1, warmup=1, active=2))
+        hook = profile(batches=8, plan=ScheduleConfig(wait=1, warmup=1, active=2))
         breakdown = hook.window.breakdown
         assert (breakdown.traced.iterations, breakdown.plain.iterations, hook.delivered) == (3, 3, [(1, 2)])
 
     def test_iterations_are_traced_from_the_first_one_without_wait_and_warmup(self):
-        breakdown = profile(batches=4, plan=Plan(wait=0, warmup=0, active=2, repeat=0)).window.breakdown
+        breakdown = profile(batches=4, plan=ScheduleConfig(wait=0, warmup=0, active=2, repeat=0)).window.breakdown
         assert (breakdown.traced.iterations, breakdown.plain.iterations) == (4, 0)
 
     def test_measurement_continues_after_a_failed_delivery(self):
@@ -70,13 +70,13 @@ class TestIterations:
         with pytest.warns(
             UserWarning, match="hook 'window' .* failed at after_train_iter: OSError: No space left on device"
         ):
-            window = profile(batches=8, plan=Plan(wait=1, warmup=0, active=1, repeat=2), deliver=fail).window
+            window = profile(batches=8, plan=ScheduleConfig(wait=1, warmup=0, active=1, repeat=2), deliver=fail).window
         # Iteration 0 is the first one, 1 and 3 are traced, 2 and 4 follow a trace.
         assert (window.breakdown.traced.iterations, window.breakdown.plain.iterations) == (2, 3)
 
     @pytest.mark.slow
     def test_delivery_of_a_trace_is_not_measured(self):
-        plan = Plan(wait=0, warmup=0, active=1, repeat=0)
+        plan = ScheduleConfig(wait=0, warmup=0, active=1, repeat=0)
         breakdown = profile(batches=4, plan=plan, deliver=lambda cycle, number: time.sleep(0.3)).window.breakdown
         assert breakdown.traced.iterations == 4
         assert breakdown.traced.seconds < 0.3
@@ -117,7 +117,7 @@ class TestClose:
             if run.clock.current("iter") == 4 or at == "before_train_epoch":
                 raise error
 
-        hook = OpenWindow(Plan(wait=1, warmup=1, active=9))
+        hook = OpenWindow(ScheduleConfig(wait=1, warmup=1, active=9))
         failing = type("Failing", (Hook,), {at: fail})()
         bus = HookBus([hook, failing])
         with contextlib.suppress(error):
@@ -127,7 +127,7 @@ class TestClose:
         assert [number for number, _ in hook.delivered] == ([] if at == "before_train_epoch" else [1])
 
     def test_cycle_without_recorded_iterations_is_not_delivered(self):
-        assert profile(batches=3, plan=Plan(wait=1, warmup=5, active=1)).delivered == []
+        assert profile(batches=3, plan=ScheduleConfig(wait=1, warmup=5, active=1)).delivered == []
 
 
 class FakeDevice:

@@ -2,10 +2,8 @@ import math
 
 import numpy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hookbus_system_monitor.leak_detector import LeakDetector, fit_line
+from hookbus_system_monitor.leak_detector import LeakDetector
 
 
 def detect(values, size=20, step=50):
@@ -13,29 +11,6 @@ def detect(values, size=20, step=50):
     growth = LeakDetector(size)
     results = [(i, growth.add(i * step, value)) for i, value in enumerate(values, 1)]
     return [result for result in results if result[1] is not None]
-
-
-class TestLine:
-    def test_fit_of_collinear_points_is_exact(self):
-        line = fit_line([(0, 5), (10, 25), (20, 45)])
-
-        assert (line.slope, line.r_squared) == (2, 1)
-
-    def test_fit_agrees_with_a_manual_calculation(self):
-        # Means 1 and 2; sums of squares 2 and 6; sum of products 3: slope 3/2, explained 9/12.
-        line = fit_line([(0, 1), (1, 1), (2, 4)])
-
-        assert (line.slope, line.r_squared) == (1.5, 0.75)
-
-    def test_fit_of_equal_values_explains_nothing(self):
-        assert (fit_line([(0, 7), (1, 7), (2, 7)]).slope, fit_line([(0, 7), (1, 7)]).r_squared) == (0, 0)
-
-    @given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=30))
-    def test_slope_agrees_with_numpy(self, values):
-        points = [(float(50 * i), value) for i, value in enumerate(values)]
-        expected = numpy.polyfit(*zip(*points, strict=True), 1)[0]
-
-        assert fit_line(points).slope == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 class TestSteadyGrowth:
