@@ -1,7 +1,7 @@
 """System, GPU and memory monitors for hookbus, with leak detection."""
 
 from hookbus_system_monitor.config import MemoryProfilerConfig, SystemMonitorConfig
-from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider
+from hookbus_system_monitor.devices import AcceleratorProvider, Provider
 from hookbus_system_monitor.memory_profiler import MemoryProfilerHook
 from hookbus_system_monitor.monitor import SystemMonitorHook
 from hookbus_system_monitor.nvml import NvmlProvider
@@ -10,7 +10,6 @@ __all__ = [
     "AcceleratorProvider",
     "MemoryProfilerConfig",
     "MemoryProfilerHook",
-    "NullProvider",
     "NvmlProvider",
     "Provider",
     "SystemMonitorConfig",

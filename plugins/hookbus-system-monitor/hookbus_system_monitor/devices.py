@@ -1,4 +1,4 @@
-"""Providers of device metrics: the interface, an empty provider, and torch's own statistics."""
+"""Providers of device metrics: the interface, and torch's own statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from hookbus_system_monitor.readings import GB, Probe, Reader, Values
 
-__all__ = ["AcceleratorProvider", "NullProvider", "Provider", "get_cuda_uuids"]
+__all__ = ["AcceleratorProvider", "Provider", "get_cuda_uuids"]
 
 
 class Provider(Protocol):
@@ -25,17 +25,6 @@ class Provider(Protocol):
 
     def close(self) -> None:
         """Release all resources; a no-op if closed."""
-
-
-class NullProvider:
-    """Provider without devices."""
-
-    def read(self) -> Values:
-        """Return no values."""
-        return {}
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class AcceleratorProvider:

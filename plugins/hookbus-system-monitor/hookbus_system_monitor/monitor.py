@@ -13,7 +13,7 @@ from hookbus.writers.output_files import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
 from hookbus_system_monitor.deferred_records import MonitorHook, check_settings_of_others
-from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, Provider, get_cuda_uuids
+from hookbus_system_monitor.devices import AcceleratorProvider, Provider, get_cuda_uuids
 from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
 from hookbus_system_monitor.nvml import NvmlProvider
 from hookbus_system_monitor.plots import plot_error, save_plots
@@ -100,7 +100,7 @@ class SystemMonitorHook(MonitorHook):
         """Return the providers of device metrics. Override for devices of other vendors."""
         use, memory = self.config.track_gpu, self.config.track_gpu_memory
         if not use and not memory:
-            return [NullProvider()]
+            return []
         entries = get_process_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), get_cuda_uuids())
         nvml = NvmlProvider(
             entries, use=use, memory=memory, reader=self._reader, info=self._log_info, warn=self._log_warning

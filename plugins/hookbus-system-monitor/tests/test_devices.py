@@ -2,18 +2,11 @@ import pynvml
 import pytest
 import torch
 
-from hookbus_system_monitor.devices import AcceleratorProvider, NullProvider, get_cuda_uuids
+from hookbus_system_monitor.devices import AcceleratorProvider, get_cuda_uuids
 from hookbus_system_monitor.nvml import NvmlProvider
 from hookbus_system_monitor.readings import Reader
 
 GB = 2**30
-
-
-def test_null_provider_has_no_values():
-    provider = NullProvider()
-    provider.close()
-
-    assert provider.read() == {}
 
 
 def test_accelerator_provider_reads_the_memory_of_each_device():

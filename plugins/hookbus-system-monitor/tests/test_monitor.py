@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hookbus import Hook, HookBus
 from hookbus.errors import ConfigError
-from hookbus_system_monitor import AcceleratorProvider, NullProvider, NvmlProvider, SystemMonitorHook
+from hookbus_system_monitor import AcceleratorProvider, NvmlProvider, SystemMonitorHook
 
 from .toys import Writer, accumulate, train
 
@@ -250,7 +250,7 @@ class TestProviders:
             (True, True, [NvmlProvider, AcceleratorProvider]),
             (False, True, [NvmlProvider, AcceleratorProvider]),
             (True, False, [NvmlProvider]),
-            (False, False, [NullProvider]),
+            (False, False, []),
         ],
     )
     def test_providers_depend_on_the_tracked_metrics(self, use, memory, kinds):
