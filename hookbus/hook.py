@@ -193,12 +193,16 @@ class Hook(BaseListeners):
         """
         self._config = validate_config(self.Config, config, settings, type(self).__name__)
 
-    @property
-    def config(self) -> Any:
-        """Validated settings. Defaults if a subclass does not call `super().__init__()`."""
-        if self._config is None:
-            self._config = validate_config(self.Config, None, {}, type(self).__name__)
-        return self._config
+    if TYPE_CHECKING:
+        config: Any  # a variable for type checkers, so that subclasses can annotate it with their config class
+    else:
+
+        @property
+        def config(self) -> Any:
+            """Validated settings. Defaults if a subclass does not call `super().__init__()`."""
+            if self._config is None:
+                self._config = validate_config(self.Config, None, {}, type(self).__name__)
+            return self._config
 
     @property
     def name(self) -> str:
