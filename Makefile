@@ -8,34 +8,50 @@ PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolati
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping tensorboard zoo
 SPACE := $(subst ,, )
+OLDEST := .venv/pluggy-1.6
+# In random order: SEED= repeats an order. The RNGs are not seeded, because a test that depends on chance must fail.
+SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEED))
+PYTEST := $(RUN) $(SHUFFLED)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all lint types imports package docs bench campaigns generate clean
+.PHONY: demo test test-all test-oldest coverage lint types imports package docs bench campaigns generate hooks changelog clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
 
 test: .venv/all
-	$(RUN) pytest -m "not slow and not gpu" --numprocesses auto
+	$(PYTEST) -m "not slow and not gpu" --numprocesses auto
 
 test-all: .venv/all
-	$(RUN) pytest -m "slow and not gpu" --numprocesses auto
+	$(PYTEST) -m "slow and not gpu" --numprocesses auto
+
+test-oldest: .venv/all
+	test -d $(OLDEST) || $(RUN) pip --disable-pip-version-check install --quiet --target $(OLDEST) pluggy==1.6.0
+	PYTHONPATH=$(OLDEST) $(PYTEST) -q -m "not slow and not gpu" tests/test_bus.py tests/events
+
+coverage: .venv/all
+	$(RUN) coverage erase
+	$(RUN) coverage run -m $(SHUFFLED) -m "not slow and not gpu" --numprocesses auto
+	$(RUN) coverage combine --quiet
+	$(RUN) coverage report
 
 lint: .venv/all
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(BIN)/python tests/vocabulary.py
+	$(BIN)/codespell
 
 types: .venv/all
 	MYPYPATH=$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
-		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing
+		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing tools
+	$(RUN) pyright
 
 imports: .venv/all
 	$(BIN)/lint-imports
 	$(BIN)/lint-imports --config .ci/importlinter-events.toml
 
 package: .venv/all
-	$(RUN) pytest -m "slow and not gpu" tests/packaging
+	$(PYTEST) -m "slow and not gpu" tests/packaging
 
 docs: .venv/all
 	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict --quiet
@@ -55,6 +71,12 @@ campaigns: .venv/all
 generate: .venv/all
 	$(BIN)/python tests/generate.py
 	$(RUN) docs.generating
+
+hooks: .venv/all
+	$(BIN)/pre-commit install
+
+changelog:
+	$(PYTHON) -m tools.changelog $(BASE)
 
 clean:
 	rm -rf .venv runs

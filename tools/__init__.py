@@ -1,0 +1,1 @@
+"""Commands of the maintainers: the changelog rule and releases."""
