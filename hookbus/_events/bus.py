@@ -18,7 +18,6 @@ from hookbus._events.actions import action_arguments
 from hookbus._events.checks import AliasLookup, is_configured
 from hookbus._events.emitters import Emitter, bind_point, compile_emitter
 from hookbus._events.explain import Explanation, explain
-from hookbus._events.listeners import check_priority
 from hookbus._events.manager import BusPluginManager, generate_spec_class
 from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
 from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
@@ -199,12 +198,7 @@ class EventBus:
             RegistrationError: If the hook is invalid. No part of it is registered.
             HookbusError: If a run is active and a precondition of the hook is not met. No part of it is registered.
         """
-        name = name or self.default_name(hook)
-        if priority is not None:
-            check_priority(priority, hook, name)
-        if self.pm.register(hook, name) and priority is not None:
-            self.table.priority_overrides[name] = priority
-            self.invalidate()
+        self.pm.register(hook, name, priority=priority)
         return hook
 
     def unregister(self, hook: object) -> object:

@@ -14,7 +14,7 @@ from hookbus._events.listeners import (
 from hookbus._events.points import Point
 from hookbus._events.schedules import NEVER
 
-__all__ = ["check_common_keys"]
+__all__ = ["check_common_keys", "check_priority_override"]
 
 Listeners = Sequence[tuple[Implementation, Point]]
 
@@ -31,7 +31,7 @@ def check_common_keys(
         return
     listeners = [(item, points[item.target]) for item in implementations if item.target in points]
     problem = (
-        _find_priority_problem(implementations, plugin)
+        _find_priority_problem(implementations, plugin.config.priority)
         or _find_on_error_problem(listeners, plugin)
         or _find_when_problem(listeners, plugin)
         or _find_frequency_problem(listeners, plugin)
@@ -41,10 +41,22 @@ def check_common_keys(
         raise registration_error(plugin, name, problem)
 
 
-def _find_priority_problem(implementations: Sequence[Implementation], plugin: ConfiguredPlugin) -> str | None:
-    if plugin.config.priority is None or implementations:
+def check_priority_override(
+    implementations: Sequence[Implementation], plugin: object, name: str, priority: int | None
+) -> None:
+    """Check that a priority that is passed at registration affects a listener.
+
+    Raises:
+        RegistrationError: If the plugin has no listener.
+    """
+    if problem := _find_priority_problem(implementations, priority):
+        raise registration_error(plugin, name, problem)
+
+
+def _find_priority_problem(implementations: Sequence[Implementation], priority: int | None) -> str | None:
+    if priority is None or implementations:
         return None
-    return f"`priority` orders listeners, but this hook has none, got {plugin.config.priority}. Remove `priority`."
+    return f"`priority` orders listeners, but this hook has none, got {priority}. Remove `priority`."
 
 
 def _find_on_error_problem(listeners: Listeners, plugin: ConfiguredPlugin) -> str | None:

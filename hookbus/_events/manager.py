@@ -12,8 +12,8 @@ import pluggy
 from hookbus._events.call_stack import in_event
 from hookbus._events.checks import AliasLookup, Inspection, inspect_plugin, is_configured, registration_error
 from hookbus._events.codegen import compile_source
-from hookbus._events.common_keys import check_common_keys
-from hookbus._events.listeners import check_listeners
+from hookbus._events.common_keys import check_common_keys, check_priority_override
+from hookbus._events.listeners import check_listeners, check_priority
 from hookbus._events.markers import PROJECT
 from hookbus._events.pluggy_features import UnsupportedFeatures
 from hookbus._events.points import Point
@@ -85,8 +85,13 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         self._pending_cleanups: list[tuple[object, Callable[..., Any] | None]] = []
         self.members = PluginRegistry()
 
-    def register(self, plugin: object, name: str | None = None) -> str | None:
+    def register(self, plugin: object, name: str | None = None, *, priority: int | None = None) -> str | None:
         """Register a plugin.
+
+        Args:
+            plugin: The plugin.
+            name: Instance name. Default: the name of the plugin.
+            priority: Priority that overrides the priority of the plugin.
 
         Returns:
             Instance name, or None if the plugin is disabled (`enabled: false`) or the name is blocked.
@@ -96,16 +101,18 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
             Exception: If a run is active and a precondition of the plugin is not met, or one of its opening events
                 fails.
         """
-        if is_configured(plugin) and not plugin.config.enabled:
-            return None
         name = name or self._bus.default_name(plugin)
-        if self.is_blocked(name):
+        if priority is not None:
+            check_priority(priority, plugin, name)
+        if (is_configured(plugin) and not plugin.config.enabled) or self.is_blocked(name):
             return None
         self._check_registration(plugin, name)
         # Outside of the lock: validation may import a package that publishes points.
         owner = self.members.find_caller() if isinstance(plugin, FunctionPlugin) else ""
-        member = RegisteredPlugin(plugin, self._inspect(plugin, name), owner)
+        member = RegisteredPlugin(plugin, self._inspect(plugin, name, priority), owner)
         with self._bus.lock:
+            if priority is not None:
+                self._bus.table.priority_overrides[name] = priority
             self._add(member, name)
         self._bus.admit(name, plugin)
         return name
@@ -327,12 +334,14 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
                 plugin, name, f"a hook with this name is already registered ({other}). Set another `name`."
             )
 
-    def _inspect(self, plugin: object, name: str) -> Inspection:
+    def _inspect(self, plugin: object, name: str, priority: int | None) -> Inspection:
         inspection = self._inspect_and_discover(plugin, name)
         # A function names its point, so that an unknown point is an error at once.
         if isinstance(plugin, FunctionPlugin) and inspection.errors:
             raise inspection.errors[0]
         self._check_inspection(inspection, plugin, name, self._bus.points)
+        if not inspection.unmatched:
+            check_priority_override(inspection.implementations, plugin, name, priority)
         return inspection
 
     def _inspect_and_discover(self, plugin: object, name: str) -> Inspection:

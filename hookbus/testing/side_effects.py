@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from hookbus._events.listeners import applies_frequency
 from hookbus._events.markers import hookimpl
 from hookbus._events.ordering import Listener
 from hookbus.hook import Hook
@@ -48,8 +49,8 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
     """Context manager that records device reads of listeners that are called at every iteration.
 
     This includes `train_step`: hooks that wrap it, and PyTorch hooks that they register on the model. Listeners with a
-    schedule, a `frequency` or a `should_trigger` are exempt. Reads are also detected on the CPU, where they do not
-    block.
+    schedule, a `should_trigger`, or a `frequency` that applies to them are exempt. Reads are also detected on the CPU,
+    where they do not block.
 
     Args:
         bus: Bus with the listeners.
@@ -74,11 +75,17 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
 
 
 def _is_recorded(bus: HookBus, listener: Listener) -> bool:
-    plugin = listener.plugin
-    # `frequency: 1` adds no schedule, but it is the user's choice of the same interval.
-    has_frequency = isinstance(plugin, Hook) and plugin.config.frequency is not None
-    scheduled = listener.schedule is not None or listener.predicate is not None or has_frequency
+    scheduled = listener.schedule is not None or listener.predicate is not None or _has_frequency(bus, listener)
     return not scheduled and bus.points[listener.point].unit in ITERATION_UNITS
+
+
+def _has_frequency(bus: HookBus, listener: Listener) -> bool:
+    """Return whether a `frequency` determines when the listener is called; 1 adds no schedule, but is a choice."""
+    plugin = listener.plugin
+    if not isinstance(plugin, Hook) or plugin.config.frequency is None:
+        return False
+    options = bus.pm.members[listener.hook].implementations[listener.point].options
+    return applies_frequency(plugin, options, bus.points[listener.point])
 
 
 def _wrap_listener(call: Callable[..., Any], mode: _ReadRecorder) -> Callable[..., Any]:

@@ -107,3 +107,23 @@ def test_key_that_affects_one_of_the_listeners_is_accepted() -> None:
     (row,) = HookBus([Disabled(when="every(3)", frequency=2)]).explain().points["after_train_iter"]
     assert row.when == "(every(3) & every(2))"
     HookBus([InAction(priority=3), OnlyEpochs(on_error="warn"), triggered(AtEpochs)()])
+
+
+@pytest.mark.parametrize("register", [lambda bus: bus.register, lambda bus: bus.pm.register])
+def test_priority_at_registration_without_a_listener_raises(
+    register: Callable[[HookBus], Callable[..., Any]],
+) -> None:
+    bus = HookBus()
+    with pytest.raises(RegistrationError, match="'mine'.* `priority` orders listeners, but this hook has none, got 7"):
+        register(bus)(Empty(), "mine", priority=7)
+    assert bus.hooks == {}
+
+
+def test_priority_at_registration_reaches_a_point_that_is_declared_later() -> None:
+    class Later(Hook):
+        def on_step_of_mine(self) -> None: ...
+
+    bus = HookBus()
+    bus.pm.register(Later(), "mine", priority=7)
+    bus.declare("on_step_of_mine", ())
+    assert bus.explain().points["on_step_of_mine"][0].priority == 7

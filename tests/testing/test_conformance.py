@@ -575,6 +575,16 @@ def test_listener_with_a_frequency_of_one_may_synchronize_with_the_device() -> N
     check_hook(Logging, frequency=1)
 
 
+def test_listener_that_ignores_the_frequency_must_not_synchronize() -> None:
+    class Measuring(Good):
+        @hookimpl(frequency=False)
+        def after_backward(self, run: Any, loss: Any) -> None:
+            loss.item()
+
+    with pytest.raises(AssertionError, match=r"Measuring synchronizes .* \(after_backward: item\)"):
+        check_hook(Measuring, frequency=2)
+
+
 def test_listener_of_an_undeclared_point_is_an_error() -> None:
     class Waiting(Hook):
         def on_my_own_point(self) -> None: ...
