@@ -14,7 +14,7 @@ SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEE
 PYTEST := $(RUN) $(SHUFFLED)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-oldest coverage lint types imports package docs bench campaigns generate hooks changelog clean
+.PHONY: demo test test-all test-oldest coverage lint types imports package docs bench campaigns generate hooks changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -77,6 +77,14 @@ hooks: .venv/all
 
 changelog:
 	$(PYTHON) -m tools.changelog $(BASE)
+
+history: .venv/all
+	$(MAKE) --no-print-directory bench | tee /dev/stderr | $(RUN) benchmarks.history $(VERSION)
+
+release: .venv/all
+	$(RUN) tools.release $(VERSION) --check
+	$(MAKE) --no-print-directory package
+	$(RUN) tools.release $(VERSION)
 
 clean:
 	rm -rf .venv runs

@@ -177,7 +177,7 @@ def test_hooks_in_the_migration_tables_exist() -> None:
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=get_name)
 def test_referenced_commands_and_files_exist(page: Path) -> None:
     named = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
-    makes = {word for name in named if name.startswith("make ") for word in name.split()[1:]}
+    makes = {word for name in named if name.startswith("make ") for word in name.split()[1:] if "=" not in word}
     files = {name for name in named if re.fullmatch(r"(?:hookbus|docs|tests|benchmarks|plugins|\.ci)/[\w./-]+", name)}
 
     assert makes <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
