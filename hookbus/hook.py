@@ -351,6 +351,34 @@ class Hook(BaseListeners):
         """
         return {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, cls) and hook is not self}
 
+    def check_unique(
+        self,
+        run: Run,
+        effect: str,
+        remedy: str = "Remove one of them.",
+        *,
+        setting: str = "",
+        get_value: Callable[[Any], object] = lambda hook: True,
+    ) -> None:
+        """Check that no other hook of this class conflicts with this one. Call it in `check`.
+
+        Args:
+            run: The run.
+            effect: What both hooks do, for the message: "writes to log.txt".
+            remedy: What to do, for the message: "Set another `path`.".
+            setting: Setting that causes the conflict, for the message.
+            get_value: Function that returns what two hooks must not have in common, such as a path; None or False for a
+                hook without a conflict. Default: only one hook of the class is valid.
+
+        Raises:
+            ConfigError: If another hook has the same value.
+        """
+        own = get_value(self)
+        for name, other in self.find_others(run, type(self)).items():
+            if own and get_value(other) == own:
+                prefix = f"{setting}: " if setting else ""
+                raise ConfigError([f"{prefix}hook {name!r} also {effect}. {remedy}"])
+
     def every_n_epochs(self, run: Run, n: int) -> bool:
         """Return whether the number of the current epoch, from 1, is a multiple of `n`."""
         return n > 0 and run.clock.current("epoch") % n == 0

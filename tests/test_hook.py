@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ImportString, SecretStr
 
-from hookbus import BaseHook, Hook, HookBus, HookConfig, Priority, every, hookimpl, last
+from hookbus import BaseHook, Hook, HookBus, HookConfig, Priority, Run, every, hookimpl, last
 from hookbus.errors import ConfigError
 from hookbus.hook import snake_case
 
@@ -359,3 +360,36 @@ def test_other_hooks_of_a_class_include_subclasses_and_not_the_hook_itself() -> 
     with HookBus([hook, second, special, Hook(name="d")]).run(epochs=1) as run:
         assert hook.find_others(run, Common) == {"b": second, "c": special}
         assert special.find_others(run, Special) == {}
+
+
+class TestUniqueHooks:
+    class Writes(Hook):
+        class Config(HookConfig):
+            path: str | None = None
+
+        def check(self, run: Run) -> None:
+            get_path: Any = attrgetter("config.path")
+            self.check_unique(run, "writes to it", "Set another `path`.", setting="path", get_value=get_path)
+
+    def test_equal_values_of_two_hooks_are_refused_with_both_names(self) -> None:
+        bus = HookBus([self.Writes(name="a", path="x"), self.Writes(name="b", path="x")])
+
+        with pytest.raises(ConfigError, match="'a'.* path: hook 'b' also writes to it. Set another `path`."), bus.run():
+            pass
+
+    @pytest.mark.parametrize("paths", [("x", "y"), (None, None)])
+    def test_different_and_missing_values_are_accepted(self, paths: tuple[str | None, str | None]) -> None:
+        hooks = [self.Writes(name=name, path=path) for name, path in zip("ab", paths, strict=True)]
+
+        with HookBus(hooks).run() as run:
+            assert list(run.bus.hooks) == ["a", "b"]
+
+    def test_class_without_values_accepts_one_hook(self) -> None:
+        class Single(Hook):
+            def check(self, run: Run) -> None:
+                self.check_unique(run, "sets the rate")
+
+        bus = HookBus([Single(name="a"), Single(name="b")])
+
+        with pytest.raises(ConfigError, match="hook 'b' also sets the rate. Remove one of them."), bus.run():
+            pass

@@ -9,7 +9,6 @@ from hookbus import Hook, Metrics, Priority, Run
 from hookbus._utils.schema import any_value, boolean, integer, mapping_of, nullable, number, record, string
 from hookbus.checkpoint.saver import is_saver
 from hookbus.checkpoint.weights import check_averages, check_compatible
-from hookbus.errors import ConfigError
 from hookbus.hook import Direction
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
 from hookbus_early_stopping.config import EarlyStoppingConfig
@@ -100,18 +99,13 @@ class EarlyStoppingHook(Hook):
         """
         if run.mode == "train" and self.config.best_weights_source == "file":
             _check_savers(run)
-        others = [
-            name
-            for name, hook in self.find_others(run, EarlyStoppingHook).items()
-            if hook.config.best_weights_source is not None
-        ]
-        if others and self.config.best_weights_source is not None:
-            raise ConfigError(
-                [
-                    f"restore_best_weights: hook {others[0]!r} also restores weights, and only one hook can. Set "
-                    "`restore_best_weights: false` for one of them."
-                ]
-            )
+        self.check_unique(
+            run,
+            "restores weights",
+            "Set `restore_best_weights: false` for one of them.",
+            setting="restore_best_weights",
+            get_value=lambda hook: hook.config.best_weights_source is not None,
+        )
 
     # -- during training -------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from hookbus._utils.schema import MAX_COUNT, integer, mapping_of, record
 from hookbus.checkpoint.contents import tensor
 from hookbus.checkpoint.weights import check_averages
 from hookbus.distributed.unwrap import clean_names
-from hookbus.errors import ConfigError, HookError
+from hookbus.errors import HookError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, report_unaveraged, sync_with_model
@@ -62,8 +62,7 @@ class EMAHook(Hook):
         """Check that the run has a model, and one EMA hook."""
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
-        for name in self.find_others(run, EMAHook):
-            raise ConfigError([f"hook {name!r} averages the weights as well. Use only one of them."])
+        self.check_unique(run, "averages the weights", "Use only one of them.")
 
     def before_run(self, run: Run) -> None:
         """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""

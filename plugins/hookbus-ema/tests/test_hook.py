@@ -701,7 +701,7 @@ def is_pending(hook: EMAHook) -> bool:
 
 
 def test_two_averages_of_one_run_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="hook 'a' .*hook 'b' averages the weights as well"):
+    with pytest.raises(ConfigError, match="hook 'a' .*hook 'b' also averages the weights"):
         fake_training([EMAHook(name="a"), EMAHook(name="b")])
 
 

@@ -55,7 +55,13 @@ class GradientFlowHook(Hook):
             HookError: If the run has no model.
             ConfigError: If a target matches no parameter, or another hook has the same directory.
         """
-        _check_directory(run, self)
+        self.check_unique(
+            run,
+            f"writes to {self.config.save_dir}",
+            "Set another `save_dir`.",
+            setting="save_dir",
+            get_value=lambda hook: Path(hook.config.save_dir or _get_directory_name(hook)),
+        )
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         parameters = _get_parameters(run.model)
@@ -146,20 +152,6 @@ class GradientFlowHook(Hook):
 def _get_directory_name(hook: GradientFlowHook) -> str:
     """Return the name of the directory of the charts if `save_dir` is not set."""
     return re.sub(r"[^\w-]", "_", hook.name)  # a name such as "../x" must not leave the directory
-
-
-def _check_directory(run: Run, own: GradientFlowHook) -> None:
-    """Raise if another hook writes its charts, which are named by the step, to the same directory."""
-    hooks = [hook for hook in run.bus.hooks.values() if isinstance(hook, GradientFlowHook)]
-    directory = Path(own.config.save_dir or _get_directory_name(own))
-    names = [hook.name for hook in hooks if Path(hook.config.save_dir or _get_directory_name(hook)) == directory]
-    if len(names) > 1:
-        raise ConfigError(
-            [
-                f"save_dir: hooks {' and '.join(map(repr, sorted(names)))} write to the same directory, got "
-                f"{directory}. Set another `save_dir` for one of them."
-            ]
-        )
 
 
 def _get_parameters(model: nn.Module) -> dict[str, Tensor]:

@@ -352,7 +352,7 @@ def test_sharded_gradients_are_not_measured(tmp_path, caplog):
     ids=["same save_dir", "same default", "save_dir and default"],
 )
 def test_two_hooks_with_one_directory_are_an_error(settings, tmp_path):
-    with pytest.raises(ConfigError, match=r"save_dir: hooks '.*' and '.*' write to the same directory, got"):
+    with pytest.raises(ConfigError, match=r"save_dir: hook '.*' also writes to .*\. Set another `save_dir`\."):
         fake_training([GradientFlowHook(values) for values in settings], work_dir=tmp_path)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hookbus import Run
 from hookbus._utils.schema import any_value, integer, list_of, nullable, record, string
-from hookbus.errors import ConfigError, HookError, HookWarning
+from hookbus.errors import HookError, HookWarning
 from hookbus.metrics.results import Metrics
 from hookbus.writers import redact_config, resolve_output_path
 from hookbus_logger.config import JsonlConfig
@@ -65,13 +65,13 @@ class JsonlHook(MetricRecorder):
         Raises:
             ConfigError: If another hook has the same path.
         """
-        own = _resolve_path(run, self.config)
-        for other in self.find_others(run, JsonlHook).values():
-            if own == _resolve_path(run, other.config):
-                names = " and ".join(sorted(repr(hook.name) for hook in (self, other)))
-                raise ConfigError(
-                    [f"path: hooks {names} write the same file, got {own}. Set another `path` for one of them."]
-                )
+        self.check_unique(
+            run,
+            f"writes to {_resolve_path(run, self.config)}",
+            "Set another `path` for one of them.",
+            setting="path",
+            get_value=lambda hook: _resolve_path(run, hook.config),
+        )
 
     def before_run(self, run: Run, mode: str) -> None:
         """Determine the path of the file, which is opened once it is known whether the run resumes.

@@ -8,7 +8,6 @@ import torch
 
 from hookbus import Hook, Run
 from hookbus.distributed.process_group import is_main
-from hookbus.errors import ConfigError
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.flops import get_peak_flops
 from hookbus_profiler.output import ProfilerOutput
@@ -45,8 +44,7 @@ class ProfilerHook(Hook):
         Raises:
             ConfigError: If another hook is a profiler.
         """
-        for name in self.find_others(run, ProfilerHook):
-            raise ConfigError([f"hook {name!r} is a profiler as well, and only one can be active. Remove one."])
+        self.check_unique(run, "profiles the run, and only one can", "Remove one of them.")
 
     def before_train(self, run: Run) -> None:
         """Start profiling.

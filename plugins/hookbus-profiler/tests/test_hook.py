@@ -118,7 +118,7 @@ class TestTraces:
 
 
 def test_second_profiler_of_a_run_is_rejected_at_the_start():
-    with pytest.raises(ConfigError, match="hook 'a' is a profiler as well, and only one can be active. Remove one."):
+    with pytest.raises(ConfigError, match="hook 'a' also profiles the run, and only one can. Remove one of them."):
         fake_training([ProfilerHook(name="b"), ProfilerHook(name="a")])
 
 

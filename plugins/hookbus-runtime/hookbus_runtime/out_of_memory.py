@@ -47,11 +47,8 @@ class OutOfMemoryHook(Hook):
         """
         if self.config.retry:
             _check_retry(run)
-        others = [name for name, hook in self.find_others(run, OutOfMemoryHook).items() if hook.config.retry]
-        if self.config.retry and others:
-            raise ConfigError(
-                [f"`retry` is also set for hook {others[0]!r}, and only one hook can repeat a step. Remove one."]
-            )
+        remedy = "Set `retry: false` for one of them."
+        self.check_unique(run, "repeats steps", remedy, setting="retry", get_value=lambda hook: hook.config.retry)
 
     def before_run(self, run: Run) -> None:
         """Reset the number of parts if the training starts from scratch."""

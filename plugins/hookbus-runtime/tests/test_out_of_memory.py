@@ -89,7 +89,7 @@ def test_hook_passes_the_conformance_checks() -> None:
 
 
 def test_only_one_hook_repeats_steps() -> None:
-    with pytest.raises(ConfigError, match="hook 'a' .*`retry` is also set for hook 'b'"):
+    with pytest.raises(ConfigError, match="hook 'a' .*retry: hook 'b' also repeats steps"):
         train(OutOfMemoryHook(retry=True, name="a"), OutOfMemoryHook(retry=True, name="b"), model=LimitedModel(99))
     one = [OutOfMemoryHook(retry=True, name="a"), OutOfMemoryHook(name="b")]
     for hooks in (one, one[::-1]):

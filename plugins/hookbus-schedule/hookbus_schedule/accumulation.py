@@ -7,7 +7,6 @@ from typing import Any
 from hookbus import Hook, Run, hookimpl
 from hookbus._utils.schema import integer, nullable, record
 from hookbus_schedule.config import AccumulationConfig
-from hookbus_schedule.instances import check_single
 
 __all__ = ["AccumulationHook"]
 
@@ -35,7 +34,11 @@ class AccumulationHook(Hook):
         Raises:
             ConfigError: If there is one.
         """
-        check_single(run, self, "set the number of micro-batches per optimizer step")
+        self.check_unique(
+            run,
+            "sets the number of micro-batches per optimizer step",
+            "The result depends on their order. Remove one of them.",
+        )
 
     def before_run(self, run: Run) -> None:
         """Reset the number if the training starts from scratch."""

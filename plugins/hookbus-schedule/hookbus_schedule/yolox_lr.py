@@ -10,7 +10,6 @@ from torch import Tensor
 from hookbus import Hook, Run, hookimpl
 from hookbus.errors import ConfigError, HookError
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
-from hookbus_schedule.instances import check_single
 from hookbus_schedule.milestones import get_epoch_length
 from hookbus_schedule.param_scheduler import ParamSchedulerHook, get_scheduled
 from hookbus_schedule.yolox_curve import yolox_lr
@@ -45,7 +44,7 @@ class YOLOXLrUpdaterHook(Hook):
             )
         if run.mode == "train":
             _check_limit(run, by_epoch=self.config.by_epoch)
-        check_single(run, self, "set the learning rate")
+        self.check_unique(run, "sets the learning rate, and the result depends on their order")
         _check_no_scheduler_hook(run)
 
     def before_run(self, run: Run) -> None:

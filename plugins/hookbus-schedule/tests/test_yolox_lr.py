@@ -165,7 +165,7 @@ def test_group_that_is_added_later_has_its_own_initial_rate() -> None:
     [
         (
             YOLOXLrUpdaterHook(name="a"),
-            "hooks 'a' and 'b' set the learning rate, and the result depends on their order",
+            "hook 'b' also sets the learning rate, and the result depends on their order",
         ),
         (
             ParamSchedulerHook(name="a", schedulers={"type": "ExponentialLR", "gamma": 0.5}),

@@ -40,14 +40,7 @@ class SyncRandomSizeHook(Hook):
         Raises:
             ConfigError: If no dataset has a method `update_dynamic_scale`, or there is another hook.
         """
-        names = sorted(name for name, hook in run.bus.hooks.items() if isinstance(hook, SyncRandomSizeHook))
-        if len(names) > 1:
-            raise ConfigError(
-                [
-                    f"hooks {' and '.join(map(repr, names))} change the image size, and the result depends on their "
-                    "order. Remove all but one of them."
-                ]
-            )
+        self.check_unique(run, "changes the image size, and the result depends on their order")
         if run.train_loader is not None:
             find_resizable_datasets(run.train_loader)
 

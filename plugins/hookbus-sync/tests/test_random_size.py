@@ -155,5 +155,5 @@ def test_size_is_set_on_a_second_dataset_of_the_same_iteration() -> None:
 @pytest.mark.parametrize("loop", [run_trainer, run_custom_loop])
 def test_two_hooks_are_an_error(loop: Any) -> None:
     hooks = [SyncRandomSizeHook(name="b", ratio_range=(2, 3)), SyncRandomSizeHook(name="a", ratio_range=(4, 5))]
-    with pytest.raises(ConfigError, match="hooks 'a' and 'b' change the image size, and the result depends on their"):
+    with pytest.raises(ConfigError, match="hook 'b' also changes the image size, and the result depends on"):
         loop(hooks, DataLoader(Images()), epochs=1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from hookbus import Hook, Run
-from hookbus.errors import ConfigError
 
-__all__ = ["MonitorHook", "check_settings_of_others"]
+__all__ = ["MonitorHook"]
 
 
 class MonitorHook(Hook):
@@ -54,16 +54,12 @@ class MonitorHook(Hook):
             self._last_record_step = run.steps_done
             run.bus.emit("log_scalars", values=values)
 
+    def check_settings(self, run: Run, settings: Sequence[str]) -> None:
+        """Check that no other hook of the same class has the same of the given settings enabled.
 
-def check_settings_of_others(hook: Hook, run: Run, settings: Sequence[str]) -> None:
-    """Check that no other hook of the same class has the same of the given settings enabled.
-
-    Raises:
-        ConfigError: If another hook has, because both would log different values under the same names.
-    """
-    for name, other in hook.find_others(run, type(hook)).items():
+        Raises:
+            ConfigError: If another hook has, because both would log different values under the same names.
+        """
         for setting in settings:
-            if getattr(hook.config, setting) and getattr(other.config, setting):
-                raise ConfigError(
-                    [f"{setting}: hook {name!r} also logs these values. Set `{setting}: false` for one of them."]
-                )
+            remedy, get_value = f"Set `{setting}: false` for one of them.", attrgetter(f"config.{setting}")
+            self.check_unique(run, "logs these values", remedy, setting=setting, get_value=get_value)

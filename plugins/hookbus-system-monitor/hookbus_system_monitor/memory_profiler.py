@@ -13,7 +13,7 @@ from hookbus.writers.output_files import OutputFiles
 from hookbus_system_monitor.allocator import Allocation, get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
-from hookbus_system_monitor.deferred_records import MonitorHook, check_settings_of_others
+from hookbus_system_monitor.deferred_records import MonitorHook
 from hookbus_system_monitor.memory import (
     Memory,
     get_process_memory,
@@ -60,7 +60,7 @@ class MemoryProfilerHook(MonitorHook):
         Raises:
             ConfigError: If another hook logs the memory of the host or of the device as well.
         """
-        check_settings_of_others(self, run, ("log_cpu", "log_gpu"))
+        self.check_settings(run, ("log_cpu", "log_gpu"))
 
     # -- events --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from hookbus import Priority, Run
 from hookbus.writers.output_files import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
-from hookbus_system_monitor.deferred_records import MonitorHook, check_settings_of_others
+from hookbus_system_monitor.deferred_records import MonitorHook
 from hookbus_system_monitor.devices import AcceleratorProvider, Provider, get_cuda_uuids
 from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
 from hookbus_system_monitor.nvml import NvmlProvider
@@ -64,7 +64,7 @@ class SystemMonitorHook(MonitorHook):
         Raises:
             ConfigError: If another hook tracks the same component or saves plots as well.
         """
-        check_settings_of_others(self, run, EXCLUSIVE_SETTINGS)
+        self.check_settings(run, EXCLUSIVE_SETTINGS)
 
     # -- the thread ----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hookbus._utils.paths import format_path
 from hookbus._utils.schema import record, string
 from hookbus.distributed import named_parameters
 from hookbus.distributed.sharding import sharding_of
-from hookbus.errors import ConfigError, format_error
+from hookbus.errors import format_error
 from hookbus.writers import resolve_output_path
 from hookbus.writers.output_files import claim_directory
 from hookbus_tensorboard.config import TensorBoardConfig
@@ -54,15 +54,13 @@ class TensorBoardHook(WriterHook):
         Raises:
             ConfigError: If another hook has the same `log_dir`.
         """
-        for name, hook in self.find_others(run, TensorBoardHook).items():
-            if self._shares_directory(hook):
-                raise ConfigError(
-                    [f"log_dir: hook {name!r} also writes to {self.config.log_dir}. Set another `log_dir`."]
-                )
-
-    def _shares_directory(self, other: TensorBoardHook) -> bool:
-        own, foreign = self.config.log_dir, other.config.log_dir
-        return own is not None and foreign is not None and own.absolute() == foreign.absolute()
+        self.check_unique(
+            run,
+            f"writes to {self.config.log_dir}",
+            "Set another `log_dir`.",
+            setting="log_dir",
+            get_value=lambda hook: hook.config.log_dir and hook.config.log_dir.absolute(),
+        )
 
     def _get_log_dir(self, run: Run) -> Path | None:
         log_dir = self.config.log_dir

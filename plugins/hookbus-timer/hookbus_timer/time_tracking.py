@@ -13,7 +13,7 @@ from hookbus import Hook, Priority
 from hookbus._run.run import Run
 from hookbus._utils.paths import format_path
 from hookbus._utils.schema import boolean, integer, list_of, nullable, number, record, string
-from hookbus.errors import ConfigError, HookError
+from hookbus.errors import HookError
 from hookbus.writers import resolve_output_path
 from hookbus.writers.output_files import is_plain_file, iter_names, set_aside
 from hookbus_timer.config import TimeTrackingConfig
@@ -72,15 +72,13 @@ class TimeTrackingHook(Hook):
         Raises:
             ConfigError: If another hook has the same `log_path`.
         """
-        for name, hook in self.find_others(run, TimeTrackingHook).items():
-            if self._shares_file(hook):
-                raise ConfigError(
-                    [f"log_path: hook {name!r} also writes to {self.config.log_path}. Set another `log_path`."]
-                )
-
-    def _shares_file(self, other: TimeTrackingHook) -> bool:
-        both = self.config.log_to_file and other.config.log_to_file
-        return both and Path(self.config.log_path) == Path(other.config.log_path)
+        self.check_unique(
+            run,
+            f"writes to {self.config.log_path}",
+            "Set another `log_path`.",
+            setting="log_path",
+            get_value=lambda hook: Path(hook.config.log_path) if hook.config.log_to_file else None,
+        )
 
     # -- measuring -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from torch import nn
 from hookbus import Hook, Run, every, hookimpl, once
 from hookbus.data.batches import move_to_device
 from hookbus.distributed.unwrap import unwrap_model
-from hookbus.errors import ConfigError, HookError, format_error, suggest_names
+from hookbus.errors import HookError, format_error, suggest_names
 from hookbus.writers.images import image_directory
 from hookbus.writers.output_files import OutputFiles
 from hookbus.writers.tags import sanitize_name
@@ -57,16 +57,13 @@ class ImageHook(Hook):
         Raises:
             ConfigError: If another hook has the same `out_dir`.
         """
-        for name, hook in run.bus.hooks.items():
-            if hook is not self and type(hook) is type(self) and self._shares_directory(hook.config):
-                raise ConfigError(
-                    [f"out_dir: hook {name!r} also saves images in {self.config.out_dir}. Set another `out_dir`."]
-                )
-
-    def _shares_directory(self, other: ImageConfig) -> bool:
-        own, foreign = self.config.out_dir, other.out_dir
-        both = self.config.save and other.save and own is not None and foreign is not None
-        return both and Path(str(own)) == Path(str(foreign))
+        self.check_unique(
+            run,
+            f"saves images in {self.config.out_dir}",
+            "Set another `out_dir`.",
+            setting="out_dir",
+            get_value=lambda hook: Path(hook.config.out_dir) if hook.config.save and hook.config.out_dir else None,
+        )
 
     def before_run(self, run: Run) -> None:
         """Resolve the output directory.

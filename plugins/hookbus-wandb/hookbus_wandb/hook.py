@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run, Writer, WriterHook
-from hookbus.errors import ConfigError
 from hookbus.hook import validate_config
 from hookbus.writers.redaction import redact
 from hookbus_wandb.config import WandbConfig
@@ -36,9 +35,8 @@ class WandbHook(WriterHook):
         Raises:
             ConfigError: If another hook has the same `id`.
         """
-        for name, hook in self.find_others(run, WandbHook).items():
-            if self.config.id == hook.config.id is not None:
-                raise ConfigError([f"id: hook {name!r} also logs to the W&B run {self.config.id}. Set another `id`."])
+        effect = f"logs to the W&B run {self.config.id}"
+        self.check_unique(run, effect, "Set another `id`.", setting="id", get_value=lambda hook: hook.config.id)
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         """Return a factory of writers for the W&B run of this work directory.
