@@ -1,7 +1,7 @@
 """Generator for modules that are derived from `Lifecycle`: `python tests/generate.py` writes them, tests compare them.
 
 These are `hookbus/_run/emit_overloads.py` and `hookbus/base_listeners.py`. `hookbus/_utils/known_keys.json` is derived
-from the settings of the run file and of all hooks of the project, which must be installed.
+from the run file and from all packages of the project, which must be installed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from hookbus._events.points import POINT_ALIASES, Point
@@ -68,20 +69,31 @@ def known_keys_text() -> str:
     """Return the text of `hookbus/_utils/known_keys.json`."""
     from hookbus._config.hooks import get_hook_class
     from hookbus._config.models import RunConfig
-    from hookbus._utils.published import PUBLISHED_HOOKS
     from hookbus._utils.validation_errors import find_models
     from hookbus.hook import HookConfig
 
     common = tuple(HookConfig.model_fields)
-    names = sorted(name for hooks in PUBLISHED_HOOKS.values() for name in hooks)
+    packages = read_published_hooks()
+    names = sorted(name for hooks in packages.values() for name in hooks)
     settings = {name: [key for key in get_hook_class(name).Config.model_fields if key not in common] for name in names}
     models = {name: find_models(field.annotation) for name, field in RunConfig.model_fields.items()}
     sections = {
         name: [key for model in inner for key in model.model_fields if key != "type"] for name, inner in models.items()
     }
     sections = {name: keys for name, keys in sections.items() if keys}
-    keys = {"top_level": list(RunConfig.model_fields), "sections": sections, "common": list(common), "hooks": settings}
-    return json.dumps(keys, indent=1) + "\n"
+    keys = {"top_level": list(RunConfig.model_fields), "sections": sections, "common": list(common)}
+    return json.dumps({**keys, "packages": packages, "hooks": settings}, indent=1) + "\n"
+
+
+def read_published_hooks() -> dict[str, dict[str, str]]:
+    """Return the class of each hook of the project, by package and by name of the hook."""
+    projects = [tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+    entries = {project["name"]: project.get("entry-points", {}).get("hookbus.hooks", {}) for project in projects}
+    return {
+        name: {hook: value.rpartition(":")[2] for hook, value in sorted(hooks.items())}
+        for name, hooks in entries.items()
+        if hooks
+    }
 
 
 def emit_text() -> str:

@@ -34,7 +34,7 @@ from typer.testing import CliRunner
 from hookbus import Trainer
 from hookbus._cli.app import app
 from hookbus._config.load import load_config
-from hookbus._utils.published import PUBLISHED_HOOKS
+from hookbus._utils.known_keys import PUBLISHED_HOOKS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [  # packaging/test_samples.py runs the pages of the sample packages, which must be installed

@@ -19,7 +19,7 @@ import hookbus
 from docs.generating.packages import OFFERED
 from docs.generating.parts import PARTS, page_text, pages
 from hookbus._config.models import TrainingConfig
-from hookbus._utils.published import PUBLISHED_HOOKS
+from hookbus._utils.known_keys import PUBLISHED_HOOKS
 from hookbus.errors import ConfigError
 from tests.pages import PAGES, ROOT, Reader, blocks
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from hookbus._events.points import Unit
@@ -17,6 +18,7 @@ from hookbus.data.collections import batch_size
 __all__ = ["Clock", "ProgressMixin"]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Clock:
     """Counts of one run.
 
@@ -48,45 +50,43 @@ class Clock:
         is_data_exhausted: Function that returns whether all data of the epoch is read; None if this is unknown.
     """
 
-    __slots__ = (
-        "_batch_open",
-        "_iter_at_last_step",
-        "_seconds",
-        "_started_at",
-        "_steps_at_last_iter",
-        "batch",
-        "batch_samples",
-        "counts_iterations",
-        "counts_seconds",
-        "epoch",
-        "epoch_complete",
-        "epoch_first_iter",
-        "epoch_first_sample",
-        "epoch_first_second",
-        "epoch_first_step",
-        "epoch_length",
-        "epoch_open",
-        "epoch_seconds_before",
-        "epoch_truncated",
-        "epochs_done",
-        "is_data_exhausted",
-        "iter",
-        "iter_open",
-        "iters_done",
-        "limit_reached",
-        "max_epochs",
-        "max_iters",
-        "measure_batch",
-        "observed_epoch_length",
-        "samples_done",
-        "seconds_before",
-        "seconds_seen",
-        "stepped",
-        "steps_before",
-        "steps_done",
-        "synced_seconds",
-        "timer",
-    )
+    timer: Callable[[], float] = time.perf_counter
+    epochs_done: int = 0
+    iters_done: int = 0
+    steps_done: int = 0
+    samples_done: int = 0
+    epoch: int = 0
+    iter: int = 0
+    batch: int = 0
+    stepped: bool = False
+    epoch_complete: bool = False
+    epoch_truncated: bool = False
+    epoch_first_iter: int = 0
+    epoch_first_step: int = 0
+    epoch_first_sample: int = 0
+    epoch_open: bool = False
+    max_epochs: int | None = None
+    max_iters: int | None = None
+    epoch_length: int | None = None
+    observed_epoch_length: int | None = None
+    iter_open: bool = False
+    limit_reached: bool = False
+    counts_iterations: bool = True
+    synced_seconds: int | None = None
+    counts_seconds: bool = False
+    steps_before: int = 0
+    seconds_before: int = 0
+    seconds_seen: int = 0
+    epoch_seconds_before: int = 0
+    epoch_first_second: int = 0
+    batch_samples: int = 0
+    measure_batch: Callable[[Any], int | None] = batch_size
+    is_data_exhausted: Callable[[], bool | None] = lambda: None
+    _seconds: float = 0.0
+    _started_at: float | None = None
+    _steps_at_last_iter: int = 0
+    _iter_at_last_step: int = 0
+    _batch_open: bool = False
 
     # Keys of the checkpoint format: a new name breaks existing checkpoints.
     STATE_FIELDS = (
@@ -106,28 +106,6 @@ class Clock:
         "stepped",
         "steps_before",
     )
-
-    def __init__(self, timer: Callable[[], float] = time.perf_counter) -> None:
-        self.epochs_done = self.iters_done = self.steps_done = self.samples_done = 0
-        self.epoch = self.iter = self.batch = self.batch_samples = 0
-        self.stepped = self.epoch_complete = self.epoch_truncated = self.epoch_open = False
-        self.limit_reached = False
-        self.epoch_first_iter = self.epoch_first_step = self.epoch_first_sample = self.epoch_first_second = 0
-        self.steps_before = self.seconds_before = self.seconds_seen = self.epoch_seconds_before = 0
-        self.counts_seconds = False
-        self.synced_seconds: int | None = None
-        self.max_epochs: int | None = None
-        self.max_iters: int | None = None
-        self.epoch_length: int | None = None
-        self.observed_epoch_length: int | None = None
-        self.counts_iterations = True
-        self.measure_batch: Callable[[Any], int | None] = batch_size
-        self.timer = timer
-        self.is_data_exhausted: Callable[[], bool | None] = lambda: None
-        self._seconds = 0.0
-        self._started_at: float | None = None
-        self._steps_at_last_iter = self._iter_at_last_step = 0
-        self.iter_open = self._batch_open = False
 
     # -- updated by the bus ----------------------------------------------------------------------
 

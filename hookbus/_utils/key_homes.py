@@ -6,8 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 
 from hookbus._utils.framework_keys import FRAMEWORK_KEYS
-from hookbus._utils.known_keys import COMMON_KEYS, HOOK_SETTINGS, SECTION_KEYS, TOP_LEVEL_KEYS
-from hookbus._utils.published import PUBLISHED_HOOKS
+from hookbus._utils.known_keys import COMMON_KEYS, HOOK_SETTINGS, PUBLISHED_HOOKS, SECTION_KEYS, TOP_LEVEL_KEYS
 from hookbus.errors import MAX_NAME_LENGTH, MISSPELLING_CUTOFF, suggest_names
 
 __all__ = ["TOP_LEVEL", "explain_unknown_key", "suggest_type"]

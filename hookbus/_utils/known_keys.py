@@ -1,6 +1,6 @@
-"""Keys of run files and of the hooks of the project, for messages about keys in the wrong place.
+"""Packages and hooks of the hookbus project and the keys of run files, for messages that name them.
 
-No plugin is imported for a message: `tests/generate.py` derives `known_keys.json` from the settings.
+No plugin is imported for a message: `tests/generate.py` derives `known_keys.json` from the packages.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from importlib import resources
 
-__all__ = ["COMMON_KEYS", "HOOK_SETTINGS", "SECTION_KEYS", "TOP_LEVEL_KEYS"]
+__all__ = ["COMMON_KEYS", "HOOK_SETTINGS", "PUBLISHED_HOOKS", "SECTION_KEYS", "TOP_LEVEL_KEYS"]
 
 _KEYS = json.loads(resources.files(__package__).joinpath("known_keys.json").read_text())
 
@@ -20,6 +20,9 @@ SECTION_KEYS: dict[str, list[str]] = _KEYS["sections"]
 
 COMMON_KEYS: list[str] = _KEYS["common"]
 """Keys of every hook."""
+
+PUBLISHED_HOOKS: dict[str, dict[str, str]] = _KEYS["packages"]
+"""Class of each hook, by package and by name of the hook."""
 
 HOOK_SETTINGS: dict[str, list[str]] = _KEYS["hooks"]
 """Settings of each hook, without the common keys."""

@@ -5,62 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from hookbus._utils.imports import suggest_if_close
+from hookbus._utils.known_keys import PUBLISHED_HOOKS
 from hookbus._utils.packages import broken_distributions
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import suggest_names
 
-__all__ = ["PUBLISHED_HOOKS", "explain_missing", "get_publishing_package"]
-
-PUBLISHED_HOOKS = {
-    "hookbus-checkpoint": {"checkpoint": "CheckpointHook", "preemption": "PreemptionHook"},
-    "hookbus-early-stopping": {"early_stopping": "EarlyStoppingHook"},
-    "hookbus-ema": {"ema": "EMAHook"},
-    "hookbus-eval": {"dist_eval": "DistEvalHook", "eval": "EvalHook"},
-    "hookbus-gradient-flow": {"gradient_flow": "GradientFlowHook"},
-    "hookbus-guards": {
-        "check_invalid_loss": "CheckInvalidLossHook",
-        "num_class_check": "NumClassCheckHook",
-        "startup_check": "StartupCheckHook",
-    },
-    "hookbus-logger": {"jsonl": "JsonlHook", "logger": "LoggerHook", "progress": "ProgressHook"},
-    "hookbus-mlflow": {"mlflow": "MLflowHook"},
-    "hookbus-profiler": {"profiler": "ProfilerHook"},
-    "hookbus-runtime": {
-        "empty_cache": "EmptyCacheHook",
-        "gc": "GarbageCollectionHook",
-        "mean_teacher": "MeanTeacherHook",
-        "out_of_memory": "OutOfMemoryHook",
-        "runtime_info": "RuntimeInfoHook",
-        "time_limit": "TimeLimitHook",
-    },
-    "hookbus-schedule": {
-        "accumulation": "AccumulationHook",
-        "freeze": "FreezeHook",
-        "param_scheduler": "ParamSchedulerHook",
-        "pipeline_switch": "PipelineSwitchHook",
-        "set_epoch_info": "SetEpochInfoHook",
-        "yolox_lr": "YOLOXLrUpdaterHook",
-        "yolox_mode_switch": "YOLOXModeSwitchHook",
-    },
-    "hookbus-sync": {
-        "dist_sampler_seed": "DistSamplerSeedHook",
-        "sync_buffers": "SyncBuffersHook",
-        "sync_metrics": "SyncMetricsHook",
-        "sync_norm": "SyncNormHook",
-        "sync_random_size": "SyncRandomSizeHook",
-    },
-    "hookbus-system-monitor": {"memory_profiler": "MemoryProfilerHook", "system_monitor": "SystemMonitorHook"},
-    "hookbus-tensorboard": {"tensorboard": "TensorBoardHook"},
-    "hookbus-timer": {"iter_timer": "IterTimerHook", "time_tracking": "TimeTrackingHook"},
-    "hookbus-visualization": {
-        "det_visualization": "DetVisualizationHook",
-        "feature_map": "FeatureMapHook",
-        "seg_visualization": "SegVisualizationHook",
-        "visualization": "VisualizationHook",
-    },
-    "hookbus-wandb": {"wandb": "WandbHook"},
-}
-"""Packages of the hookbus project and their hooks, so that messages can name the package of a missing hook."""
+__all__ = ["explain_missing", "get_publishing_package"]
 
 
 def get_publishing_package(name: str) -> str | None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hookbus._utils.published import PUBLISHED_HOOKS, get_publishing_package
+from hookbus._utils.known_keys import PUBLISHED_HOOKS
+from hookbus._utils.published import get_publishing_package
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
