@@ -12,12 +12,12 @@ import functools
 import logging
 import math
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import MetricError
 from hookbus.metrics.logged import LogScope, ResultSink, check_training_name
-from hookbus.metrics.results import Metrics
+from hookbus.metrics.results import Metrics, resolve_metric_name
 from hookbus.metrics.windows import (
     CHUNK_SIZE,
     MetricBuffer,
@@ -82,8 +82,13 @@ class EvaluationMeans:
         }
 
 
-class MetricStore:
+class MetricStore(Mapping[str, float]):
     """All metrics of a run: one buffer per metric, windows over the buffers, and the latest validation results.
+
+    As a mapping, it contains the latest value of each metric by full name: `run.metrics["train/loss"]`,
+    `run.metrics.get("accuracy")`, `"val/loss" in run.metrics`. A lookup accepts the same names as `monitor`: the full
+    name, or a shorter one if it is unambiguous. Reading a value synchronizes with its device; `items` and `values`
+    synchronize once, and `len`, `in` and the iteration over the names not at all.
 
     Attributes:
         results: Latest results of validations and tests, by full name.
@@ -104,6 +109,32 @@ class MetricStore:
         self._windows: dict[str, Window] = {}
         self.evaluation: ResultSink | None = None
         self.epoch = self.window("epoch")
+
+    def __getitem__(self, name: str) -> float:
+        full = resolve_metric_name(name, self)
+        return self.results[full] if full in self.results.keys() else to_float(self._buffers[full].last())  # noqa: SIM118
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._as_names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._as_names())
+
+    def __len__(self) -> int:
+        return len(self._as_names())
+
+    def items(self) -> ItemsView[str, float]:
+        """Return the names and the latest values, with one device synchronization."""
+        return self.latest().items()
+
+    def values(self) -> ValuesView[float]:
+        """Return the latest values, with one device synchronization."""
+        return self.latest().values()
+
+    def _as_names(self) -> Metrics:
+        """Return the full names of all metrics, without their values."""
+        self._log_pending_loss()
+        return Metrics(dict.fromkeys([*self._buffers, *self.results], math.nan))
 
     def window(self, name: str) -> Window:
         """Return the window with this name, which is created on first use.

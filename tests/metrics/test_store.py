@@ -8,7 +8,7 @@ import json
 import math
 import pickle
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,52 @@ class TestMetrics:
 
         assert dict(both) == {"a": 1.0, "b": 2.0}
         assert both.nonfinite == {"a": 1, "b": 3}
+
+
+class TestMapping:
+    @pytest.fixture
+    def store(self) -> MetricStore:
+        store = MetricStore()
+        store.log({"loss": torch.tensor(0.5), "lr": 1.0})
+        store.log({"loss": torch.tensor(0.25)})
+        store.results = Metrics({"val/loss": 2.0, "val/accuracy": 0.75})
+        return store
+
+    def test_store_is_a_mapping_of_the_latest_values_by_full_name(self, store: MetricStore) -> None:
+        expected = {"train/loss": 0.25, "train/lr": 1.0, "val/loss": 2.0, "val/accuracy": 0.75}
+        assert isinstance(store, Mapping)
+        assert (list(store), len(store), dict(store)) == (list(expected), 4, expected)
+        assert (dict(store.items()), list(store.values())) == (expected, list(expected.values()))
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("train/loss", 0.25), ("val_loss", 2.0), ("accuracy", 0.75), ("lr", 1.0)]
+    )
+    def test_names_are_resolved_as_for_a_monitor(self, store: MetricStore, name: str, value: float) -> None:
+        assert (name in store, store[name], store.get(name)) == (True, value, value)
+
+    def test_ambiguous_or_unknown_name_is_a_key_error_with_suggestions(self, store: MetricStore) -> None:
+        assert ("loss" in store, "acuracy" in store, store.get("loss"), store.get("acuracy", 3.0)) == (
+            False,
+            False,
+            None,
+            3.0,
+        )
+        with pytest.raises(KeyError, match="Ambiguous metric 'loss': train/loss or val/loss. Use the full name."):
+            store["loss"]
+        with pytest.raises(KeyError, match="Unknown metric 'acuracy'. Did you mean 'accuracy'?"):
+            store["acuracy"]
+
+    def test_loss_of_a_training_without_hooks_is_found(self) -> None:
+        store = MetricStore()
+        assert (len(store), "loss" in store) == (0, False)
+        store.log_outputs({"loss": torch.tensor(0.5)}, None)
+        assert (list(store), store["loss"]) == (["train/loss"], 0.5)
+
+    def test_loader_named_like_training_is_distinguished(self) -> None:
+        store = MetricStore()
+        store.log({"loss": 1.0})
+        store.results = Metrics({"val/train/loss": 2.0})
+        assert (store["train/loss"], store["val/train/loss"]) == (1.0, 2.0)
 
 
 class TestEvaluation:
