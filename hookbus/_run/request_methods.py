@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hookbus._run.boundary_state import BoundaryState
     from hookbus._run.clock import Clock
     from hookbus._run.nesting import Nesting
+    from hookbus._run.replacements import Replacements
     from hookbus._run.request_sync import RequestSync
     from hookbus._run.run_bus import RunBus
     from hookbus._run.sandbox import Trial
@@ -49,6 +50,7 @@ class RequestMixin:
     training_data: TrainingData
     request_sync: RequestSync
     services: Services
+    replacements: Replacements
     validations: Validations
     mode: Mode
     boundary_state: BoundaryState
@@ -166,6 +168,7 @@ class RequestMixin:
             reason: Reason for the log.
         """
         self.should_skip_iter = True
+        self.replacements.discard()
         if self.trial is not None:
             return  # it ends the trial step; there is no iteration to skip
         self.queue.history.append(self._make_request(RequestKind.SKIP_ITER, reason, self._requester(), {}))

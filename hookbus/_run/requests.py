@@ -165,6 +165,7 @@ def process_requests(run: Run, point: str) -> None:
     queue, run.pending = run.queue, False
     run.bus.pm.run_pending_cleanups()
     if point == "after_train_iter":
+        run.replacements.check_read()
         _check_iteration(run)
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
     if run.request_sync.sync_at_boundary(point):

@@ -27,6 +27,7 @@ from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.participants import Participants
 from hookbus._run.recording import LogSource, Recording
+from hookbus._run.replacements import Replacements
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
@@ -42,7 +43,7 @@ from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
-from hookbus.errors import LoopError, MetricError
+from hookbus.errors import HookError, LoopError, MetricError
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import MetricStore
 from hookbus.metrics.windows import Window
@@ -140,6 +141,7 @@ class Run(ProgressMixin, RequestMixin):
         "ranks",
         "recording",
         "records",
+        "replacements",
         "request_sync",
         "resumed",
         "sanity_checking",
@@ -218,6 +220,7 @@ class Run(ProgressMixin, RequestMixin):
         self.participants = Participants(self)
         self.belongings = Belongings(self)
         self.nesting = Nesting(self)
+        self.replacements = Replacements(self)
         self.boundary_state = BoundaryState(self)
         self.services = Services(self)
         self.completeness = Completeness(self)
@@ -595,6 +598,61 @@ class Run(ProgressMixin, RequestMixin):
                 "before_train_iter."
             )
         process_requests(self, SETTLE)
+
+    def replace_batch(self, batch: Any) -> None:
+        """Replace the batch of this iteration, at `before_train_iter`.
+
+        The step, and the points after it, receive the new batch. The other listeners of the event receive the batch of
+        the loader; one that replaces it as well computes its batch from `resolve_batch(batch)`. The number of samples
+        that is counted is that of the batch of the loader.
+
+        Args:
+            batch: New batch, on the device of the model.
+
+        Raises:
+            RequestError: If it is called at another point.
+            HookError: If another hook has replaced the batch, and this one discards it.
+        """
+        self.replacements.replace("batch", batch, self._requester())
+
+    def replace_loss(self, loss: Tensor) -> None:
+        """Replace the loss of this iteration, at `after_forward`. It is also the loss that is logged.
+
+        Args:
+            loss: Tensor with one element, attached to the autograd graph.
+
+        Raises:
+            RequestError: If it is called at another point.
+            HookError: If the loss cannot be trained on, or if another hook has replaced it, and this one discards it.
+        """
+        if not getattr(loss, "requires_grad", False) or loss.numel() != 1:
+            shape = getattr(loss, "shape", None)
+            got = type(loss).__name__ if shape is None else f"shape {tuple(shape)}, requires_grad={loss.requires_grad}"
+            raise HookError(
+                f"run.replace_loss: expected a tensor with one element that requires a gradient, got {got}. Compute it "
+                "from the argument `loss` or `outputs`."
+            )
+        self.replacements.replace("loss", loss, self._requester())
+
+    def resolve_batch(self, batch: Any) -> Any:
+        """Return the batch that a hook has put in place of a batch; the batch itself if none has.
+
+        A custom loop calls it after `before_train_iter`, for the hooks that replace batches.
+
+        Args:
+            batch: Batch of the loader.
+        """
+        return self.replacements.resolve("batch", batch)
+
+    def resolve_loss(self, loss: Any) -> Any:
+        """Return the loss that a hook has put in place of a loss; the loss itself if none has.
+
+        A custom loop calls it after `after_forward`, for the hooks that replace losses.
+
+        Args:
+            loss: Loss of the loop.
+        """
+        return self.replacements.resolve("loss", loss)
 
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""

@@ -172,6 +172,8 @@ class Steps:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
             if run.should_skip_iter:
                 return outputs
+            if run.replacements.is_pending:
+                loss = outputs["loss"] = run.resolve_loss(loss).reshape(())
         # Hooks receive the unscaled loss; only the backward uses the scaled one.
         if self._backward_unscaled and weight == 1:
             loss.backward()

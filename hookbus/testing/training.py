@@ -102,6 +102,7 @@ def _iteration(run: Run, batch_idx: int, batch: Any, train_step: Callable[[Any],
     # New tensors in each iteration, so that weak references detect a hook that keeps them.
     batch = tuple(tensor.clone() for tensor in batch)
     run.bus.emit("before_train_iter", batch_idx=batch_idx, batch=batch)
+    batch = run.resolve_batch(batch)
     outputs = None if run.should_skip_iter else train_step(batch)
     run.bus.emit("after_train_iter", batch_idx=batch_idx, batch=batch, outputs=outputs)
 
@@ -128,6 +129,9 @@ class _Step:
         self.references.append(tuple(weakref.ref(tensor) for tensor in (loss, *batch)))
         outputs = {"loss": loss.detach() if self.losses is None else self.losses(run.iters_done + 1)}
         run.bus.emit("after_forward", batch=batch, outputs=outputs, loss=loss)
+        loss = run.resolve_loss(loss)
+        if self.losses is None:
+            outputs["loss"] = loss.detach()
         if not run.should_skip_iter:
             self._backward_and_step(run, batch, outputs, loss)
         return outputs

@@ -82,11 +82,13 @@ class Trainer(TrainerSetup):
     def _train_epoch(self, run: Run) -> None:
         assert self.train_loader is not None
         # Looked up once per epoch: this loop is the hot path.
-        calls, moves = self.bus.calls, self.device.type != "cpu"
+        calls, replacements, moves = self.bus.calls, run.replacements, self.device.type != "cpu"
         for batch_idx, batch in run.batches(self.train_loader):
             if moves:
                 batch = move_to_device(batch, self.device)
             calls.before_train_iter(batch_idx=batch_idx, batch=batch)
+            if replacements.is_pending:
+                batch = run.resolve_batch(batch)
             outputs = None if run.should_skip_iter else calls.train_step(run, batch)
             calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
             del batch, outputs  # release the batch and the graph before the next forward pass allocates its memory
