@@ -5,30 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
+
+from hookbus._run.run_view import RunView
 
 __all__ = ["Belongings"]
-
-
-class AttendedRun(Protocol):
-    """Run that hooks register something with."""
-
-    bus: Any
-    model: Any
-    loss: Any
-    services: Any
-    validations: Any
-    weights: Any
-    queue: Any
-    records: dict[Any, Any]
-
-    @property
-    def optimizers(self) -> Mapping[str, Any]:
-        """Optimizers by name."""
-
-    @property
-    def logger(self) -> Any:
-        """Logger of the run."""
 
 
 class Belongings:
@@ -41,7 +22,7 @@ class Belongings:
         run: The run.
     """
 
-    def __init__(self, run: AttendedRun) -> None:
+    def __init__(self, run: RunView) -> None:
         self._run = run
         self._active: dict[str, object] = {}
 
@@ -80,7 +61,7 @@ class Belongings:
                 )
 
 
-def _iter_torch_hooks(run: AttendedRun, plugin: object) -> Iterator[tuple[Any, Any]]:
+def _iter_torch_hooks(run: RunView, plugin: object) -> Iterator[tuple[Any, Any]]:
     """Yield the dict and the key of each PyTorch hook on model, loss and optimizers that is a method of a plugin."""
     modules = [part for module in (run.model, run.loss) if module is not None for part in module.modules()]
     parameters = [p for module in modules for p in module._parameters.values() if p is not None]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from hookbus._run.objects import iter_parameters
+from hookbus._run.run_view import RunView
 from hookbus._run.stepped_optimizers import SteppedOptimizers
 from hookbus._utils.named import format_label
 from hookbus.distributed.unwrap import unwrap_optimizer
@@ -36,21 +37,6 @@ COMPONENTS = (
 """Keys of a checkpoint with the objects that the run knows. All others may contain further parameters."""
 
 
-class TrainedRun(Protocol):
-    """Objects of a run that a checkpoint contains."""
-
-    model: Any
-    loss: Any
-    state: dict[str, Any]
-    trial: Any
-    validating: bool
-    pending: bool
-
-    @property
-    def optimizers(self) -> Mapping[str, Any]:
-        """Optimizers by name."""
-
-
 class Completeness:
     """Check the checkpoints of one run, and the optimizers that step.
 
@@ -61,7 +47,7 @@ class Completeness:
         is_due: Whether the end of the iteration has to be checked.
     """
 
-    def __init__(self, run: TrainedRun) -> None:
+    def __init__(self, run: RunView) -> None:
         self._run = run
         self._steps: SteppedOptimizers | None = None
         self.is_due = False

@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from hookbus._run.run_view import RunView
 from hookbus._utils.named import format_label
 
 __all__ = ["IterationGap"]
-
-
-class WatchedRun(Protocol):
-    """Objects of a run whose steps are counted."""
-
-    clock: Any
-    optimizer_events: Any
-
-    @property
-    def iters_done(self) -> int:
-        """Number of completed iterations."""
-
-    @property
-    def optimizers(self) -> Mapping[str, Any]:
-        """Optimizers by name."""
-
-    @property
-    def schedulers(self) -> Mapping[str, Any]:
-        """Schedulers by name."""
-
-    @property
-    def logger(self) -> Any:
-        """Logger of the run."""
 
 
 class IterationGap:
@@ -45,7 +22,7 @@ class IterationGap:
         is_watching: Whether the end of the iteration has to be recorded.
     """
 
-    def __init__(self, run: WatchedRun) -> None:
+    def __init__(self, run: RunView) -> None:
         self._run = run
         self.is_watching = False
         self._recorded: tuple[int, dict[str, Any]] | None = None

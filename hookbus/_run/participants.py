@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from hookbus._events.ordering import Listener
+from hookbus._run.run_view import RunView
 
 __all__ = ["CLOSING_POINTS", "WITHIN", "Participants"]
 
@@ -27,15 +28,6 @@ WITHIN: Mapping[str, str] = {
 """Points and actions that a hook does not receive before the end of the iteration or evaluation it is registered in."""
 
 
-class AttendedRun(Protocol):
-    """Run that hooks take part in."""
-
-    bus: Any
-    clock: Any
-    is_running: bool
-    validating: bool
-
-
 class Participants:
     """Hooks that take part in a run.
 
@@ -43,7 +35,7 @@ class Participants:
         run: The run.
     """
 
-    def __init__(self, run: AttendedRun) -> None:
+    def __init__(self, run: RunView) -> None:
         self._run = run
         self._opened: set[str] = set()
         self._brackets: list[str] = []  # open points without `before_`, outermost first

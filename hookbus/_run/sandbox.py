@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from hookbus._events.call_stack import current_points
+from hookbus._run.run_view import RunView
 from hookbus.errors import LoopError
 from hookbus.metrics.store import MetricStore
 
@@ -20,45 +21,6 @@ WITHIN_STEP = {"after_forward", "after_backward", "before_optimizer_step", "afte
 WITHIN_SAVE = {"before_save_checkpoint", "after_save_checkpoint"}
 
 
-class TrialRun(Protocol):
-    """Run with everything that a trial step may change."""
-
-    bus: Any
-    mode: Any
-    model: Any
-    loss: Any
-    scaler: Any
-    state: dict[str, Any]
-    train_loader: Any
-    trainer: Any
-    device: Any
-    clock: Any
-    metrics: MetricStore
-    weights: Any
-    training_data: Any
-    optimizer_events: Any
-    boundary_state: Any
-    trial: Trial | None
-    accumulated: int
-    should_skip_iter: bool
-    validating: bool
-    resumed: bool | None
-    outcome: Any
-    exception: BaseException | None
-
-    @property
-    def optimizers(self) -> Mapping[str, Any]:
-        """Optimizers by name."""
-
-    @property
-    def schedulers(self) -> Mapping[str, Any]:
-        """Schedulers by name."""
-
-    @property
-    def logger(self) -> Any:
-        """Logger of the run."""
-
-
 class Trial:
     """Trial steps inside `run.sandbox()`.
 
@@ -66,7 +28,7 @@ class Trial:
         run: The run.
     """
 
-    def __init__(self, run: TrialRun) -> None:
+    def __init__(self, run: RunView) -> None:
         self._run = run
         self._discarded: Counter[str] = Counter()
         self._preserve: Callable[[Iterable[Any]], object] = lambda loader: None
@@ -135,7 +97,7 @@ class Trial:
 
 
 @contextmanager
-def sandbox(run: TrialRun) -> Iterator[Trial]:
+def sandbox(run: RunView) -> Iterator[Trial]:
     """Context manager for trial steps, see `Run.sandbox`."""
     _check_place(run)
     run.weights.wait_for_threads()
@@ -151,7 +113,7 @@ def sandbox(run: TrialRun) -> Iterator[Trial]:
         yield trial
 
 
-def _check_place(run: TrialRun) -> None:
+def _check_place(run: RunView) -> None:
     """Raise if trial steps at this position would change the training.
 
     Raises:
@@ -164,7 +126,7 @@ def _check_place(run: TrialRun) -> None:
         )
 
 
-def _find_refused_place(run: TrialRun) -> str:
+def _find_refused_place(run: RunView) -> str:
     """Return the position of the run if it is one where no trial step is possible, "" otherwise."""
     points = current_points(run)
     if run.mode != "train":
@@ -182,7 +144,7 @@ def _find_refused_place(run: TrialRun) -> str:
 
 
 @contextmanager
-def _preserved_run(run: TrialRun, trial: Trial) -> Iterator[None]:
+def _preserved_run(run: RunView, trial: Trial) -> Iterator[None]:
     """Context manager that restores the fields of a run which an iteration changes."""
     outer, metrics, accumulated, skip = run.trial, run.metrics, run.accumulated, run.should_skip_iter
     timed = run.clock.is_timing
@@ -199,7 +161,7 @@ def _preserved_run(run: TrialRun, trial: Trial) -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_objects(run: TrialRun) -> Iterator[None]:
+def _preserved_objects(run: RunView) -> Iterator[None]:
     """Context manager that restores model, loss function, optimizers, schedulers, scaler and state of the loop."""
     # Importing this module must not import torch.
     import torch
@@ -220,7 +182,7 @@ def _preserved_objects(run: TrialRun) -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_loaders(run: TrialRun) -> Iterator[Callable[[Iterable[Any]], None]]:
+def _preserved_loaders(run: RunView) -> Iterator[Callable[[Iterable[Any]], None]]:
     """Context manager that restores the RNG states, and the generators of the training loader.
 
     Yields:
