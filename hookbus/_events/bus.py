@@ -20,6 +20,7 @@ from hookbus._events.emitters import Emitter, bind_point, compile_emitter
 from hookbus._events.explain import Explanation, explain
 from hookbus._events.manager import BusPluginManager, generate_spec_class
 from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
+from hookbus._events.point_owners import PointOwners
 from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
 from hookbus._events.registry import FunctionPlugin
 from hookbus._events.schedules import CounterView, Schedule
@@ -79,6 +80,7 @@ class EventBus:
         # `emit` adds entries lazily: most runs emit few of the declared points.
         self._emitters: dict[str, Emitter] = {}
         self._emitter_wrapper = emitter_wrapper
+        self._point_owners = PointOwners()
         # Reentrant, because registration and compilation acquire the lock inside of each other.
         self.lock = RLock()
         self.actions: Mapping[str, tuple[str, ...]] = action_arguments(actions)
@@ -87,6 +89,7 @@ class EventBus:
             order,
             self.pm.members.implementations,
             self.invalidate,
+            self.release,
             prologue=prologue,
             epilogue=epilogue,
             default_arguments=default_arguments,
@@ -117,6 +120,8 @@ class EventBus:
     ) -> Callable[..., None]:
         """Declare a custom point. Methods of registered hooks that are named like the point become its listeners.
 
+        A point that a hook declares leaves with the hook, or later with the last plugin that listens at it.
+
         Args:
             point: Name of the point, such as `before_...`, `after_...` or `on_...`; or a method of a spec class, which
                 determines all other arguments and the types of the returned function.
@@ -129,19 +134,20 @@ class EventBus:
 
         Raises:
             PointError: If a name is taken, reserved or not an identifier, or the unit is unknown. Declaring the same
-                method again is valid.
+                method again is valid, and for a hook to declare its own point again.
             RegistrationError: If a registered hook has a method with the name of the point, but not as its listener.
         """
         if isinstance(args, str):  # also a sequence of names, of one letter each
             raise PointError(f"{point}: invalid `args`, got {args!r}. Pass args=({args!r},).")
         types = ("Any",) * len(args)
         new = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else parse_point(point)
-        existing = self.points.get(new.name)
+        existing, owner = self.points.get(new.name), self.pm.members.find_caller()
         if existing is None:
             self._declare(new)
         # A spec method may be declared by multiple modules, before or after its package is discovered.
-        elif isinstance(point, str) or existing != new:
+        elif existing != new or (isinstance(point, str) and not self._point_owners.allows(new.name, owner)):
             raise PointError(f"{new.name!r}: the point is already declared. Choose another name.")
+        self._point_owners.add(new.name, owner, is_new=existing is None)
         return bind_point(self.emit, new)
 
     def declare_from(self, spec: type) -> None:
@@ -150,9 +156,9 @@ class EventBus:
         Raises:
             PointError: If a name is reserved, a method takes `*args` or `**kwargs`, or a unit is unknown.
         """
-        for name, point in parse_points(spec).items():
-            if name not in self.points:
-                self._declare(point)
+        owner = self.pm.members.find_caller()
+        for name in self._declare_missing(spec):
+            self._point_owners.add(name, owner, is_new=True)
 
     def discover_points(self, names: Collection[str], module: str = "") -> bool:
         """Declare the points that installed packages publish under the given names, or in the package of `module`.
@@ -162,8 +168,15 @@ class EventBus:
         """
         before = len(self.points)
         for spec in packages.load_point_specs(names, module):
-            self.declare_from(spec)
+            self._declare_missing(spec)
         return len(self.points) > before
+
+    def _declare_missing(self, spec: type) -> list[str]:
+        """Declare the points of a spec class that are not declared yet, and return their names."""
+        missing = {name: point for name, point in parse_points(spec).items() if name not in self.points}
+        for point in missing.values():
+            self._declare(point)
+        return list(missing)
 
     def _declare(self, point: Point) -> None:
         check_point(point, {*POINT_ALIASES, *self.actions, *vars(DispatchTable)})
@@ -175,6 +188,14 @@ class EventBus:
         self.pm.add_specs(generate_spec_class(points))
         self.table.points.update(points)
         self.calls.invalidate(points)
+
+    def _undeclare(self, point: str) -> None:
+        """Remove a point without listeners."""
+        with self.lock:
+            self.pm.remove_spec(point)
+            del self.table.points[point]
+            self.calls.remove(point)
+            self.invalidate()
 
     # -- registration ------------------------------------------------------------------------
 
@@ -280,6 +301,19 @@ class EventBus:
     def admit(self, name: str, plugin: object) -> None:
         """Let a plugin that was registered take part in the active run; implemented by a bus with runs."""
 
+    def release(self, name: str, plugin: object) -> None:
+        """Remove what a plugin has registered; called when it was unregistered or disabled.
+
+        These are other plugins, points, and what it has registered with the run.
+        """
+        members = self.pm.members
+        for owned in [other for other, member in members.items() if member.owner == name]:
+            if owned in members:  # a plugin may have left with the previous one
+                self.pm.unregister(name=owned)
+        self.current.release(name, plugin)
+        for point in self._point_owners.release(name, lambda point: any(members.implementations(point))):
+            self._undeclare(point)
+
     def invalidate(self) -> None:
         """Invalidate the compiled functions after a change of plugins, schedules or the clock."""
         with self.lock:
@@ -339,7 +373,8 @@ class EventBus:
         point = POINT_ALIASES.get(name, name)
         if point not in self.points and not (self.discover_points({point}) and point in self.points):
             raise PointError(
-                f"Unknown point {name!r}.{suggest_names(name, self.points)} Declare custom points with bus.declare."
+                f"Unknown point {name!r}.{self._point_owners.describe(point)}{suggest_names(name, self.points)} "
+                "Declare custom points with bus.declare."
             )
         with self.lock:
             emitter = compile_emitter(self.points[point], self.calls.get(point))

@@ -33,6 +33,11 @@ class FailureRecord:
     consecutive: dict[str, int] = field(default_factory=dict)
     disabled: str = ""
 
+    def describe_first(self, hook: str, point: str) -> str:
+        """Return the message about the first failure."""
+        result = "The hook is disabled" if self.disabled else "Training continues"
+        return f"hook {hook!r} ({self.package}) failed at {point}: {self.first.rstrip('.')}. {result}."
+
 
 class FailureCounts:
     """Failures by hook. Hooks without failures have no record."""

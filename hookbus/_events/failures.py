@@ -15,7 +15,7 @@
 `cleanup`, every listener is called first, and multiple exceptions are merged into one.
 
 *Warning*: the remaining listeners are called and training continues. The first failure of a hook is logged immediately,
-and the number of failures at the end of the run. A *disabled* hook receives only `cleanup`.
+and the number of failures at the end of the run. A *disabled* hook receives only `cleanup`. What it registered leaves.
 """
 
 from __future__ import annotations
@@ -53,16 +53,19 @@ class Failures:
 
     Args:
         on_change: Called when the dispatch tables must be compiled again.
+        on_disabled: Called with the name and the plugin of a hook that was disabled.
         non_aborting: Points that call every listener even if one of them fails.
 
     Attributes:
         counts: Failures by hook.
     """
 
-    def __init__(self, on_change: Callable[[], None], non_aborting: Collection[str]) -> None:
+    def __init__(
+        self, on_change: Callable[[], None], on_disabled: Callable[[str, object], None], non_aborting: Collection[str]
+    ) -> None:
         self.non_aborting = frozenset(non_aborting)
         self.counts = FailureCounts()
-        self._on_change = on_change
+        self._on_change, self._on_disabled = on_change, on_disabled
         self._pending: list[BaseException] = []
         # Id of the exception that propagates from an event. If the event is nested, the enclosing event must not apply
         # the policy of its own hook. A reference instead of the id would keep the frames of the traceback alive.
@@ -133,14 +136,14 @@ class Failures:
     def _count(self, error: Exception, hook: str, plugin: object, point: str, clock: Counters) -> None:
         """Count a failure: log a warning for the first, and disable the hook if its policy requires it."""
         record = self.counts.add(error, hook, plugin, point)
-        if not record.disabled and (
-            record.consecutive[point] >= MAX_CONSECUTIVE_FAILURES or get_policy(plugin, error) == "disable"
-        ):
+        limit = 1 if get_policy(plugin, error) == "disable" else MAX_CONSECUTIVE_FAILURES
+        is_last = not record.disabled and record.consecutive[point] >= limit
+        if is_last:
             record.disabled = f"epoch {clock.current('epoch')}, iteration {clock.current('iter')}"
         # The first failure makes `reset_on_success` wrap the listeners of the hook; disabling removes them.
-        if record.count == 1 or record.disabled:
+        if record.count == 1 or is_last:
             self._on_change()
+        if is_last:
+            self._on_disabled(hook, plugin)
         if record.count == 1:
-            result = "The hook is disabled" if record.disabled else "Training continues"
-            message = f"hook {hook!r} ({record.package}) failed at {point}: {record.first.rstrip('.')}. {result}."
-            warnings.warn(message, HookWarning, stacklevel=1)
+            warnings.warn(record.describe_first(hook, point), HookWarning, stacklevel=1)

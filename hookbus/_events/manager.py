@@ -63,6 +63,9 @@ class ManagedBus(Protocol):
     def admit(self, name: str, plugin: object) -> None:
         """Let a plugin that was registered take part in the active run, if there is one."""
 
+    def release(self, name: str, plugin: object) -> None:
+        """Remove what a plugin that was unregistered has registered."""
+
 
 class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
     """PluginManager of a bus.
@@ -108,8 +111,7 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
             return None
         self._check_registration(plugin, name)
         # Outside of the lock: validation may import a package that publishes points.
-        owner = self.members.find_caller() if isinstance(plugin, FunctionPlugin) else ""
-        member = RegisteredPlugin(plugin, self._inspect(plugin, name, priority), owner)
+        member = RegisteredPlugin(plugin, self._inspect(plugin, name, priority), self.members.find_caller())
         with self._bus.lock:
             if priority is not None:
                 self._bus.table.priority_overrides[name] = priority
@@ -149,7 +151,9 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
             return super().unregister(plugin, name)
         if plugin is not None and plugin is not member.plugin:
             raise HookError(f"unregister: {name!r} is not the name of {plugin!r}. Pass the plugin or its name.")
-        self._pending_cleanups.append((member.plugin, self._remove(name, member)))
+        cleanup = self._remove(name, member)
+        self._bus.release(name, member.plugin)
+        self._pending_cleanups.append((member.plugin, cleanup))
         # Processed like a request at the next boundary, because a listener of the plugin may be running.
         self._bus.current.pending = True
         if not in_event(self._bus.current):
@@ -297,6 +301,10 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
     def add_specs(self, specs: type) -> None:
         """Add specs of pluggy for points or actions of the bus."""
         super().add_hookspecs(specs)
+
+    def remove_spec(self, point: str) -> None:
+        """Remove the spec of a point at which no plugin listens."""
+        delattr(self.hook, point)
 
     def add_hookspecs(self, module_or_class: Any) -> None:
         """Declare the functions of a module or class that are marked with `@hookspec` as points, see `bus.declare`.

@@ -7,6 +7,7 @@ equal plugins, and plugins that are false in a boolean context, can be registere
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -36,7 +37,7 @@ class RegisteredPlugin:
         implementations: Implementations by point or action.
         unmatched: Errors of its methods whose point is not declared, by method; None for an optional method.
         adapter: Adapter for pluggy.
-        owner: Name of the hook that has registered the function, "" for a hook or if no hook has registered it.
+        owner: Name of the hook that has registered the plugin, "" if no hook has registered it.
     """
 
     def __init__(self, plugin: object, inspection: Inspection, owner: str = "") -> None:
@@ -61,11 +62,29 @@ class FunctionPlugin:
 class PluginRegistry(dict[str, RegisteredPlugin]):
     """Registered plugins by instance name, in registration order."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: dict[int, str] = {}  # by the ID of the plugin and of its adapter, which the members keep alive
+        self._classes: Counter[str] = Counter()  # number of plugins by the qualified name of each of their classes
+
+    def __setitem__(self, name: str, member: RegisteredPlugin) -> None:
+        if name in self:
+            self._remove_from_index(self[name])
+        super().__setitem__(name, member)
+        self._names[id(member.plugin)] = self._names[id(member.adapter)] = name
+        self._classes.update(_get_class_names(member.plugin))
+
+    def __delitem__(self, name: str) -> None:
+        self._remove_from_index(self[name])
+        super().__delitem__(name)
+
+    def _remove_from_index(self, member: RegisteredPlugin) -> None:
+        del self._names[id(member.plugin)], self._names[id(member.adapter)]
+        self._classes.subtract(_get_class_names(member.plugin))
+
     def get_name(self, plugin: object) -> str | None:
         """Return the name of a plugin or adapter, None if it is not registered. Compares by identity."""
-        # A copy of the items: another thread may register a plugin during the iteration.
-        members = list(self.items())
-        return next((name for name, member in members if plugin is member.plugin or plugin is member.adapter), None)
+        return self._names.get(id(plugin))
 
     def find_caller(self) -> str:
         """Return the name of the hook that is calling, "" if none is: the running listener, or else a method."""
@@ -78,15 +97,22 @@ class PluginRegistry(dict[str, RegisteredPlugin]):
         """Return the name of the hook whose method is executed by a frame or one of its callers, or None."""
         # `f_locals` is read for methods of registered classes only: reading it creates a dict that keeps the local
         # variables of the frame alive.
-        classes = {cls.__qualname__ for member in self.values() for cls in type(member.plugin).__mro__}
-        starts = tuple(f"{name}." for name in classes)
         while frame is not None:
-            if frame.f_code.co_qualname.startswith(starts):
+            if self._is_in_class(frame.f_code.co_qualname):
                 owner = frame.f_locals.get("self")
                 if owner is not None and (name := self.get_name(owner)):
                     return name
             frame = frame.f_back
         return None
+
+    def _is_in_class(self, qualname: str) -> bool:
+        """Return whether a function is defined in the class of a plugin, or within a method of it."""
+        end = qualname.find(".")
+        while end >= 0:
+            if self._classes.get(qualname[:end]):
+                return True
+            end = qualname.find(".", end + 1)
+        return False
 
     def find_names(self, hook: object) -> list[str]:
         """Return the names of a plugin, passed as the object, its name, or a function registered by `bus.on`."""
@@ -120,6 +146,10 @@ def ensure_single_bus(hook: ConfiguredPlugin, bus: object) -> None:
             f"hook {hook.name!r} is used by an active run of another bus. Create a separate hook for each bus, or end "
             "that run first."
         )
+
+
+def _get_class_names(plugin: object) -> list[str]:
+    return [cls.__qualname__ for cls in type(plugin).__mro__]
 
 
 def _is_function(plugin: object, function: object) -> bool:

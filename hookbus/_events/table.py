@@ -54,6 +54,9 @@ class EventRun(Protocol):
     def on_hooks_changed(self) -> None:
         """Respond to a change of the registered plugins."""
 
+    def release(self, name: str, plugin: object) -> None:
+        """Remove what a plugin that was unregistered or disabled has registered with the run."""
+
 
 class DispatchTable:
     """Compiled function of each point and action, as attributes.
@@ -91,6 +94,12 @@ class DispatchTable:
                 self._compiled.discard(name)
                 setattr(self, name, partial(self._compile_and_call, name))
 
+    def remove(self, name: str) -> None:
+        """Remove the function of a point that is no longer declared."""
+        with self._lock:
+            self._compiled.discard(name)
+            delattr(self, name)
+
     def _compile_and_call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         call = self.get(name)
         return None if call is None else call(*args, **kwargs)
@@ -107,6 +116,7 @@ class EventTable:
         order: "nested" or "ascending".
         implementations: Function that returns the implementations of the registered plugins.
         on_change: Called when the tables must be compiled again.
+        on_disabled: Called with the name and the plugin of a hook that was disabled because it failed.
         prologue: Function that returns the statements before the listeners of a point.
         epilogue: Function that returns the statements after the listeners of a point.
         default_arguments: Function that returns the expressions that replace omitted arguments of a point, by name.
@@ -132,6 +142,7 @@ class EventTable:
         order: Order,
         implementations: Implementations,
         on_change: Callable[[], None],
+        on_disabled: Callable[[str, object], None],
         *,
         prologue: Statements,
         epilogue: Statements,
@@ -145,7 +156,7 @@ class EventTable:
         self.points: dict[str, Point] = {}
         self.steps: dict[str, Step] = {}
         self.priority_overrides: dict[str, int] = {}
-        self.failures = Failures(on_change, non_aborting)
+        self.failures = Failures(on_change, on_disabled, non_aborting)
         self.wrap: Wrap | None = None
         self.replace_event: Replace | None = None
         self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None

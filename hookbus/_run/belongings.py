@@ -9,56 +9,42 @@ from typing import Any
 
 from hookbus._run.run_view import RunView
 
-__all__ = ["Belongings"]
+__all__ = ["release_belongings"]
 
 
-class Belongings:
-    """Follow the hooks of a run, and remove what belongs to a hook that leaves.
+def release_belongings(run: RunView, name: str, plugin: object) -> None:
+    """Remove what a hook has registered with a run, when it was unregistered or disabled.
 
-    These are functions registered by `bus.on`, services, contexts around validations, averaged weights, pending
-    requests, and PyTorch hooks that are methods of the hook.
+    These are services, contexts around validations, averaged weights, functions that modify the training data, windows
+    of logged values, pending requests, and PyTorch hooks that are methods of the hook.
 
     Args:
         run: The run.
+        name: Name of the hook.
+        plugin: The hook.
     """
+    owners = [run.services, run.validations.contexts, run.weights, run.training_data, run.metrics]
+    if run.trainer is not None:
+        owners.append(run.trainer.runs)
+    for owner in owners:
+        owner.release(name)
+    _drop_requests(run, name, plugin)
+    for handles, key in _iter_torch_hooks(run, plugin):
+        handles.pop(key, None)
 
-    def __init__(self, run: RunView) -> None:
-        self._run = run
-        self._active: dict[str, object] = {}
 
-    def update(self) -> None:
-        """Remove what belongs to hooks that are no longer registered or enabled."""
-        members, is_disabled = self._run.bus.pm.members, self._run.bus.table.failures.counts.is_disabled
-        active = {name: member.plugin for name, member in members.items() if not is_disabled(name)}
-        left, self._active = {n: p for n, p in self._active.items() if active.get(n) is not p}, active
-        for name, plugin in left.items():
-            self._release(name, plugin)
-
-    def _release(self, name: str, plugin: object) -> None:
-        run = self._run
-        run.services.release(name)
-        run.validations.contexts.release(name)
-        run.weights.release(name)
-        self._drop_requests(name, plugin)
-        for handles, key in _iter_torch_hooks(run, plugin):
-            handles.pop(key, None)
-        for other, member in list(run.bus.pm.members.items()):
-            if member.owner == name and other in run.bus.pm.members:
-                run.bus.pm.unregister(name=other)
-
-    def _drop_requests(self, name: str, plugin: object) -> None:
-        """Drop the pending requests of a hook and the saves that it would write, with a warning."""
-        run = self._run
-        run.records = {key: record for key, record in run.records.items() if key[0] != name}
-        for request in list(run.queue.waiting):
-            if request.requested_by == name or request.details.get("saver") is plugin:
-                run.queue.waiting.remove(request)
-                run.logger.warning(
-                    "%s left the run before a request was processed: %s, requested by %s",
-                    name,
-                    request.kind.value,
-                    request,
-                )
+def _drop_requests(run: RunView, name: str, plugin: object) -> None:
+    """Drop the pending requests of a hook and the saves that it would write, with a warning."""
+    run.records = {key: record for key, record in run.records.items() if key[0] != name}
+    for request in list(run.queue.waiting):
+        if request.requested_by == name or request.details.get("saver") is plugin:
+            run.queue.waiting.remove(request)
+            run.logger.warning(
+                "%s left the run before a request was processed: %s, requested by %s",
+                name,
+                request.kind.value,
+                request,
+            )
 
 
 def _iter_torch_hooks(run: RunView, plugin: object) -> Iterator[tuple[Any, Any]]:

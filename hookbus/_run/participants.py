@@ -90,11 +90,10 @@ class Participants:
 
         return open_hook
 
-    def on_hooks_changed(self, hooks: Mapping[str, object]) -> None:
-        """Forget the hooks that are no longer registered."""
-        self._opened &= hooks.keys()
-        for names in self._waiting.values():
-            names &= hooks.keys()
+    def remove(self, name: str) -> None:
+        """Remove a hook that was unregistered."""
+        for names in (self._opened, *self._waiting.values()):
+            names.discard(name)
 
     # -- registration during the run -----------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hookbus._events.call_stack import current_point
 from hookbus._events.checks import is_configured
 from hookbus._events.ordering import Listener
-from hookbus._run.belongings import Belongings
+from hookbus._run.belongings import release_belongings
 from hookbus._run.best import BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
@@ -111,7 +111,6 @@ class Run(ProgressMixin, RequestMixin):
         "accumulated",
         "auto_nesting",
         "batch_sizes",
-        "belongings",
         "best",
         "boundary_state",
         "bus",
@@ -218,7 +217,6 @@ class Run(ProgressMixin, RequestMixin):
             self, previous.optimizer_events.counts if previous else {}
         )
         self.participants = Participants(self)
-        self.belongings = Belongings(self)
         self.nesting = Nesting(self)
         self.replacements = Replacements(self)
         self.boundary_state = BoundaryState(self)
@@ -232,7 +230,7 @@ class Run(ProgressMixin, RequestMixin):
         """Take the state of the previous run that this run continues, or initialize it."""
         bus = self.bus
         self.clock: Clock = previous.clock if previous else Clock()
-        self.metrics: MetricStore = previous.metrics if previous else MetricStore()
+        self.metrics: MetricStore = previous.metrics if previous else MetricStore(bus.pm.members.find_caller)
         self.best: dict[str, BestResult] = previous.best if previous else {}
         self.weights: Weights = (
             previous.weights if previous else Weights(lambda: bus.current.model, lambda: bus.current.optimizers)
@@ -473,7 +471,7 @@ class Run(ProgressMixin, RequestMixin):
         Args:
             context: Function that returns a new context manager at each call.
         """
-        self.validations.contexts.add(context)
+        self.validations.contexts.add(context, self.bus.pm.members.find_caller())
 
     def validate(self, *, sanity: bool = False) -> Metrics:
         """Validate now. Training modes, gradient mode and RNG states are restored afterwards.
@@ -656,11 +654,15 @@ class Run(ProgressMixin, RequestMixin):
 
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
-        self.participants.on_hooks_changed(self.bus.pm.members)
         self.optimizer_events.on_hooks_changed()
         self.recording.on_hooks_changed()
-        self.belongings.update()
         self.metrics.has_reader = self.metrics.has_reader or bool(self.bus.pm.members)
+
+    def release(self, name: str, plugin: object) -> None:
+        """Remove what a hook has registered with the run; called when it was unregistered or disabled."""
+        if name not in self.bus.pm.members:
+            self.participants.remove(name)
+        release_belongings(self, name, plugin)
 
     def runs_on_this_rank(self, plugin: object) -> bool:
         """Return whether a hook is active on this rank."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.owned_services import OwnedServices
 from hookbus._run.run_logger import RunLogger, get_run_logger, track_services
 from hookbus.errors import ServiceError, suggest_names
 from hookbus.writers.writer import BusWriter, Visualizer
@@ -42,24 +43,20 @@ class Services:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.planned_directory: Path | None = None
-        self._provided: dict[str, Any] = {}
-        self._owned: dict[str, tuple[str, dict[str, Any]]] = {}  # hook and replaced service, by name
+        self._provided = OwnedServices()
         track_services(self)
 
     def provide(self, name: str, service: Any) -> None:
         """Register an object as a service, replacing any previous service of the same name."""
-        owner, (former, replaced) = self.run.bus.pm.members.find_caller(), self._owned.pop(name, ("", {}))
-        if owner:
-            current = {name: self._provided[name]} if name in self._provided else {}
-            self._owned[name] = owner, replaced if owner == former else current
-        self._provided[name] = service
+        self._provided.provide(name, service, self.run.bus.pm.members.find_caller())
+
+    def provide_all(self, services: OwnedServices) -> None:
+        """Register the services of the trainer, with the hooks that have provided them."""
+        self._provided.provide_all(services)
 
     def release(self, owner: str) -> None:
         """Remove the services of a hook, and restore the ones that it has replaced."""
-        for name, (hook, replaced) in list(self._owned.items()):
-            if hook == owner:
-                del self._owned[name], self._provided[name]
-                self._provided |= replaced
+        self._provided.release(owner)
 
     def get_provided(self, name: str) -> Any:
         """Return the registered service of a name; None if there is none."""

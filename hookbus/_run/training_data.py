@@ -40,6 +40,7 @@ class TrainingData:
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
         self._loaders = LoaderPool()
+        self._dataset_hooks: list[tuple[DatasetHook, str]] = []  # with the name of the hook that has registered it
         self._epoch_passes, self._run_passes, self._lengths = PassList(), PassList(), EpochLengths()
         self._last_ended: DataPass | None = None
         self._in_epoch = self.leaving_epoch = False
@@ -63,7 +64,8 @@ class TrainingData:
     def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
 
-        If the data is already being read, the function is called from the next pass on, and a warning is logged.
+        If the data is already being read, the function is called from the next pass on, and a warning is logged. The
+        function of a hook leaves with the hook, from the next pass on.
 
         Args:
             hook: `hook(dataset, epoch, iteration)`, with indices from 0; called before the samples of each
@@ -75,7 +77,24 @@ class TrainingData:
                 "training_data.register_dataset_hook: the training data is already being read, so the function is "
                 "called from the next pass on. Register it at before_run or before_train to modify the whole training."
             )
-        self._loaders.set_dataset_hooks([*self._loaders.dataset_hooks, hook])
+        self._set_dataset_hooks([*self._dataset_hooks, (hook, self._run.bus.pm.members.find_caller())])
+
+    def release(self, owner: str) -> None:
+        """Remove the functions of a hook that modify the dataset. A pass in progress ends with them."""
+        rest = [entry for entry in self._dataset_hooks if entry[1] != owner]
+        if len(rest) == len(self._dataset_hooks):
+            return
+        if not all(data_pass.ended for data_pass in self._passes):
+            self._run.logger.warning(
+                "%s left the run while the training data is being read: its function that modifies the data is called "
+                "until the end of this pass.",
+                owner,
+            )
+        self._set_dataset_hooks(rest)
+
+    def _set_dataset_hooks(self, dataset_hooks: list[tuple[DatasetHook, str]]) -> None:
+        self._dataset_hooks = dataset_hooks
+        self._loaders.set_dataset_hooks([hook for hook, _ in dataset_hooks])
 
     def require_managed_loader(self, hook: str) -> None:
         """Check, during an iteration, that the training data is read through `run.batches`.

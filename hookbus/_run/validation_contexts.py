@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
-from hookbus._events.call_stack import current_listener
 from hookbus.distributed.fsdp import unsharded
 
 if TYPE_CHECKING:
@@ -30,10 +29,9 @@ class ValidationContexts:
         self._contexts: list[tuple[Callable[[], AbstractContextManager[Any]], str]] = []
         self._entered = ExitStack()
 
-    def add(self, context: Callable[[], AbstractContextManager[Any]]) -> None:
-        """Add a context of a hook."""
-        listener = current_listener()
-        self._contexts.append((context, "" if listener is None else listener.hook))
+    def add(self, context: Callable[[], AbstractContextManager[Any]], owner: str) -> None:
+        """Add a context of a hook, or of the loop with the owner ""."""
+        self._contexts.append((context, owner))
 
     def release(self, owner: str) -> None:
         """Remove the contexts of a hook. A validation in progress exits them at its end."""

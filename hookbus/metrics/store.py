@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 from collections import ChainMap
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import MetricError
@@ -90,6 +90,9 @@ class MetricStore(Mapping[str, float]):
     name, or a shorter one if it is unambiguous. Reading a value synchronizes with its device; `items` and `values`
     synchronize once, and `len`, `in` and the iteration over the names not at all.
 
+    Args:
+        find_caller: Function that returns the name of the hook that is calling, "" if none is.
+
     Attributes:
         results: Latest results of validations and tests, by full name.
         epoch: Window over the current epoch.
@@ -98,7 +101,7 @@ class MetricStore(Mapping[str, float]):
         row: Number of the iteration to which logged values belong; the bus increments it after each iteration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, find_caller: Callable[[], str] = str) -> None:
         self.results = Metrics()
         self.has_reader = False
         self._pending_loss: Any = None
@@ -107,6 +110,10 @@ class MetricStore(Mapping[str, float]):
         self._buffers: dict[str, MetricBuffer] = {}
         self._buffer_by_logged_name: dict[str, MetricBuffer] = {}
         self._windows: dict[str, Window] = {}
+        self._find_caller = find_caller
+        # Hooks that have requested a window, by its name; none for a window that a checkpoint contains. The windows of
+        # the loop have no entry.
+        self._window_owners: dict[str, set[str]] = {}
         self.evaluation: ResultSink | None = None
         self.epoch = self.window("epoch")
 
@@ -140,11 +147,20 @@ class MetricStore(Mapping[str, float]):
         """Return the window with this name, which is created on first use.
 
         The window computes means over the values logged since its last reset. A resumed run restores it from the
-        checkpoint.
+        checkpoint. A window that only hooks request is removed with the last of them.
         """
         # The store creates the window "epoch" itself; every other window has a reader.
         self.has_reader = self.has_reader or name != "epoch"
+        self._add_window_owner(name)
         return self._get_or_create_window(name)
+
+    def release(self, hook: str) -> None:
+        """Remove the windows that only this hook has requested."""
+        for name, owners in list(self._window_owners.items()):
+            if hook in owners:
+                owners.remove(hook)
+                if not owners:
+                    del self._window_owners[name], self._windows[name]
 
     def means(self, window: Window) -> Metrics:
         """Return the mean of each metric of a window and the number of its nonfinite values. Syncs with the device."""
@@ -239,6 +255,8 @@ class MetricStore(Mapping[str, float]):
         for window in self._windows.values():
             window.reset()
         for name, part in state["windows"].items():
+            if name not in self._windows:
+                self._window_owners[name] = set()
             self._get_or_create_window(name).load_state_dict(part)
 
     def _warn_unreduced(self, loss: Any) -> None:
@@ -250,6 +268,14 @@ class MetricStore(Mapping[str, float]):
                 "sum.",
                 tuple(loss.shape),
             )
+
+    def _add_window_owner(self, name: str) -> None:
+        """Record that a hook requests a window; the loop keeps the window from then on."""
+        hook = self._find_caller()
+        if not hook:
+            self._window_owners.pop(name, None)
+        elif name in self._window_owners or name not in self._windows:
+            self._window_owners.setdefault(name, set()).add(hook)
 
     def _get_or_create_window(self, name: str) -> Window:
         if name not in self._windows:

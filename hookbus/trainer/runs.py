@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookbus._run.acquisition import preview
+from hookbus._run.owned_services import OwnedServices
 from hookbus._run.preconditions import check_preconditions
 from hookbus._run.resume import verify_resume
 from hookbus._run.run import Run
@@ -41,7 +42,7 @@ class TrainerRuns:
         self._trainer = trainer
         self._pending_resume = resume
         self._directory: Path | None = None
-        self._services: dict[str, Any] = {}
+        self._services = OwnedServices()
 
     @property
     def pending_resume(self) -> str | Path:
@@ -67,9 +68,14 @@ class TrainerRuns:
         return self._trainer.bus.current.trainer is self._trainer
 
     def provide(self, name: str, service: Any) -> None:
-        """Provide a service to hooks in the current run and in all later runs."""
-        self._services[name] = service
-        self._trainer.bus.current.provide(name, service)
+        """Provide a service to hooks in the current run and in all later runs; that of a hook leaves with it."""
+        bus = self._trainer.bus
+        self._services.provide(name, service, bus.pm.members.find_caller())
+        bus.current.provide(name, service)
+
+    def release(self, owner: str) -> None:
+        """Remove the services of a hook from the later runs, and restore the ones that it has replaced."""
+        self._services.release(owner)
 
     @contextmanager
     def run_scope(self, mode: Mode) -> Iterator[Run]:
@@ -162,8 +168,7 @@ class TrainerRuns:
         run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
         run.optimizer_events.on_step = trainer.scheduler.after_optimizer_step
         run.validations.on_results = trainer.scheduler.after_validation
-        for name, service in self._services.items():
-            run.provide(name, service)
+        run.services.provide_all(self._services)
 
     def _get_evaluator(self, kind: EvaluationKind) -> Evaluator | None:
         """Return the function that runs a validation or test, or None if the trainer has no loader for it."""

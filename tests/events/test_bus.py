@@ -81,6 +81,8 @@ class Renderer:
 
     def on_hooks_changed(self) -> None: ...
 
+    def release(self, name: str, plugin: object) -> None: ...
+
 
 class RenderBus(EventBus):
     """Bus of a renderer, which counts images at `after_render`."""

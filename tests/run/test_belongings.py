@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus import Hook, HookBus, once
+from hookbus import Hook, HookBus, between, once
 from hookbus._run.run import Run
+from hookbus.errors import PointError, RegistrationError
 from hookbus.testing import fake_training
+from tests import toys
 
 
 class Owner(Hook):
@@ -132,3 +134,223 @@ def test_torch_hooks_of_other_hooks_stay() -> None:
         bus.unregister(owner)
         model(torch.ones(1, 1))
     assert (calls, owner.calls) == ([1], [])
+
+
+class Part(Hook):
+    """Hook that another one registers; records its events."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.events: list[str] = []
+
+    def after_train_iter(self) -> None:
+        self.events.append("iter")
+
+    def cleanup(self) -> None:
+        self.events.append("cleanup")
+
+
+class Registrar(Hook):
+    """Hook that calls a function with the run at `before_run`, and fails in the second iteration on request."""
+
+    fails = False
+
+    def __init__(self, act: Callable[[Run], object], **settings: Any) -> None:
+        super().__init__(None, **settings)
+        self._act = act
+        self.cleanups = 0
+
+    def before_run(self, run: Run) -> None:
+        self._act(run)
+
+    def before_train_iter(self, run: Run) -> None:
+        if self.fails and run.iter == 1:
+            raise OSError("gone")
+
+    def cleanup(self) -> None:
+        self.cleanups += 1
+
+
+class Drawing:
+    """Points of a hook."""
+
+    def before_drawing(self, run: Run) -> None:
+        """Point of a hook."""
+
+
+Act = Callable[[Run], object]
+Train = Callable[..., Run]
+
+
+@pytest.fixture(params=["unregistered", "disabled", "trainer"])
+def train(request: pytest.FixtureRequest) -> Train:
+    """Function that trains 3 iterations with a `Registrar`, which leaves in the second one.
+
+    It calls one function at `before_run` of the registrar, and one at the end of each later iteration. Further hooks
+    may be registered after the registrar.
+    """
+
+    def run_training(register: Act, check: Act, *hooks: Hook) -> Run:
+        registrar = Registrar(register, on_error="disable")
+        registrar.fails = request.param == "disabled"
+        trainer = toys.trainer(registrar, *hooks, iterations=3)
+        bus = trainer.bus if request.param == "trainer" else HookBus([registrar, *hooks])
+
+        @bus.on("before_train_iter", name="loop", priority=99)
+        def unregister(run: Run) -> None:
+            if run.iter == 1 and not registrar.fails:
+                bus.unregister(registrar)
+
+        bus.on("after_train_iter", name="check", when=between(2, 3))(check)
+        with pytest.warns(UserWarning, match="gone") if registrar.fails else contextlib.nullcontext():
+            if request.param == "trainer":
+                trainer.fit()
+            else:
+                fake_training(bus=bus, batches=3, epochs=1)
+        assert registrar.cleanups == 1
+        return bus.current
+
+    return run_training
+
+
+def test_registered_hook_leaves_with_its_registrar(train: Train) -> None:
+    part, hooks = Part(), []
+    train(lambda run: run.bus.register(part), lambda run: hooks.append(list(run.bus.hooks)))
+    assert part.events == ["iter", "cleanup"]
+    assert all("part" not in names for names in hooks)
+    assert len(hooks) == 2
+
+
+def test_chain_of_registered_hooks_leaves(train: Train) -> None:
+    part = Part()
+    inner = Registrar(lambda run: run.bus.register(part), name="inner")
+    run = train(lambda run: run.bus.register(inner), lambda run: None)
+    assert (part.events, inner.cleanups) == (["iter", "cleanup"], 1)
+    assert {"inner", "part"}.isdisjoint(run.bus.hooks)
+
+
+def test_successor_of_a_hook_that_has_unregistered_itself_stays() -> None:
+    class Former(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            run.bus.unregister(self)
+            run.bus.register(part)
+
+    part = Part()
+    fake_training([Former()], batches=3, epochs=1)
+    assert part.events == ["iter", "iter", "cleanup"]
+
+
+def test_declared_point_leaves(train: Train) -> None:
+    def declare(run: Run) -> None:
+        run.bus.declare("after_drawing", args=("image",))
+        run.bus.declare_from(Drawing)
+        run.bus.on("after_drawing", name="own")(lambda image: None)
+
+    def check(run: Run) -> None:
+        assert {"after_drawing", "before_drawing"}.isdisjoint(run.bus.points)
+        assert not hasattr(run.bus.pm.hook, "after_drawing")
+        with pytest.raises(PointError, match=r"'after_drawing'\. The hook 'registrar' that declared it has left\."):
+            run.call_hook("after_drawing", image=1)
+        with pytest.raises(RegistrationError, match="unknown point"):
+            run.bus.on("before_drawing")(check)
+
+    run = train(declare, check)
+    run.bus.declare("after_drawing", args=("other",))
+
+
+def test_point_with_a_listener_leaves_with_the_listener(train: Train) -> None:
+    images: list[int] = []
+
+    def declare(run: Run) -> None:
+        run.bus.declare("after_drawing", args=("image",))
+
+    class Listener(Hook):
+        def before_epoch(self, run: Run) -> None:
+            run.bus.on("after_drawing", name="other")(lambda image: images.append(image))
+
+    def check(run: Run) -> None:
+        if "listener" in run.bus.hooks:
+            run.call_hook("after_drawing", image=1)
+            run.bus.unregister("listener")
+        assert "after_drawing" not in run.bus.points
+
+    train(declare, check, Listener())
+    assert images == [1]
+
+
+def test_hook_declares_its_point_again_in_the_next_run() -> None:
+    bus = HookBus([Registrar(lambda run: run.bus.declare("after_drawing"))])
+    for _ in range(2):
+        with bus.run():
+            assert "after_drawing" in bus.points
+    with pytest.raises(PointError, match="already declared"):
+        bus.declare("after_drawing")
+
+
+def test_windows_of_logged_values_leave(train: Train) -> None:
+    windows: list[Any] = []
+
+    def request(run: Run) -> None:
+        for name in ("own", "shared", "epoch"):
+            run.metrics.window(name)
+
+    def check(run: Run) -> None:
+        windows.append(sorted(run.metrics.state_dict()["windows"]))
+        run.metrics.window("shared")
+
+    train(request, check)
+    assert windows == [["epoch"], ["epoch", "shared"]]
+
+
+def test_window_that_the_loop_has_requested_stays() -> None:
+    with (bus := HookBus()).run() as run:
+        bus.register(registrar := Registrar(lambda run: run.metrics.window("shared")))
+        window = run.metrics.window("shared")
+        bus.unregister(registrar)
+        assert run.metrics.window("shared") is window
+
+
+@pytest.mark.parametrize(("point", "last"), [("after_train_iter", 1), ("after_epoch", 0)])
+def test_function_that_modifies_the_data_leaves_after_its_pass(
+    point: str, last: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    epochs: set[int] = set()
+
+    def register(run: Run) -> None:
+        run.training_data.register_dataset_hook(lambda dataset, epoch, iteration: epochs.add(epoch))
+
+    bus = HookBus([Registrar(register)])
+    bus.on(point, name="leave", when=once(3 if point == "after_train_iter" else 1))(
+        lambda run: run.bus.unregister("registrar")
+    )
+    fake_training(bus=bus, batches=2, epochs=3)
+    assert epochs == {*range(last + 1)}
+    warning = "registrar left the run while the training data is being read"
+    assert (warning in caplog.text) == (point == "after_train_iter")
+
+
+def test_service_of_the_trainer_leaves() -> None:
+    trainer = toys.trainer(val_loader=toys.pairs(1), iterations=1)
+    trainer.register_service("answer", 7)
+    registrar, answers = Registrar(lambda run: run.trainer.register_service("answer", 42)), []
+    trainer.register_hook(registrar)
+    trainer.bus.on("after_val", name="answers")(lambda run: answers.append(run.get("answer")))
+    trainer.fit()
+    trainer.validate()
+    trainer.bus.unregister(registrar)
+    trainer.validate()
+    assert answers == [42, 42, 7]
+
+
+def provide_answer(answer: int) -> Act:
+    return lambda run: run.provide("answer", answer)
+
+
+def test_services_of_three_hooks_leave_in_any_order() -> None:
+    with (bus := HookBus()).run() as run:
+        run.provide("answer", 0)
+        for answer in (1, 2, 3):
+            bus.register(Registrar(provide_answer(answer), name=str(answer)))
+        for name, answer in (("2", 3), ("3", 1), ("1", 0)):
+            bus.unregister(name)
+            assert run.get("answer") == answer
