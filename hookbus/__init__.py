@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hookbus._events.schedules import last as last
     from hookbus._events.schedules import once as once
     from hookbus._run.run import Run as Run
+    from hookbus._utils.deprecations import deprecated as deprecated
     from hookbus._utils.imports import import_string as import_string
     from hookbus._utils.imports import resolve_import as resolve_import
     from hookbus.bus import HookBus as HookBus
@@ -62,6 +63,7 @@ _HOMES = {
     "between": "_events.schedules",
     "build_hook": "_config.hooks",
     "build_hooks": "_config.hooks",
+    "deprecated": "_utils.deprecations",
     "every": "_events.schedules",
     "get_default_hooks": "_config.hooks",
     "hookimpl": "_events.markers",

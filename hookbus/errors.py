@@ -24,6 +24,7 @@
         └── CheckpointCorruptedError  a checkpoint whose checksum does not match
 
     HookWarning                       warning category of every error that is reported without ending the run
+    HookDeprecationWarning            a HookWarning: a hook uses what a later version removes (also a FutureWarning)
 
 Messages have the form `<where>: <what is invalid>, got <value>. <what to do>.`
 """
@@ -42,6 +43,7 @@ __all__ = [
     "CheckpointCorruptedError",
     "CheckpointError",
     "ConfigError",
+    "HookDeprecationWarning",
     "HookError",
     "HookStopIterationError",
     "HookWarning",
@@ -202,6 +204,10 @@ class CheckpointCorruptedError(CheckpointError):
 
 class HookWarning(UserWarning):
     """Warning category of errors that are reported without ending the run."""
+
+
+class HookDeprecationWarning(HookWarning, FutureWarning):
+    """A hook uses a point, an argument or a setting that a later version removes. Issued once per hook and use."""
 
 
 def suggest_names(name: str, known: Iterable[str]) -> str:

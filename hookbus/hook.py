@@ -10,13 +10,14 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, SupportsIndex, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
+from pydantic import ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
 
 from hookbus._events.base_methods import get_static_method
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._events.points import POINT_ALIASES
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
+from hookbus._utils.deprecated_settings import SettingsModel, warn_of_settings
 from hookbus._utils.detached_copies import copy_detached, dump_detached, load_detached
 from hookbus._utils.packages import get_entry_point_name
 from hookbus._utils.redaction import redact
@@ -61,7 +62,7 @@ MAX_INSTANCE_NAME = 200
 _PRIORITY = {"anyOf": [{"type": "integer"}, {"enum": list(Priority.__members__)}, {"type": "null"}]}
 
 
-class HookConfig(BaseModel):
+class HookConfig(SettingsModel):
     """Base configuration of all hooks. Subclass it to add settings.
 
     Instances are immutable. Unknown keys and values of another type (`"50"` for an integer) raise a validation error.
@@ -192,6 +193,7 @@ class Hook(BaseListeners):
             ConfigError: If a setting is unknown or invalid. The message lists all invalid settings.
         """
         self._config = validate_config(self.Config, config, settings, type(self).__name__)
+        warn_of_settings(self, self._config)
 
     if TYPE_CHECKING:
         config: Any  # a variable for type checkers, so that subclasses can annotate it with their config class

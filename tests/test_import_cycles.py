@@ -23,7 +23,10 @@ LARGEST_COMPONENT = 22
 EVENTS = sorted(f"hookbus._events.{path.stem}" for path in (ROOT / "_events").glob("[!_]*.py"))
 """Modules of the event bus. They import neither the run nor hooks, torch or pydantic."""
 
-UTILITIES = {"hookbus.errors", "hookbus._utils.imports", "hookbus._utils.arguments", "hookbus._utils.packages"}
+UTILITIES = {
+    "hookbus.errors",
+    *(f"hookbus._utils.{name}" for name in ("arguments", "deprecations", "imports", "packages")),
+}
 """Modules that the modules of the event bus may import in addition to each other."""
 
 DISTRIBUTIONS = {*sys.stdlib_module_names, "pluggy"}

@@ -36,7 +36,7 @@ def points() -> str:
 def _point(point: Point) -> str:
     arguments = ", ".join(("self", "run", *point.args))
     aliases = [alias for alias, name in POINT_ALIASES.items() if name == point.name]
-    notes = [point.doc]
+    notes = [point.description]
     notes += [f"Schedules count {UNITS[point.unit]}."] if point.unit else []
     notes += [f"Alias: `{alias}`." for alias in aliases]
     code = f"```python\ndef {point.name}({arguments}): ...\n```"

@@ -163,7 +163,7 @@ def points(json_: Json = False) -> None:
         more = {plugin.name: f"{plugin.package} {plugin.version}" for plugin in list_entries(POINTS_GROUP)}
         if json_:
             own = {
-                p.name: {"args": ["run", *p.args], "unit": p.unit, "aliases": aliases[p.name], "doc": p.doc}
+                p.name: {"args": ["run", *p.args], "unit": p.unit, "aliases": aliases[p.name], "doc": p.description}
                 for p in POINTS.values()
             }
             print_json({**own, **{name: {"package": package} for name, package in more.items()}})

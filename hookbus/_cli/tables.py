@@ -63,7 +63,7 @@ def print_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], 
         print_paragraph(point.signature, 0, 8, "bold")
         notes = [f"Schedules count {UNITS[point.unit]}."] if point.unit else []
         notes += [f"Alias: {alias}." for alias in aliases[point.name]]
-        print_paragraph(" ".join([point.doc, *notes]), 4)
+        print_paragraph(" ".join([point.description, *notes]), 4)
     for name, package in more.items():
         print_paragraph(name, style="bold")
         print_paragraph(f"Declared by {package}.", 4)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hookbus import discovery
 from hookbus._events.checks import OPTIONS_ATTRIBUTE
 from hookbus._events.markers import IMPL_ATTRIBUTE
+from hookbus._utils.deprecated_settings import warn_of_settings
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
 from hookbus._utils.key_homes import explain_unknown_key
 from hookbus._utils.lookup_cache import cached_lookups
@@ -17,7 +18,15 @@ from hookbus._utils.redaction import redact
 from hookbus._utils.secret_messages import hide_in_message
 from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value
-from hookbus.errors import ConfigError, HookbusError, PluginError, PluginNotFoundError, RegistrationError, suggest_names
+from hookbus.errors import (
+    ConfigError,
+    HookbusError,
+    HookWarning,
+    PluginError,
+    PluginNotFoundError,
+    RegistrationError,
+    suggest_names,
+)
 from hookbus.hook import Hook, HookConfig, Priority, validate_config
 from hookbus.writers.writer import Writer
 
@@ -277,7 +286,7 @@ def _instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
         if issubclass(cls, Hook) and "config" in parameters:
             return cls(config=settings)
         return _from_keywords(cls, parameters, settings)
-    except HookbusError:
+    except (HookbusError, HookWarning):  # a warning, if warnings are errors
         raise
     except (Exception, SystemExit) as error:
         hidden = redact(hide_declared(hide_declared(settings, getattr(cls, "Config", None)), cls))
@@ -302,6 +311,7 @@ def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], setti
     if common:
         config = hook.config.model_dump(exclude_unset=True)
         hook._config = validate_config(hook.Config, {**config, **common}, {}, cls.__name__)
+        warn_of_settings(hook, hook.config, common)
     return hook
 
 

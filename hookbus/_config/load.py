@@ -78,6 +78,7 @@ def parse_config(
     if not isinstance(document.data, Mapping):
         raise ConfigError(document.problems)
     config, problems = _validate(document)
+    config.warn_of_deprecated_settings()
     try:
         config.build_hooks()
     except ConfigError as error:

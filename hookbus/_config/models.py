@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import NoneType
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -26,6 +26,12 @@ from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.paths import find_settings_problems
 from hookbus._config.resolved import dump_resolved, show_references
 from hookbus._run.work_dir import parse_resume
+from hookbus._utils.deprecated_settings import (
+    SettingsModel,
+    iter_deprecated_settings,
+    report_settings,
+    warn_caller,
+)
 from hookbus._utils.key_homes import suggest_type
 from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
@@ -57,13 +63,13 @@ __all__ = [
 ]
 
 
-class Section(BaseModel):
+class Section(SettingsModel):
     """Base model of the sections. Unknown keys and values of another type are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, ser_json_inf_nan="constants")
 
 
-class Component(BaseModel):
+class Component(SettingsModel):
     """An object that is built by name: a type and its settings."""
 
     # The keys of a component depend on its factory, which validates them, see `hookbus._config.factories`.
@@ -210,6 +216,7 @@ class RunConfig(Section):
     _document: Document = PrivateAttr(default_factory=lambda: Document("config"))
     _paths: list[Path] = PrivateAttr(default_factory=list)
     _invalid_sections: frozenset[str] = PrivateAttr(default=frozenset())
+    _reported: set[str] = PrivateAttr(default_factory=set)  # warnings, because hooks are built more than once
 
     @field_validator("model", "dataset", "optimizer", "scheduler", mode="before")
     @classmethod
@@ -290,6 +297,7 @@ class RunConfig(Section):
             ConfigError: If a hook is unknown, a setting is invalid, or a bus would reject the hook.
         """
         built, bus, problems = self._build(), HookBus(), []
+        bus.pm.warns_of_deprecations = False  # the bus of the caller warns
         for hook, path in built:
             try:
                 bus.register(hook)
@@ -351,7 +359,8 @@ class RunConfig(Section):
                     stack.enter_context(omit_hints())
                 problems += [self.format_problem((*path, key), text) for key, text in find_settings_problems(settings)]
                 try:
-                    built += [(hook, path) for hook in _build_entry(settings)]
+                    with report_settings(partial(self._warn_of_setting, path)):
+                        built += [(hook, path) for hook in _build_entry(settings)]
                 except ConfigError as error:
                     problems += [message for text in error.problems for message in self._hook_problem(path, text)]
                 except PluginError as error:
@@ -360,6 +369,17 @@ class RunConfig(Section):
         if problems:
             raise ConfigError(self.sort_problems(problems))
         return built
+
+    def warn_of_deprecated_settings(self) -> None:
+        """Issue a warning for each deprecated setting of the sections. Hooks warn when they are built."""
+        for path, text in iter_deprecated_settings(self):
+            self._warn_of_setting((), path, text)
+
+    def _warn_of_setting(self, parent: Path, path: Path, text: str) -> None:
+        message = self.format_problem((*parent, *path), text, at_key=True)
+        if message not in self._reported:
+            self._reported.add(message)
+            warn_caller(message)
 
     def _hide_overrides(self, settings: Mapping[str, Any], path: Path) -> None:
         """Hide the overrides whose value a hook declares as a secret."""

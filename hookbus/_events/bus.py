@@ -26,6 +26,7 @@ from hookbus._events.registry import FunctionPlugin
 from hookbus._events.schedules import CounterView, Schedule
 from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, Replace, Statements, Wrap
 from hookbus._utils import packages
+from hookbus._utils.deprecations import deprecated, to_deprecations
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
 
 __all__ = ["EventBus"]
@@ -111,12 +112,24 @@ class EventBus:
 
     @overload
     def declare(
-        self, point: str, args: Sequence[str] = ..., *, unit: Unit | None = ..., doc: str = ...
+        self,
+        point: str,
+        args: Sequence[str] = ...,
+        *,
+        unit: Unit | None = ...,
+        doc: str = ...,
+        deprecated: deprecated | Iterable[deprecated] = ...,
     ) -> Callable[..., None]: ...
     @overload
     def declare(self, point: Callable[Concatenate[Any, P], None]) -> Callable[P, None]: ...
     def declare(
-        self, point: str | Callable[..., None], args: Sequence[str] = (), *, unit: Unit | None = None, doc: str = ""
+        self,
+        point: str | Callable[..., None],
+        args: Sequence[str] = (),
+        *,
+        unit: Unit | None = None,
+        doc: str = "",
+        deprecated: deprecated | Iterable[deprecated] = (),
     ) -> Callable[..., None]:
         """Declare a custom point. Methods of registered hooks that are named like the point become its listeners.
 
@@ -128,27 +141,40 @@ class EventBus:
             args: Names of the arguments in addition to `run`.
             unit: Default unit of `when=` at this point. None (default) requires schedules with a `unit` of their own.
             doc: Description of the point.
+            deprecated: Deprecation of the point, or a list of deprecations of the point and of its arguments. Default:
+                none.
 
         Returns:
             Function that emits the point: `after_render(image=image)`.
 
         Raises:
-            PointError: If a name is taken, reserved or not an identifier, or the unit is unknown. Declaring the same
-                method again is valid, and for a hook to declare its own point again.
+            PointError: If a name is taken, reserved or not an identifier, or the unit or a deprecated argument is
+                unknown. Declaring the same method again is valid, and for a hook to declare its own point again.
             RegistrationError: If a registered hook has a method with the name of the point, but not as its listener.
         """
         if isinstance(args, str):  # also a sequence of names, of one letter each
             raise PointError(f"{point}: invalid `args`, got {args!r}. Pass args=({args!r},).")
+        if not isinstance(point, str):
+            return self.declare_point(parse_point(point))
         types = ("Any",) * len(args)
-        new = Point(point, tuple(args), unit, doc, types) if isinstance(point, str) else parse_point(point)
-        existing, owner = self.points.get(new.name), self.pm.members.find_caller()
+        new = Point(point, tuple(args), unit, doc, types, to_deprecations(deprecated))
+        return self.declare_point(new, by_name=True)
+
+    def declare_point(self, point: Point, *, by_name: bool = False) -> Callable[..., None]:
+        """Declare a point, see `declare`.
+
+        Args:
+            point: The point.
+            by_name: Whether only the hook that has declared the point may declare an equal one. Default: False.
+        """
+        existing, owner = self.points.get(point.name), self.pm.members.find_caller()
         if existing is None:
-            self._declare(new)
+            self._declare(point)
         # A spec method may be declared by multiple modules, before or after its package is discovered.
-        elif existing != new or (isinstance(point, str) and not self._point_owners.allows(new.name, owner)):
-            raise PointError(f"{new.name!r}: the point is already declared. Choose another name.")
-        self._point_owners.add(new.name, owner, is_new=existing is None)
-        return bind_point(self.emit, new)
+        elif existing != point or (by_name and not self._point_owners.allows(point.name, owner)):
+            raise PointError(f"{point.name!r}: the point is already declared. Choose another name.")
+        self._point_owners.add(point.name, owner, is_new=existing is None)
+        return bind_point(self.emit, point)
 
     def declare_from(self, spec: type) -> None:
         """Declare the points of a spec class like `Lifecycle`. Points that are already declared are skipped.

@@ -18,6 +18,7 @@ from hookbus._events.markers import IMPL_ATTRIBUTE, Options
 from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
 from hookbus._events.schedule_units import FieldConfig
 from hookbus._events.schedules import Schedule
+from hookbus._utils.deprecations import DEPRECATIONS_ATTRIBUTE
 from hookbus._utils.packages import package_label
 from hookbus.errors import MISSPELLING_CUTOFF, RegistrationError, suggest_names
 
@@ -312,6 +313,8 @@ class _PluginValidator:
         self, name: str, target: str, function: Callable[..., Any], options: Options, is_action: bool
     ) -> None:
         wrapper = options.get("wrapper") or options.get("hookwrapper")
+        if hasattr(function, DEPRECATIONS_ATTRIBUTE):
+            raise self.fail(f"{name}: @deprecated has no effect on a listener. Mark the declaration of the point.")
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise self.fail(f"{name}: async functions are not supported. Define it as a synchronous method.")
         if options.get("hookwrapper"):

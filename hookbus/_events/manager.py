@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -13,10 +12,11 @@ from hookbus._events.call_stack import in_event
 from hookbus._events.checks import AliasLookup, Inspection, inspect_plugin, is_configured, registration_error
 from hookbus._events.codegen import compile_source
 from hookbus._events.common_keys import check_common_keys, check_priority_override
+from hookbus._events.deprecations import warn_of_deprecations
 from hookbus._events.listeners import check_listeners, check_priority
 from hookbus._events.markers import PROJECT
 from hookbus._events.pluggy_features import UnsupportedFeatures
-from hookbus._events.points import Point
+from hookbus._events.points import Point, parse_point
 from hookbus._events.registry import FunctionPlugin, PluginRegistry, RegisteredPlugin, ensure_single_bus
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
@@ -54,7 +54,7 @@ class ManagedBus(Protocol):
     def discover_points(self, names: Collection[str], module: str = "") -> bool:
         """Declare points of installed packages. Return whether any point was declared."""
 
-    def declare(self, point: Any, args: Any = (), *, unit: Any = None) -> Callable[..., None]:
+    def declare_point(self, point: Point) -> Callable[..., None]:
         """Declare a custom point."""
 
     def invalidate(self) -> None:
@@ -78,6 +78,7 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
 
     Attributes:
         members: Registered plugins by name, with their implementations.
+        warns_of_deprecations: Whether registration warns of deprecated points. False for a bus that only validates.
     """
 
     def __init__(self, bus: ManagedBus, find_alias: AliasLookup) -> None:
@@ -87,6 +88,7 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         # Unregistered plugins, and the functions that call their `cleanup`.
         self._pending_cleanups: list[tuple[object, Callable[..., Any] | None]] = []
         self.members = PluginRegistry()
+        self.warns_of_deprecations = True
 
     def register(self, plugin: object, name: str | None = None, *, priority: int | None = None) -> str | None:
         """Register a plugin.
@@ -111,7 +113,10 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
             return None
         self._check_registration(plugin, name)
         # Outside of the lock: validation may import a package that publishes points.
-        member = RegisteredPlugin(plugin, self._inspect(plugin, name, priority), self.members.find_caller())
+        inspection = self._inspect(plugin, name, priority)
+        member = RegisteredPlugin(plugin, inspection, self.members.find_caller())
+        if self.warns_of_deprecations:
+            warn_of_deprecations(inspection.implementations, self._bus.points)
         with self._bus.lock:
             if priority is not None:
                 self._bus.table.priority_overrides[name] = priority
@@ -287,6 +292,8 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
                 inspection = inspect_plugin(member.plugin, name, every, self._bus.actions, self._find_alias)
                 self._check_inspection(inspection, member.plugin, name, every)
                 updated[name] = RegisteredPlugin(member.plugin, inspection, member.owner)
+        for member in updated.values() if self.warns_of_deprecations else ():
+            warn_of_deprecations(member.implementations.values(), points)
         return updated
 
     def update(self, members: Mapping[str, RegisteredPlugin]) -> None:
@@ -317,11 +324,7 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
             raise PointError(f"{module_or_class!r} contains no function marked with @hookspec. Mark its functions.")
         for name in marked:
             method = getattr(module_or_class, name)
-            if isinstance(module_or_class, type):
-                self._bus.declare(method)
-            else:
-                arguments = [argument for argument in inspect.signature(method).parameters if argument != "run"]
-                self._bus.declare(name, arguments, unit=getattr(method, "unit", None))
+            self._bus.declare_point(parse_point(method, skip=1 if isinstance(module_or_class, type) else 0))
 
     def _check_registration(self, plugin: object, name: str) -> None:
         if isinstance(plugin, type):

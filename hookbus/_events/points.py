@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
+from hookbus._utils.deprecations import Deprecation, read_deprecations
 from hookbus.errors import PointError, suggest_names
 
 __all__ = [
@@ -53,6 +54,7 @@ class Point:
         unit: Default unit of `when=` at this point, None if schedules require a `unit` of their own.
         doc: Description as Markdown.
         types: Annotation of each argument, as written in the source.
+        deprecations: Deprecations of the point and of its arguments.
     """
 
     name: str
@@ -60,11 +62,18 @@ class Point:
     unit: Unit | None
     doc: str
     types: tuple[str, ...]
+    deprecations: tuple[Deprecation, ...] = ()
 
     @property
     def reverse(self) -> bool:
         """Whether the nested order runs by descending priority at this point."""
         return self.name.startswith("after_") or self.name == "cleanup"
+
+    @property
+    def description(self) -> str:
+        """Description as Markdown, including what is deprecated."""
+        notes = [deprecation.describe(self.name) for deprecation in self.deprecations]
+        return " ".join([self.doc, *(f"{note[0].upper()}{note[1:]}" for note in notes)]).strip()
 
     @property
     def signature(self) -> str:
@@ -98,21 +107,25 @@ def parse_points(spec: type) -> dict[str, Point]:
     return {name: parse_point(method) for name, method in methods.items() if not name.startswith("_")}
 
 
-def parse_point(method: Callable[..., object]) -> Point:
+def parse_point(method: Callable[..., object], *, skip: int = 1) -> Point:
     """Return the point that a method of a spec class declares.
+
+    Args:
+        method: The method.
+        skip: Number of parameters before those of the point: 1 (default) for `self`, 0 for a function of a module.
 
     Raises:
         PointError: If the method takes `*args` or `**kwargs`, or is marked with an option of pluggy that points do not
-            support: `historic`, `firstresult`, `warn_on_impl` or `warn_on_impl_args`.
+            support: `historic` or `firstresult`.
     """
     name = method.__name__
     options = getattr(method, SPEC_ATTRIBUTE, None) or {}
-    if unsupported := [option for option, value in options.items() if value]:
+    if unsupported := [option for option in ("historic", "firstresult") if options.get(option)]:
         raise PointError(
             f"{name}: {', '.join(unsupported)} of pluggy is not supported by points, whose listeners return nothing "
             "and are called by the events after their registration. Remove the option."
         )
-    parameters = list(inspect.signature(method).parameters.values())[1:]
+    parameters = list(inspect.signature(method).parameters.values())[skip:]
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         raise PointError(
             f"{name}{inspect.signature(method)}: invalid *args or **kwargs. Name every argument of the point {name}."
@@ -125,6 +138,7 @@ def parse_point(method: Callable[..., object]) -> Point:
         unit=getattr(method, "unit", None),
         doc=inspect.cleandoc(method.__doc__ or ""),
         types=tuple(_format_type(p) for p in arguments),
+        deprecations=read_deprecations(method, options),
     )
 
 
@@ -136,7 +150,8 @@ def check_point(point: Point, taken: Collection[str]) -> None:
         taken: Names that are already in use.
 
     Raises:
-        PointError: If a name is reserved or not an identifier, an argument is duplicated, or the unit is unknown.
+        PointError: If a name is reserved or not an identifier, an argument is duplicated, or the unit or a deprecated
+            argument is unknown.
     """
     for name in (point.name, *point.args):
         # The names become source code of generated functions, whose own variables start with an underscore.
@@ -153,6 +168,12 @@ def check_point(point: Point, taken: Collection[str]) -> None:
         raise PointError(f"{point.name}: reserved argument {', '.join(reserved)}. Remove it from the declaration.")
     if len(set(point.args)) < len(point.args):
         raise PointError(f"{point.signature}: duplicate argument. Name each argument once.")
+    for argument in (deprecation.argument for deprecation in point.deprecations):
+        if argument is not None and argument not in point.args:
+            raise PointError(
+                f"{point.signature}: unknown deprecated argument, got {argument!r}."
+                f"{suggest_names(argument, point.args)}"
+            )
     if point.unit is not None and point.unit not in get_args(Unit):
         raise PointError(f"{point.name}: unknown unit {point.unit!r}.{suggest_names(point.unit, get_args(Unit))}")
 

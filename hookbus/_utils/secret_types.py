@@ -78,8 +78,8 @@ def _hide_dumped(dumped: Any, source: Any) -> Any:
 
 def _get_values(model: BaseModel) -> dict[str, Any]:
     """Return the values of the fields of a model by each of their names in a dump."""
-    fields = type(model).model_fields.items()
-    return {key: getattr(model, name) for name, field in fields for key in (name, field.serialization_alias or name)}
+    fields, values = type(model).model_fields.items(), vars(model)
+    return {key: values[name] for name, field in fields for key in (name, field.serialization_alias or name)}
 
 
 def _hide(value: Any) -> Any:

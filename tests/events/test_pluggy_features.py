@@ -111,12 +111,14 @@ def test_spec_class_declares_its_marked_points(bus: HookBus) -> None:
 
 
 def test_spec_module_declares_its_marked_functions(bus: HookBus) -> None:
-    def after_render(run: object, image: object) -> None: ...
+    def after_render(run: object, image: object) -> None:
+        """An image was rendered."""
 
     module = ModuleType("specs")
     module.after_render = hookspec(after_render)  # type: ignore[attr-defined]
     bus.pm.add_hookspecs(module)
-    assert bus.points["after_render"].args == ("image",)
+    point = bus.points["after_render"]
+    assert (point.args, point.doc, point.types) == (("image",), "An image was rendered.", ("object",))
     with pytest.raises(PointError, match="contains no function marked with @hookspec"):
         bus.pm.add_hookspecs(ModuleType("empty"))
 
