@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from hookbus._training.scheduler_length import load_scheduler
+from hookbus._utils.named import format_label, get_by_name
 from hookbus._utils.schema import any_value, join, mapping_of, record
 from hookbus.checkpoint.component_checks import (
     check_grads,
@@ -43,10 +44,8 @@ def collect_components(run: Run) -> dict[str, Any]:
     """
     states: dict[str, Any] = {}
     for key, part in _iter_components(run):
-        if isinstance(part, Mapping):
-            states[key] = {name: _get_state(named, f"[{key!r}][{name!r}]") for name, named in part.items()}
-        else:
-            states[key] = _get_state(part, f"[{key!r}]")
+        named = {name: _get_state(key, name, inner) for name, inner in get_by_name(part).items()}
+        states[key] = named if isinstance(part, Mapping) else named[""]
     for name, weights in run.weights.modes.collect_training_weights().items():
         _get_optimizer_state(states, name)[TRAINING_WEIGHTS] = weights
     return states
@@ -63,11 +62,9 @@ def check_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
         if saved is None:
             continue
         _check_names(key, part, saved)
-        if isinstance(part, Mapping):
-            for name in part.keys() & saved.keys():
-                _check_component(key, name, part[name], saved[name])
-        else:
-            _check_component(key, "", part, saved)
+        parts, states = get_by_name(part), _get_states(part, saved)
+        for name in parts.keys() & states.keys():
+            _check_component(key, name, parts[name], states[name])
     with wrap_invalid_data():
         check_grads(_get_parameters(run), checkpoint.get("grads", {}))
 
@@ -84,7 +81,7 @@ def _check_component(key: str, name: str, part: Any, saved: Any) -> None:
             check_template(own, saved, where)
         elif getattr(type(optimizer), "state_dict", None) is Optimizer.state_dict:
             check_optimizer_structure(saved, where)
-            label = f"{key} {name!r}" if name else key
+            label = format_label(key, name)
             _check_type(label, optimizer, saved)
             _check_groups(label, optimizer, saved)
             check_optimizer(optimizer, saved, where)
@@ -101,10 +98,9 @@ def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
         part, saved = parts.get(key), checkpoint.get(key)
         if part is not None and saved is not None:
             _check_names(key, part, saved)
-        if isinstance(part, Mapping):
-            _load_named(run, key, part, saved or {})
-        else:
-            _load(run, key, key, part, saved)
+        named, states = get_by_name(part), _get_states(part, saved)
+        for name in dict.fromkeys([*named, *states]):
+            _load(run, key, format_label(key, name), named.get(name), states.get(name))
     for name in run.optimizers:
         weights = _get_optimizer_state(checkpoint, name).get(TRAINING_WEIGHTS, {})
         run.weights.modes.load_training_weights(name, weights)
@@ -153,8 +149,15 @@ def _iter_components(run: Run) -> Iterator[tuple[str, Any]]:
             yield key, part
 
 
-def _get_state(part: Any, where: str) -> Any:
-    return to_plain_data(dict(part.state_dict()), f"checkpoint{where}")
+def _get_state(key: str, name: str, part: Any) -> Any:
+    return to_plain_data(dict(part.state_dict()), f"checkpoint[{key!r}]{f'[{name!r}]' if name else ''}")
+
+
+def _get_states(part: Any, saved: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the saved states of a component by name; that of an object without a name has the name ""."""
+    if saved is None:
+        return {}
+    return saved if isinstance(part, Mapping) else {"": saved}
 
 
 def _get_optimizer_state(checkpoint: Mapping[str, Any], name: str) -> Any:
@@ -174,12 +177,6 @@ def _check_names(key: str, part: Any, saved: Mapping[str, Any]) -> None:
         f"The {key} state in the checkpoint does not match the run: the run has {own}, the checkpoint has {other}. "
         f"Pass the {key}s as in the run that wrote the checkpoint."
     )
-
-
-def _load_named(run: Run, key: str, parts: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Load the states of named objects."""
-    for name in dict.fromkeys([*parts, *saved]):
-        _load(run, key, f"{key} {name!r}", parts.get(name), saved.get(name))
 
 
 def _load(run: Run, key: str, label: str, part: Any, saved: Mapping[str, Any] | None) -> None:
