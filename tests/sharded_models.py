@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard
 
 from hookbus.checkpoint.sharded import write_generation
 from hookbus.checkpoint.state import write_checkpoint
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import ShardingSpec
 
 WEIGHT = torch.arange(35.0).reshape(7, 5)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import hookbus
+
 PACKAGES = ("checkpoint", "data", "distributed", "evaluation", "metrics", "writers")
 
 
@@ -35,6 +37,13 @@ def test_unknown_name_of_a_package_raises(package: str) -> None:
     module = importlib.import_module(f"hookbus.{package}")
     with pytest.raises(AttributeError, match=f"module 'hookbus.{package}' has no attribute 'unknown'"):
         _ = module.unknown
+
+
+def test_only_public_modules_list_their_names() -> None:
+    root = Path(hookbus.__file__).parent
+    listing = {path.relative_to(root) for path in root.rglob("*.py") if "\n__all__ = " in path.read_text()}
+    packages = {Path(package, "__init__.py") for package in (*PACKAGES, "testing")}
+    assert {path for path in listing if len(path.parts) > 1} == {path for path in packages if (root / path).exists()}
 
 
 @pytest.mark.parametrize("modules", [[f"hookbus.{package}" for package in PACKAGES], ["hookbus.bus"]])

@@ -36,8 +36,6 @@ from hookbus.errors import ConfigError, HookbusError
 if TYPE_CHECKING:
     from hookbus.trainer.trainer import Trainer
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,

@@ -21,16 +21,6 @@ from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import is_main, rank, reported_by_main
 from hookbus.errors import ConfigError, HookbusError, HookWarning, format_error, limit_lines
 
-__all__ = [
-    "error_console",
-    "escape_text",
-    "handle_errors",
-    "output_console",
-    "print_error",
-    "print_json",
-    "tolerate_output_errors",
-]
-
 PIPED_WIDTH = 160
 """Width in columns of tables that are written to a file or a pipe, if COLUMNS does not set one."""
 

@@ -9,8 +9,6 @@ from hookbus.checkpoint.load import load_file_on_meta, resolve_path
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
 from hookbus.errors import CheckpointError
 
-__all__ = ["consolidate"]
-
 
 def consolidate(path: Path, output: Path | None = None) -> Path:
     """Write the checkpoint of a distributed run as one file with full tensors. All tensors must fit in memory.

@@ -15,8 +15,6 @@ from hookbus._utils.packages import broken_distributions
 from hookbus._utils.plugin_entries import PluginEntry, short_names
 from hookbus.errors import PluginVersionError
 
-__all__ = ["HookHealth", "check_installed_hooks"]
-
 IMPORT_TIMEOUT_S = 120
 """Timeout of one import, in seconds."""
 

@@ -11,8 +11,6 @@ from rich.text import Text
 
 from hookbus._cli.console import output_console
 
-__all__ = ["print_paragraph", "print_table"]
-
 COLUMN_GAP = 2
 """Number of spaces between two columns."""
 

@@ -15,8 +15,6 @@ from hookbus._utils.plugin_entries import short_names
 from hookbus.errors import PluginError
 from hookbus.hook import Hook, HookConfig
 
-__all__ = ["json_schema"]
-
 
 def json_schema() -> tuple[dict[str, Any], list[str]]:
     """Generate the JSON schema of run files.

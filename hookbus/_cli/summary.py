@@ -16,8 +16,6 @@ from hookbus.distributed.process_group import world_size
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["print_summary"]
-
 
 def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
     """Print the output files and the commands to run next, on rank 0 only.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hookbus._events.explain import Explanation
     from hookbus._events.points import Point
 
-__all__ = ["UNITS", "print_hook_health", "print_hooks", "print_metrics", "print_order", "print_points"]
-
 UNITS = {"iter": "iterations", "batch": "batches", "step": "optimizer steps", "epoch": "epochs"}
 """Plural names of the units of points."""
 

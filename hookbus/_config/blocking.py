@@ -11,8 +11,6 @@ from hookbus._utils.published import get_publishing_package
 from hookbus.discovery import list_entries
 from hookbus.errors import HookWarning
 
-__all__ = ["is_blocked", "warn_of_unknown_blocks"]
-
 BLOCKABLE_GROUPS = (HOOKS_GROUP, MODELS_GROUP, DATASETS_GROUP)
 """Entry-point groups that `HOOKBUS_BLOCK` applies to."""
 

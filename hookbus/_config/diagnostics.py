@@ -18,15 +18,6 @@ from hookbus._utils.plugin_entries import BLOCK_VARIABLE
 from hookbus._utils.validation_errors import validation_messages
 from hookbus.errors import HookbusError, HookWarning
 
-__all__ = [
-    "Entries",
-    "format_errors",
-    "hook_entries",
-    "resolve_aliases",
-    "sort_by_location",
-    "to_yaml_terms",
-]
-
 Entries = list[tuple[Any, Path]]
 """Settings of each hook with their path in the file."""
 

@@ -20,8 +20,6 @@ from hookbus._utils.packages import DATASETS_GROUP, MODELS_GROUP
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import ConfigError, PluginError
 
-__all__ = ["Factories", "Factory", "accepted_keywords"]
-
 Factory = Callable[..., Any]
 
 

@@ -33,23 +33,6 @@ from hookbus.writers.writer import Writer
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
 
-__all__ = [
-    "DEFAULT_HOOKS",
-    "HOOKS",
-    "HOOK_REGISTRY",
-    "PROFILING_HOOKS",
-    "HookRegistry",
-    "Registry",
-    "add_instance_name",
-    "build_hook",
-    "build_hooks",
-    "get_default_hooks",
-    "get_hook_class",
-    "hide_declared_settings",
-    "merge_defaults",
-    "register_defaults",
-]
-
 
 C = TypeVar("C", bound=type)
 

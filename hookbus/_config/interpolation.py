@@ -10,10 +10,10 @@ from typing import Any
 from hookbus._config.document import Document, Path, Reference
 from hookbus._config.yaml import invalid_character, parse
 from hookbus._utils.imports import suggest_if_close
-from hookbus._utils.redaction import REDACTED, is_secret, redact
+from hookbus._utils.redaction import redact
+from hookbus._utils.secret_keys import is_secret
+from hookbus._utils.secret_values import REDACTED
 from hookbus._utils.values import format_value, shorten
-
-__all__ = ["REFERENCE_PATTERN", "SAMPLE_SECRET", "get_key", "get_safe_template", "resolve_references", "settle_types"]
 
 REFERENCE_PATTERN = r"\$\{env:[^}]*\}"
 """Pattern of a reference, for the schema of editors."""

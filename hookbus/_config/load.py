@@ -29,8 +29,6 @@ from hookbus._utils.validation_errors import validation_messages
 from hookbus.errors import ConfigError, PluginError
 from hookbus.hook import Hook
 
-__all__ = ["load_config", "parse_config"]
-
 
 @check_keywords("load_config")
 def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:

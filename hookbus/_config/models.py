@@ -49,19 +49,6 @@ from hookbus.errors import (
 )
 from hookbus.hook import Hook
 
-__all__ = [
-    "Component",
-    "DDPConfig",
-    "DatasetConfig",
-    "FSDP2Config",
-    "LoadFrom",
-    "LoaderConfig",
-    "RunConfig",
-    "SchedulerConfig",
-    "Section",
-    "TrainingConfig",
-]
-
 
 class Section(SettingsModel):
     """Base model of the sections. Unknown keys and values of another type are rejected."""

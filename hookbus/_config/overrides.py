@@ -15,8 +15,6 @@ from hookbus._utils.redaction import redact
 from hookbus._utils.values import format_value, shorten
 from hookbus.hook import snake_case
 
-__all__ = ["apply_overrides"]
-
 MAX_INDEX_DIGITS = 10
 """Number of digits that no index has."""
 

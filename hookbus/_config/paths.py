@@ -11,8 +11,6 @@ from hookbus._run.status import read_status
 from hookbus.checkpoint.load import resolve_path
 from hookbus.errors import CheckpointError
 
-__all__ = ["find_file_problem", "find_initial_file", "find_name_problem", "find_settings_problems"]
-
 MAX_NAME_BYTES = 255
 MAX_PATH_BYTES = 4096 - 256
 """Limits of Linux and macOS, less a reserve for the names of the files in a directory."""

@@ -15,8 +15,6 @@ from hookbus._utils.files import open_regular_file
 from hookbus._utils.values import format_value
 from hookbus.errors import ConfigError
 
-__all__ = ["MAX_FILE_SIZE", "load_document"]
-
 MAX_FILE_SIZE = 2**20
 """Maximum size of a run file in bytes. A larger file is likely another file, such as a checkpoint."""
 

@@ -21,8 +21,6 @@ from ruamel.yaml.representer import SafeRepresenter
 from hookbus._config.document import Document, Location, Path
 from hookbus._utils.values import format_value, shorten
 
-__all__ = ["MAX_DEPTH", "MAX_INTEGER_BITS", "MAX_NODES", "dump", "invalid_character", "parse", "parse_value"]
-
 # Limits against "billion laughs" documents, whose nested aliases expand exponentially.
 MAX_NODES = 20_000
 MAX_DEPTH = 60

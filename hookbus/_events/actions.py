@@ -20,8 +20,6 @@ from hookbus._events.failure_notes import annotate
 from hookbus._events.markers import PROJECT
 from hookbus.errors import PointError
 
-__all__ = ["Actions", "Step", "action_arguments", "actionspec", "as_step"]
-
 _pluggy_spec = pluggy.HookspecMarker(PROJECT)
 
 F = TypeVar("F", bound=Callable[..., Any])

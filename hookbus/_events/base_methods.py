@@ -9,8 +9,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["bind_method", "empty_method", "get_static_method", "is_empty_method"]
-
 _EMPTY_ATTRIBUTE = "hookbus_empty"
 
 

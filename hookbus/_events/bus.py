@@ -29,8 +29,6 @@ from hookbus._utils import packages
 from hookbus._utils.deprecations import deprecated, to_deprecations
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
 
-__all__ = ["EventBus"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 

@@ -16,19 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hookbus._events.ordering import Listener
 
-__all__ = [
-    "LISTENER_LINES",
-    "current_listener",
-    "current_point",
-    "current_points",
-    "current_run",
-    "failing_listener",
-    "find_caller",
-    "format_place",
-    "in_event",
-    "in_nested_event",
-]
-
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 """Start of the file names of hookbus itself."""
 

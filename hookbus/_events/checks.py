@@ -22,21 +22,6 @@ from hookbus._utils.deprecations import DEPRECATIONS_ATTRIBUTE
 from hookbus._utils.packages import package_label
 from hookbus.errors import MISSPELLING_CUTOFF, RegistrationError, suggest_names
 
-__all__ = [
-    "CONFIGURED_ATTRIBUTE",
-    "OPTIONS_ATTRIBUTE",
-    "AliasLookup",
-    "ConfiguredPlugin",
-    "Implementation",
-    "Inspection",
-    "PluginConfig",
-    "as_hook_list",
-    "configured_base",
-    "inspect_plugin",
-    "is_configured",
-    "registration_error",
-]
-
 _PREFIXES = ("before_", "after_", "on_")  # a method of a hook with one of these must be a point
 OPTIONS_ATTRIBUTE = "hookbus_options"
 """Attribute of a plugin that contains the options of its methods, by name, instead of marks on the functions."""

@@ -23,8 +23,6 @@ from hookbus._events.points import ARGUMENT_ALIASES, Point
 from hookbus._events.schedule_gate import ScheduleGate
 from hookbus._events.schedules import Counters, CounterView
 
-__all__ = ["compile_point", "compile_source", "use_spec_names"]
-
 
 def compile_point(
     point: Point,

@@ -14,8 +14,6 @@ from hookbus._events.listeners import (
 from hookbus._events.points import Point
 from hookbus._events.schedules import NEVER
 
-__all__ = ["check_common_keys", "check_priority_override"]
-
 Listeners = Sequence[tuple[Implementation, Point]]
 
 

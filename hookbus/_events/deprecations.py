@@ -11,8 +11,6 @@ from hookbus._events.points import Point
 from hookbus._utils.deprecations import Deprecation
 from hookbus._utils.packages import package_label
 
-__all__ = ["warn_of_deprecations"]
-
 
 def warn_of_deprecations(implementations: Iterable[Implementation], points: Mapping[str, Point]) -> None:
     """Issue a warning for each deprecated point or argument that implementations use.

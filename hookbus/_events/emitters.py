@@ -9,8 +9,6 @@ from hookbus._events.codegen import compile_source
 from hookbus._events.points import ARGUMENT_ALIASES, Point
 from hookbus.errors import PointError, suggest_names
 
-__all__ = ["EXPLICIT_ARGUMENTS", "Emitter", "bind_point", "compile_emitter"]
-
 EXPLICIT_ARGUMENTS = ("step", "batch_idx", "batch", "model", "outputs", "loss")
 """Arguments that `emit` names explicitly, because collecting them in **kwargs in every iteration would be slow."""
 

@@ -9,8 +9,6 @@ from hookbus._events.schedules import NEVER
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils.packages import package_label
 
-__all__ = ["Explanation", "Row", "explain"]
-
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -12,8 +12,6 @@ from hookbus._events.ordering import Listener
 from hookbus._utils.packages import package_label
 from hookbus.errors import HookWarning, format_error
 
-__all__ = ["FailureCounts", "FailureRecord"]
-
 
 @dataclass(slots=True)
 class FailureRecord:

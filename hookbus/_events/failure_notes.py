@@ -8,8 +8,6 @@ from hookbus._events.schedules import Counters
 from hookbus._utils.packages import package_label
 from hookbus.errors import HookStopIterationError, add_failure_notes
 
-__all__ = ["annotate", "merge_exceptions"]
-
 
 def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Counters) -> Exception:
     """Add a note with the hook, the point and the position in the run to an exception.

@@ -31,8 +31,6 @@ from hookbus._events.ordering import Listener
 from hookbus._events.schedules import Counters
 from hookbus.errors import ConfigError, HookWarning
 
-__all__ = ["MAX_CONSECUTIVE_FAILURES", "Failures", "get_policy"]
-
 T = TypeVar("T")
 
 MAX_CONSECUTIVE_FAILURES = 3

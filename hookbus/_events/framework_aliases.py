@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["FRAMEWORK_ALIASES", "find_framework_alias"]
-
 FRAMEWORK_ALIASES: Mapping[str, Mapping[str, str]] = {
     "Lightning": {
         "on_fit_start": "before_run",

@@ -11,8 +11,6 @@ from typing import Any, Protocol, TypeVar
 from hookbus._events.ordering import Listener
 from hookbus._events.table import EventTable, Wrap
 
-__all__ = ["HookTimings", "time_hooks", "trace_hooks"]
-
 T = TypeVar("T")
 
 

@@ -20,18 +20,6 @@ from hookbus._events.points import Point
 from hookbus._events.schedules import Schedule, every
 from hookbus.errors import ConfigError
 
-__all__ = [
-    "applies_frequency",
-    "build_listener",
-    "check_listeners",
-    "check_priority",
-    "get_predicate",
-    "overrides_should_trigger",
-    "resolve_own_schedule",
-    "resolve_priority",
-    "resolve_schedule",
-]
-
 
 def build_listener(implementation: Implementation, point: Point, override: int | None) -> Listener:
     """Build the listener of an implementation.

@@ -22,8 +22,6 @@ from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
 from hookbus.errors import HookError, PointError, RegistrationError
 
-__all__ = ["BusPluginManager", "ManagedBus", "generate_spec_class"]
-
 
 class ManagedBus(Protocol):
     """Bus whose plugins a `BusPluginManager` registers.

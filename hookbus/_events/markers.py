@@ -11,11 +11,9 @@ from typing import Any, TypeVar, overload
 
 import pluggy
 
-from hookbus._events.points import SPEC_ATTRIBUTE, Unit
+from hookbus._events.points import Unit
 from hookbus._events.schedules import Schedule
 from hookbus.errors import RegistrationError
-
-__all__ = ["IMPL_ATTRIBUTE", "PROJECT", "SPEC_ATTRIBUTE", "Options", "hookimpl", "hookspec"]
 
 PROJECT = "hookbus"
 IMPL_ATTRIBUTE = f"{PROJECT}_impl"

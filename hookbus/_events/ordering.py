@@ -18,8 +18,6 @@ from typing import Any
 from hookbus._events.schedules import Schedule
 from hookbus.errors import OrderError
 
-__all__ = ["DEFAULT_PRIORITY", "Listener", "sort_listeners"]
-
 DEFAULT_PRIORITY = 50
 """Priority of plugins that define none."""
 

@@ -6,8 +6,6 @@ from typing import Any, NoReturn
 
 from hookbus.errors import HookError
 
-__all__ = ["UnsupportedFeatures"]
-
 _LISTED = "it lists what load_setuptools_entrypoints has loaded"
 _LIST_HOOKS = "Read bus.hooks, or run `hookbus hooks` to list the installed packages."
 _NO_DISPATCH = "events are not dispatched through pluggy"

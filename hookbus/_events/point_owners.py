@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["PointOwners"]
-
 
 class PointOwners:
     """Hooks that have declared points. Points that the loop or a package has declared have no entry."""

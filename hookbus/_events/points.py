@@ -14,18 +14,6 @@ from typing import Any, Literal, TypeVar, get_args
 from hookbus._utils.deprecations import Deprecation, read_deprecations
 from hookbus.errors import PointError, suggest_names
 
-__all__ = [
-    "ARGUMENT_ALIASES",
-    "POINT_ALIASES",
-    "SPEC_ATTRIBUTE",
-    "Point",
-    "Unit",
-    "check_point",
-    "counted",
-    "parse_point",
-    "parse_points",
-]
-
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -18,8 +18,6 @@ from hookbus._events.codegen import use_spec_names
 from hookbus._events.markers import Options
 from hookbus.errors import HookError
 
-__all__ = ["FunctionPlugin", "PluginRegistry", "RegisteredPlugin", "ensure_single_bus"]
-
 
 class PluggyAdapter:
     """Adapter of a plugin for pluggy, with one attribute per implemented point or action."""

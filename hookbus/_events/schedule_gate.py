@@ -9,8 +9,6 @@ from hookbus._events.points import Unit
 from hookbus._events.schedules import CounterView, Schedule
 from hookbus.errors import ConfigError
 
-__all__ = ["ScheduleCounter", "ScheduleGate"]
-
 
 class ScheduledListener(Protocol):
     """Protocol of a scheduled listener, with the attributes used in error messages."""

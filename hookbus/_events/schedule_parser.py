@@ -10,8 +10,6 @@ from typing import Any
 from hookbus._events.schedules import Schedule, between, every, last, once
 from hookbus.errors import ConfigError, suggest_names
 
-__all__ = ["parse_schedule"]
-
 _HINT = "Use every(50), between(1, 1000), once(12) or last, combined with &, | and ~."
 
 

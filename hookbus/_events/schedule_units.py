@@ -9,8 +9,6 @@ from hookbus._events.points import Unit
 from hookbus._utils.arguments import check_count
 from hookbus.errors import ConfigError, suggest_names
 
-__all__ = ["FieldConfig", "check_number", "parse_unit", "resolve_number"]
-
 
 class FieldConfig(Protocol):
     """Config of a plugin, whose fields schedules refer to by name.

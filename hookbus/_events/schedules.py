@@ -22,8 +22,6 @@ from hookbus._events.points import Unit
 from hookbus._events.schedule_units import FieldConfig, check_number, parse_unit, resolve_number
 from hookbus.errors import ConfigError
 
-__all__ = ["NEVER", "CounterView", "Counters", "Schedule", "between", "every", "last", "once"]
-
 NEVER = sys.maxsize
 """Number that no counter reaches."""
 

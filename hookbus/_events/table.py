@@ -16,8 +16,6 @@ from hookbus._events.ordering import Listener, sort_listeners
 from hookbus._events.points import Point
 from hookbus._events.schedules import Counters, CounterView
 
-__all__ = ["DispatchTable", "EventRun", "EventTable", "Order", "Replace", "Statements", "Wrap"]
-
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
 Replace = Callable[[str], Callable[..., None] | None]

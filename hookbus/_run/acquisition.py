@@ -27,8 +27,6 @@ from hookbus.checkpoint.atomic_files import remove_orphaned_sidecars, remove_tem
 from hookbus.checkpoint.file_system import reset_warnings
 from hookbus.errors import WorkDirError
 
-__all__ = ["acquire", "lock_directory", "preview"]
-
 
 def acquire(path: Path, *, resume: bool = False, overwrite: bool = False) -> WorkDir:
     """Lock a work directory for a run.

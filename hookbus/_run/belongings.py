@@ -9,8 +9,6 @@ from typing import Any
 
 from hookbus._run.run_view import RunView
 
-__all__ = ["release_belongings"]
-
 
 def release_belongings(run: RunView, name: str, plugin: object) -> None:
     """Remove what a hook has registered with a run, when it was unregistered or disabled.

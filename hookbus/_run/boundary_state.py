@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from hookbus._run.run import Run
 
-__all__ = ["BoundaryState"]
-
 Slot = tuple[dict[str, Any], str]
 """The buffers of a module by name, and the name of one of them."""
 

@@ -19,8 +19,6 @@ from hookbus._utils.paths import format_path
 from hookbus.checkpoint.sidecars import read_sidecar
 from hookbus.errors import CheckpointError, ConfigError
 
-__all__ = ["FoundCheckpoint", "find_checkpoint"]
-
 MAX_LISTED_PROBLEMS = 10
 
 

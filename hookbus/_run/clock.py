@@ -15,8 +15,6 @@ from typing import Any
 from hookbus._events.points import Unit
 from hookbus.data.collections import batch_size
 
-__all__ = ["Clock", "ProgressMixin"]
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Clock:

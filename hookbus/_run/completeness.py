@@ -17,8 +17,6 @@ from hookbus._utils.named import format_label
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import CheckpointError
 
-__all__ = ["Completeness"]
-
 MAX_SHOWN = 5
 """Number of parameters that a message lists."""
 

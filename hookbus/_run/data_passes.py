@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hookbus.data.resumable_loader import ResumableLoader
 
-__all__ = ["DataPass", "ForStatement", "find_for_statement"]
-
 FOR_ITER = dis.opmap["FOR_ITER"]
 
 ForStatement = tuple[CodeType, int]

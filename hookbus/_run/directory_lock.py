@@ -15,21 +15,6 @@ from hookbus._utils.files import get_reason, open_regular_file
 from hookbus._utils.paths import format_path
 from hookbus.errors import WorkDirError
 
-__all__ = [
-    "LOCK",
-    "DirectoryLock",
-    "acquire_lock",
-    "can_lock_new_file",
-    "create_directory",
-    "describe_foreign_file",
-    "explain_write_errors",
-    "find_lock_problem",
-    "get_write_error",
-    "has_lock_file",
-    "not_lockable_error",
-    "not_writable_error",
-]
-
 LOCK = ".hookbus.lock"
 MARKER = b"hookbus lock: "
 """Beginning of every lock file. A file of this name with another beginning is foreign."""

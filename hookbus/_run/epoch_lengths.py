@@ -7,8 +7,6 @@ from typing import Any
 
 from hookbus._run.data_passes import DataPass, ForStatement
 
-__all__ = ["EpochLengths"]
-
 
 class EpochLengths:
     """Lengths of the loaders that a loop reads in an epoch.

@@ -10,8 +10,6 @@ from hookbus.lifecycle import Mode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["describe_mode", "find_mode_problems"]
-
 
 def find_mode_problems(mode: object, **training: Any) -> Iterator[str]:
     """Yield a message for an unknown mode, and for each argument that has an effect on training only.

@@ -21,8 +21,6 @@ from hookbus._utils.paths import format_path
 from hookbus.checkpoint.atomic_files import format_json
 from hookbus.checkpoint.file_system import fsync
 
-__all__ = ["replace_status"]
-
 ESSENTIAL = (
     "run", "outcome", "exit_code", "mode", "epochs_done", "iters_done", "steps_done", "checkpoint", "outputs",
     "updated", "pid", "host",

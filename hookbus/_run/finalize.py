@@ -19,8 +19,6 @@ from hookbus.errors import add_failure_notes, format_error
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["EXIT_CODES", "finalize", "record_failure", "release_directories", "resolve_outcome", "write_status"]
-
 EXIT_CODES: Mapping[str, int] = {
     "finished": 0,
     "stopped": 0,

@@ -14,8 +14,6 @@ from hookbus._run.pass_list import Moment
 if TYPE_CHECKING:
     from hookbus._run.clock import Clock
 
-__all__ = ["convert_former_state", "split_former_pass"]
-
 
 def convert_former_state(state: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
     """Return the passes of the epoch, for `PassList.load_state`."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from hookbus._utils.named import format_label
 
-__all__ = ["IdleOptimizers"]
-
 
 class IdleOptimizers:
     """Find the optimizers that made no step since the last call of `find`. Each problem is found once.

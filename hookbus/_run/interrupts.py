@@ -15,8 +15,6 @@ from hookbus._run.requests import RequestKind, process_requests
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["SignalHandling", "defer_interrupts", "handle_interrupts", "handle_lost_workers"]
-
 SIGCHLD: int | None = getattr(signal, "SIGCHLD", None)
 
 

@@ -7,8 +7,6 @@ from typing import Any
 from hookbus._run.run_view import RunView
 from hookbus._utils.named import format_label
 
-__all__ = ["IterationGap"]
-
 
 class IterationGap:
     """Find optimizers and schedulers that step between `after_train_iter` and the next `before_train_iter`.

@@ -20,8 +20,6 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["admit"]
-
 
 def admit(run: Run, name: str, hook: object) -> None:
     """Check and open a hook that was registered; no effect before and after the run.

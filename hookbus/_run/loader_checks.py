@@ -11,8 +11,6 @@ from hookbus.errors import LoopError, RankError
 if TYPE_CHECKING:
     from hookbus.distributed.collectives import Collectives
 
-__all__ = ["check_equal_lengths", "check_not_empty", "warn_changed_length", "warn_replay"]
-
 
 def check_equal_lengths(ranks: Collectives, length: int | None) -> None:
     """Check that the loaders of all ranks have the same number of batches.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from hookbus.data.seeded_dataset import DatasetHook
     from hookbus.data.train_shard import TrainShard
 
-__all__ = ["LoaderPool"]
-
 SIZE = 4
 """Number of loaders that are kept for later passes."""
 

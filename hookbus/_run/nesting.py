@@ -23,8 +23,6 @@ from hookbus.errors import PointError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["NESTED_POINTS", "Nesting", "StopLoop", "wrap_emitter"]
-
 Place = tuple[CodeType, int]
 """Code and line that emitted an event."""
 

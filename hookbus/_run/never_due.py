@@ -15,8 +15,6 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["NeverDue", "find_unreachable"]
-
 UNIT_NAMES: dict[Unit, str] = {
     "epoch": "epoch",
     "iter": "iteration",

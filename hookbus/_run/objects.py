@@ -13,17 +13,6 @@ from hookbus.distributed.unwrap import unwrap_ddp, unwrap_optimizer
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "build_module_dict",
-    "check_loss",
-    "combine_models",
-    "find_object_problems",
-    "find_state_problems",
-    "find_untrained",
-    "freeze_names",
-    "iter_parameters",
-]
-
 
 def freeze_names(value: Any) -> Any:
     """Return a read-only copy of a mapping of names; any other value is returned unchanged."""

@@ -16,8 +16,6 @@ from hookbus.distributed.unwrap import unwrap_optimizer
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["OptimizerModes"]
-
 
 class OptimizerModes:
     """Switch the optimizers of a run that have modes.

@@ -20,8 +20,6 @@ from hookbus.writers.learning_rates import get_learning_rates, name_learning_rat
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["OptimizerEvents"]
-
 
 class OptimizerEvents:
     """Count the steps of a run's optimizers, emit the optimizer points and record the learning rates that were used.

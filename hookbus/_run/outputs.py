@@ -18,17 +18,6 @@ from hookbus._utils.files import get_reason, read_regular_file
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.checkpoint.file_system import fsync, fsync_file
 
-__all__ = [
-    "OUTPUTS",
-    "append_output",
-    "find_list_problem",
-    "is_replaceable",
-    "parse_names",
-    "read_outputs",
-    "remove_output",
-    "write_outputs",
-]
-
 OUTPUTS = ".made"
 HEADER = '"hookbus: files that runs have created in this directory"'
 """First line. A list of an earlier version begins with an output."""

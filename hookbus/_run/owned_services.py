@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["OwnedServices"]
-
 
 class OwnedServices(dict[str, Any]):
     """Services by name. When a hook leaves, the services that it has replaced are restored."""

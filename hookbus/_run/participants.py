@@ -12,8 +12,6 @@ from typing import Any
 from hookbus._events.ordering import Listener
 from hookbus._run.run_view import RunView
 
-__all__ = ["CLOSING_POINTS", "WITHIN", "Participants"]
-
 CLOSING_POINTS = frozenset({"on_exception", "after_run", "cleanup"})
 """Points that a hook receives only if it was opened."""
 

@@ -14,8 +14,6 @@ from typing import Any
 from hookbus._run.data_passes import DataPass
 from hookbus.errors import LoopError
 
-__all__ = ["Moment", "PassList", "are_exhausted"]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:

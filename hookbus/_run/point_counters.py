@@ -5,8 +5,6 @@ from __future__ import annotations
 from hookbus._events.points import Point, Unit
 from hookbus._run.clock import Clock
 
-__all__ = ["PointCounters"]
-
 # Points before the optimizer step of their iteration or before the iterations of their epoch. The current number is one
 # more than the number of completed units at these points.
 BEFORE_UPDATE = frozenset(

@@ -17,8 +17,6 @@ from hookbus.metrics.results import Metrics
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["default_arguments", "epilogue", "namespace", "prologue"]
-
 PROLOGUE: dict[str, list[str]] = {
     "before_run": ["_run.participants.begin()"],
     "before_train": ["_run.participants.open('train')", "_clock.start()"],

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from hookbus._events.points import Point
     from hookbus._run.run import Run
 
-__all__ = ["check_preconditions", "describe_missing_validation", "find_hook_errors"]
-
 NO_VALIDATION = (
     "the run has no validation function. Pass val_loader= to the Trainer (in a run file: a dataset with the split "
     "`val`), or validate= to bus.run."

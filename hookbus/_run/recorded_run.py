@@ -17,8 +17,6 @@ from hookbus._run.status import OUTPUTS_KEY, STATUS, StatusFile
 from hookbus._utils.files import get_reason, open_regular_file
 from hookbus.checkpoint.sidecars import read_sidecar
 
-__all__ = ["CHECKPOINTS", "CONFIG", "RecordedRun", "contains_training_run", "find_config_problem", "get_config_header"]
-
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
 

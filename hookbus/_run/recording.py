@@ -11,8 +11,6 @@ from hookbus.metrics.results import Metrics
 if TYPE_CHECKING:
     from hookbus._events.bus import EventBus
 
-__all__ = ["LogSource", "Recording"]
-
 
 @dataclass(frozen=True, slots=True)
 class LogSource:

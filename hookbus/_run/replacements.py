@@ -8,8 +8,6 @@ from typing import Any, Literal, Protocol
 from hookbus._events.call_stack import current_point, in_event
 from hookbus.errors import HookError, LoopError, RequestError
 
-__all__ = ["Replacements"]
-
 Kind = Literal["batch", "loss"]
 POINTS: dict[Kind, str] = {"batch": "before_train_iter", "loss": "after_forward"}
 """Point at which each of them is replaced."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from hookbus.lifecycle import Mode
     from hookbus.metrics.results import Metrics
 
-__all__ = ["RequestMixin"]
-
 
 class RequestMixin:
     """Part of a run that accepts requests.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from hookbus._run.requests import Request
     from hookbus._run.run import Run
 
-__all__ = ["RequestSync", "may_request", "sync_run_identity"]
-
 ITERATION = "after_train_iter"
 SKIPPABLE = ("before_train_iter", "after_forward")
 """Points at which a hook may request to skip the iteration."""

@@ -22,23 +22,6 @@ if TYPE_CHECKING:
     from hookbus.metrics.results import Metrics
     from hookbus.metrics.windows import Window
 
-__all__ = [
-    "AFTER_VAL",
-    "BOUNDARIES",
-    "RECORDED_POINTS",
-    "SETTLE",
-    "VALIDATION_POINTS",
-    "Outcome",
-    "Record",
-    "Request",
-    "RequestKind",
-    "RequestQueue",
-    "deliver_records",
-    "deliver_results",
-    "process_requests",
-    "save_after_failure",
-]
-
 
 T = TypeVar("T")
 

@@ -11,8 +11,6 @@ from hookbus.metrics.logged import get_prefix
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import to_float
 
-__all__ = ["EvaluationKind", "check_returned", "find_differences", "merge_ranks", "name_results"]
-
 EvaluationKind = Literal["val", "test"]
 
 

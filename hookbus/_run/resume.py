@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.distributed.collectives import Collectives
 
-__all__ = [
-    "find_resumed_checkpoint",
-    "get_checkpoint_directories",
-    "get_checkpoint_directory",
-    "get_default_checkpoint_directory",
-    "resume_run",
-    "verify_resume",
-]
-
 
 def find_resumed_checkpoint(run: Run) -> Path | None:
     """Return the checkpoint of an automatic resume, before the run begins and before any file is modified.

@@ -14,7 +14,7 @@ from hookbus._events.call_stack import current_point
 from hookbus._events.checks import is_configured
 from hookbus._events.ordering import Listener
 from hookbus._run.belongings import release_belongings
-from hookbus._run.best import BestResult
+from hookbus._run.best import BestResult as BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from hookbus._run.run_bus import RunBus
     from hookbus._run.work_dir import WorkDir
     from hookbus.lifecycle import Mode
-
-__all__ = ["BestResult", "Run"]
 
 
 class Run(ProgressMixin, RequestMixin):

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from hookbus._run.emit_overloads import Emit
     from hookbus._run.run import Run
 
-__all__ = ["RunBus"]
-
 
 class RunBus(EventBus):
     """Base class of `HookBus`, without the construction of runs.

@@ -10,8 +10,6 @@ from weakref import WeakSet
 from hookbus._events.call_stack import current_run
 from hookbus.errors import ServiceError
 
-__all__ = ["RunLogger", "get_run_logger", "track_services"]
-
 
 class RunServices(Protocol):
     """Services of a run, see `hookbus._run.services`."""

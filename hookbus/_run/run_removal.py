@@ -17,8 +17,6 @@ from hookbus.checkpoint.generations import iter_generations
 from hookbus.checkpoint.sidecars import written_by
 from hookbus.errors import WorkDirError
 
-__all__ = ["remove_leftovers", "remove_partial_files", "remove_run", "remove_run_files"]
-
 DIRECTORIES = ("checkpoints", "logs", "visualization")
 
 

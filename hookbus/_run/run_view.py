@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["RunView"]
-
 
 class RunView(Protocol):
     """Attributes of a run that its parts read and set, see `hookbus.Run`."""

@@ -14,8 +14,6 @@ from hookbus._run.run_view import RunView
 from hookbus.errors import LoopError
 from hookbus.metrics.store import MetricStore
 
-__all__ = ["Trial", "sandbox"]
-
 WITHIN_STEP = {"after_forward", "after_backward", "before_optimizer_step", "after_optimizer_step"}
 """Points between the forward pass and the end of the optimizer step, which needs the weights of the forward pass."""
 WITHIN_SAVE = {"before_save_checkpoint", "after_save_checkpoint"}

@@ -13,8 +13,6 @@ from hookbus.writers.writer import BusWriter, Visualizer
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["DIRECTORIES", "Services"]
-
 DIRECTORIES = {"checkpoints_dir": "checkpoints", "logs_dir": "logs", "visualization_dir": "visualization"}
 """Subdirectories of the work directory, by the name of their service."""
 

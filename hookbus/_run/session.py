@@ -41,16 +41,6 @@ if TYPE_CHECKING:
 
 MAX_LISTED_FILES = 10
 
-__all__ = [
-    "acquire_work_dir",
-    "check_work_dir_options",
-    "ensure_no_active_run",
-    "preconditions_scope",
-    "run_context",
-    "run_scope",
-    "validate_resume",
-]
-
 
 @check_keywords("bus.run")
 @contextmanager

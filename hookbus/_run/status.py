@@ -11,18 +11,6 @@ from typing import Any
 from hookbus._run.status_file import MAX_STATUS_SIZE, parse_status
 from hookbus._utils.files import get_reason, read_regular_file
 
-__all__ = [
-    "CHECKPOINT",
-    "DIRECTORY",
-    "ELSEWHERE",
-    "OUTPUTS_KEY",
-    "OVERWRITTEN",
-    "REMOVED",
-    "STATUS",
-    "StatusFile",
-    "read_status",
-]
-
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
 """Key of `status.json`: path of the newest checkpoint that the run has committed; null before the first one.

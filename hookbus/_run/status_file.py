@@ -7,8 +7,6 @@ from typing import Any
 from hookbus._utils.files import parse_json
 from hookbus._utils.schema import any_value, integer, list_of, mapping_of, nullable, number, record, string
 
-__all__ = ["MAX_STATUS_SIZE", "parse_status"]
-
 MAX_STATUS_SIZE = 16 << 20
 """Maximum size in bytes: the metrics and the outputs of a run are listed in the file."""
 

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import LoopError
 
-__all__ = ["StepHooks"]
-
 
 class StepReceiver(Protocol):
     """Receiver of the steps of optimizers."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from hookbus.distributed.unwrap import unwrap_optimizer
 
-__all__ = ["SteppedOptimizers"]
-
 _active: list[SteppedOptimizers] = []
 """Records of the active runs, in the order of their start."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from hookbus.data.seeded_dataset import DatasetHook
     from hookbus.data.train_shard import TrainShard
 
-__all__ = ["TrainingData"]
-
 
 class TrainingData:
     """Position of a run in its training data.

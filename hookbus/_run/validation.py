@@ -19,8 +19,6 @@ from hookbus.metrics.store import EvaluationMeans
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["Evaluator", "Validations"]
-
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
 
 

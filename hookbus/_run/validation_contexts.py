@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from hookbus._run.weights import Weights
 
-__all__ = ["ValidationContexts"]
-
 
 class ValidationContexts:
     """Enter and exit the contexts of a validation.

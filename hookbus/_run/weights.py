@@ -19,8 +19,6 @@ from hookbus.errors import HookError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["AverageProvider", "Weights"]
-
 StateDict = dict[str, "Tensor"]
 
 

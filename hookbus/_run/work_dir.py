@@ -24,8 +24,6 @@ from hookbus._run.status import CHECKPOINT, DIRECTORY, ELSEWHERE, OUTPUTS_KEY, O
 from hookbus.checkpoint.atomic_files import atomic_write, write_json
 from hookbus.errors import WorkDirError
 
-__all__ = ["WorkDir", "parse_resume"]
-
 
 class WorkDir:
     """Work directory of a run. Only the process that acquired it owns the lock; other ranks store the path.

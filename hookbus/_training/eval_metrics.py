@@ -21,18 +21,7 @@ from hookbus.errors import ConfigError, suggest_names
 from hookbus.metrics.windows import exact_sum, to_float
 
 if TYPE_CHECKING:
-    from hookbus.distributed.process_collectives import Collectives
-
-__all__ = [
-    "Accuracy",
-    "EpochMetric",
-    "EvalMetric",
-    "MeanMetric",
-    "SyncableMetric",
-    "build_metrics",
-    "duplicate_name_error",
-    "sync_metrics",
-]
+    from hookbus.distributed.collectives import Collectives
 
 
 class EvalMetric(Protocol):

@@ -25,16 +25,6 @@ from hookbus.metrics.windows import to_float
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = [
-    "compute_metrics",
-    "eval_mode",
-    "evaluate",
-    "named_loaders",
-    "preserve_training_modes",
-    "reset_metrics",
-    "update_metrics",
-]
-
 
 @contextmanager
 def eval_mode(*modules: nn.Module | None) -> Iterator[None]:

@@ -14,8 +14,6 @@ from hookbus.errors import ConfigError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["LRSchedulerStepper"]
-
 
 class LRSchedulerStepper:
     """Step a learning-rate scheduler at its interval.

@@ -15,9 +15,7 @@ from torch import Tensor, nn
 from hookbus.data.batches import move_to_device
 
 if TYPE_CHECKING:
-    from hookbus.distributed.process_collectives import Collectives
-
-__all__ = ["is_torchmetric", "sync_torchmetrics"]
+    from hookbus.distributed.collectives import Collectives
 
 
 def is_torchmetric(metric: object) -> bool:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from hookbus.errors import LoopError
 
-__all__ = ["extract_loss", "extract_scalar_loss", "outputs_to_dict"]
-
 
 def outputs_to_dict(output: Any) -> dict[str, Any]:
     """Convert the return value of a model to a dictionary.

@@ -23,17 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from hookbus._run.run import Run
-    from hookbus.distributed.process_collectives import Collectives
-
-__all__ = [
-    "DDPSteps",
-    "Distributed",
-    "FSDPSteps",
-    "build_steps",
-    "check_distributed",
-    "maybe_apply_fsdp",
-    "train_shard_for",
-]
+    from hookbus.distributed.collectives import Collectives
 
 Distributed = Literal["ddp", "fsdp2", "none"]
 

@@ -18,8 +18,6 @@ from torch.optim import lr_scheduler
 from hookbus._utils.imports import describe_error
 from hookbus.errors import ConfigError
 
-__all__ = ["check_length", "copy_scheduler", "dry_run", "load_scheduler"]
-
 MAX_DRY_RUN_STEPS = 100_000
 """Maximum number of scheduler steps in a dry run."""
 

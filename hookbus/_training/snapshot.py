@@ -17,8 +17,6 @@ from torch.nn.parameter import is_lazy
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import LoopError
 
-__all__ = ["Restore", "capture_training"]
-
 Restore = Callable[[], Any]
 """Function that restores a value in place and returns it."""
 

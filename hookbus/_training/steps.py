@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from hookbus._run.run import Run
-    from hookbus.distributed.process_collectives import Collectives
-
-__all__ = ["Precision", "Steps", "iter_parameters"]
+    from hookbus.distributed.collectives import Collectives
 
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTOCAST_DTYPES: Mapping[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}

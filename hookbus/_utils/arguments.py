@@ -14,21 +14,6 @@ from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.values import format_value
 from hookbus.errors import ConfigError
 
-__all__ = [
-    "check_bool",
-    "check_callable",
-    "check_choice",
-    "check_count",
-    "check_has_method",
-    "check_is_instance",
-    "check_loader",
-    "check_mapping",
-    "check_path",
-    "check_seed",
-    "is_function_pair",
-    "raise_config_error",
-]
-
 SEED_LIMIT = 2**63
 
 

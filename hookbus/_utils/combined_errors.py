@@ -7,8 +7,6 @@ from types import FunctionType
 
 from hookbus.errors import ConfigError, HookbusError
 
-__all__ = ["combine_errors", "raise_errors", "replace_message"]
-
 
 def raise_errors(errors: Iterable[HookbusError]) -> None:
     """Raise one error that contains all given ones; nothing is raised if there are none.

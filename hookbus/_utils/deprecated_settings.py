@@ -15,8 +15,6 @@ from pydantic import BaseModel
 from hookbus._utils.deprecations import describe_notice
 from hookbus.errors import HookDeprecationWarning
 
-__all__ = ["SettingsModel", "iter_deprecated_settings", "report_settings", "warn_caller", "warn_of_settings"]
-
 Path = tuple[Any, ...]
 Report = Callable[[Path, str], None]
 

@@ -11,15 +11,6 @@ import typing_extensions
 
 from hookbus.errors import HookDeprecationWarning, PointError
 
-__all__ = [
-    "DEPRECATIONS_ATTRIBUTE",
-    "Deprecation",
-    "deprecated",
-    "describe_notice",
-    "read_deprecations",
-    "to_deprecations",
-]
-
 T = TypeVar("T")
 
 DEPRECATIONS_ATTRIBUTE = "hookbus_deprecations"

@@ -10,8 +10,6 @@ import io
 import pickle
 from typing import Any, TypeVar
 
-__all__ = ["copy_detached", "deepcopy_as_none", "dump_detached", "load_detached"]
-
 T = TypeVar("T")
 
 DETACHED = "hookbus: detached"

@@ -10,8 +10,6 @@ import stat
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["get_reason", "open_for_writing", "open_regular_file", "parse_json", "read_regular_file"]
-
 MAX_DEPTH = 64
 """Maximum number of nested JSON arrays and objects. Files of hookbus have fewer than ten levels."""
 

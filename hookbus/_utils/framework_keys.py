@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-__all__ = ["FRAMEWORK_KEYS", "find_equivalent"]
-
 FRAMEWORK_KEYS = {
     "accumulate_grad_batches": "training.accumulate",
     "callbacks": "hooks",

@@ -13,8 +13,6 @@ from typing import Any
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import ConfigError, format_error, suggest_names
 
-__all__ = ["describe_error", "import_string", "require_library", "resolve_import", "suggest_if_close"]
-
 MAX_ERROR_LENGTH = 1000
 """Maximum number of characters of the description of an error."""
 

@@ -9,8 +9,6 @@ from hookbus._utils.framework_keys import FRAMEWORK_KEYS
 from hookbus._utils.known_keys import COMMON_KEYS, HOOK_SETTINGS, PUBLISHED_HOOKS, SECTION_KEYS, TOP_LEVEL_KEYS
 from hookbus.errors import MAX_NAME_LENGTH, MISSPELLING_CUTOFF, suggest_names
 
-__all__ = ["TOP_LEVEL", "explain_unknown_key", "suggest_type"]
-
 TOP_LEVEL = "the top level"
 """Name of the model itself among its sections."""
 

@@ -11,8 +11,6 @@ from hookbus._utils.framework_keys import find_equivalent
 from hookbus._utils.known_keys import HOOK_SETTINGS
 from hookbus.errors import ArgumentError, suggest_names
 
-__all__ = ["check_keywords"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from importlib import resources
 
-__all__ = ["COMMON_KEYS", "HOOK_SETTINGS", "PUBLISHED_HOOKS", "SECTION_KEYS", "TOP_LEVEL_KEYS"]
-
 _KEYS = json.loads(resources.files(__package__).joinpath("known_keys.json").read_text())
 
 TOP_LEVEL_KEYS: list[str] = _KEYS["top_level"]

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-__all__ = ["cache_within_lookups", "cached_lookups"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["format_label", "get_by_name", "schedules"]
-
 
 def get_by_name(value: Any) -> Mapping[str, Any]:
     """Return objects by name; a single object has the name ""."""

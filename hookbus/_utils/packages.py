@@ -15,23 +15,6 @@ from hookbus._utils.imports import describe_error
 from hookbus._utils.lookup_cache import cache_within_lookups
 from hookbus.errors import PluginImportError
 
-__all__ = [
-    "DATASETS_GROUP",
-    "HOOKS_GROUP",
-    "MODELS_GROUP",
-    "POINTS_GROUP",
-    "broken_distributions",
-    "entry_points",
-    "get_distribution",
-    "get_entry_point_name",
-    "get_module_name",
-    "hook_names_of_entry",
-    "load_point_specs",
-    "normalize_name",
-    "package_label",
-    "split_entry_point",
-]
-
 HOOKS_GROUP = "hookbus.hooks"
 """Entry-point group in which plugin packages publish their hooks."""
 MODELS_GROUP = "hookbus.models"

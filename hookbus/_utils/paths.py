@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["format_path"]
-
 
 def format_path(path: str | os.PathLike[str]) -> str:
     """Return a path for a message; one with control characters or bytes that are not UTF-8 is quoted and escaped.

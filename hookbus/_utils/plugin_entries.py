@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from hookbus._utils.packages import normalize_name
 
-__all__ = ["BLOCK_VARIABLE", "PluginEntry", "blocked_names", "short_names"]
-
 BLOCK_VARIABLE = "HOOKBUS_BLOCK"
 """Environment variable with the comma-separated names of blocked plugins."""
 

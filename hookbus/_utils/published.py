@@ -10,8 +10,6 @@ from hookbus._utils.packages import broken_distributions
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import suggest_names
 
-__all__ = ["explain_missing", "get_publishing_package"]
-
 
 def get_publishing_package(name: str) -> str | None:
     """Return the package of the hookbus project that publishes a hook, installed or not, or None.

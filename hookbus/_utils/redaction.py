@@ -13,10 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from hookbus._utils.secret_keys import is_ambiguous, is_secret, joins_to_secret
-from hookbus._utils.secret_types import SECRET_TYPES, dump_model, hide_declared
+from hookbus._utils.secret_types import SECRET_TYPES, dump_model
 from hookbus._utils.secret_values import REDACTED, hide_secrets, is_reference
-
-__all__ = ["REDACTED", "escape_surrogates", "hide_declared", "is_secret", "redact", "redact_config", "to_plain_dict"]
 
 
 def escape_surrogates(text: str) -> str:

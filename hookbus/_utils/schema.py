@@ -10,25 +10,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = [
-    "MAX_COUNT",
-    "Check",
-    "InvalidDataError",
-    "any_value",
-    "boolean",
-    "either",
-    "file_name",
-    "integer",
-    "join",
-    "list_of",
-    "mapping_of",
-    "nullable",
-    "number",
-    "record",
-    "shorten",
-    "string",
-]
-
 MAX_COUNT = 2**53
 """Largest count, and largest size in bytes: up to it, floats represent every integer."""
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-__all__ = ["is_ambiguous", "is_secret", "joins_to_secret"]
-
 # Key names are split into words: camelCase, snake_case and acronyms. Digits are ignored: `api_key_2`.
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 MAX_LENGTH = 1000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hookbus._utils.redaction import REDACTED, is_secret, redact
-
-__all__ = ["hide_in_message", "hide_value"]
+from hookbus._utils.redaction import redact
+from hookbus._utils.secret_keys import is_secret
+from hookbus._utils.secret_values import REDACTED
 
 MIN_REPLACED_LENGTH = 4
 """Shorter secrets are replaced only where a message quotes them, because other words may contain them."""

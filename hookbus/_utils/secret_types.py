@@ -14,8 +14,6 @@ from pydantic.fields import FieldInfo
 
 from hookbus._utils.secret_values import REDACTED, is_reference
 
-__all__ = ["SECRET_TYPES", "dump_model", "hide_declared"]
-
 SECRET_TYPES = (SecretStr, SecretBytes, Secret)
 """Types of pydantic that declare a secret."""
 

@@ -13,8 +13,6 @@ from typing import Final
 
 from hookbus._utils.secret_keys import is_ambiguous, is_secret
 
-__all__ = ["REDACTED", "hide_secrets"]
-
 REDACTED: Final = "***"
 """Replacement for a secret."""
 

@@ -15,9 +15,6 @@ from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import MAX_ERROR_LINES, MAX_NAME_LENGTH
 
-__all__ = ["ALL_SETTINGS", "find_models", "format_validation_error", "missing_key_message", "validation_messages"]
-
-
 ALL_SETTINGS = "settings"
 """Location of an error that concerns a combination of settings instead of one setting."""
 

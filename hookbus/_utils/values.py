@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["MAX_VALUE_LENGTH", "escape_control_characters", "format_value", "shorten"]
-
 MAX_VALUE_LENGTH = 80
 """Maximum number of characters of a value in a message."""
 

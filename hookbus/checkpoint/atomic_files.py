@@ -35,18 +35,6 @@ from hookbus.checkpoint.sidecars import (
 )
 from hookbus.errors import CheckpointError
 
-__all__ = [
-    "add_link",
-    "atomic_write",
-    "format_json",
-    "make_temporary_name",
-    "remove",
-    "remove_orphaned_sidecars",
-    "remove_temporary_files",
-    "write_json",
-]
-
-
 TEMPORARY_PREFIX = ".tmp-"
 UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
 

@@ -26,8 +26,6 @@ from hookbus._utils.schema import (
 )
 from hookbus.checkpoint.contents import tensor
 
-__all__ = ["check_grads", "check_optimizer", "check_optimizer_structure", "check_template"]
-
 ELEMENTWISE = frozenset(
     {
         optim.ASGD,

@@ -27,8 +27,6 @@ from hookbus.errors import CheckpointError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["check_components", "collect_components", "collect_grads", "load_components", "load_grads"]
-
 COMPONENTS = ("optimizer", "scheduler", "scaler", "loss")
 """Keys of a checkpoint, and attributes of a run."""
 

@@ -28,8 +28,6 @@ from hookbus._utils.schema import (
 )
 from hookbus.errors import CheckpointError
 
-__all__ = ["check_contents", "check_hook_records", "tensor", "wrap_invalid_data"]
-
 RNG_WORDS = 625
 """Number of integers in the state of Python's RNG; the last one is an index."""
 

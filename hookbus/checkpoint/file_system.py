@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["add_path", "copy_file", "fsync", "fsync_file", "link_or_copy", "reset_warnings"]
-
 NOT_IMPLEMENTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 FSYNC_UNSUPPORTED = NOT_IMPLEMENTED | {errno.EBADF}
 """Errors of `fsync`, mainly for a directory: CIFS, FUSE, network file systems."""

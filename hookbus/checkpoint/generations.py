@@ -39,20 +39,6 @@ from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.sidecars import checksum, hash_file
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
-__all__ = [
-    "COMMON_FILE",
-    "POINTER_KEY",
-    "commit_generation",
-    "get_directory_name",
-    "is_generation",
-    "iter_generations",
-    "read_manifest",
-    "remove_generation",
-    "resolve_pointer",
-    "verify_generation",
-    "write_manifest",
-]
-
 COMMON_FILE = "checkpoint.pth"
 MANIFEST_FILE = "manifest.json"
 POINTER_KEY = "generation"

@@ -15,16 +15,6 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = [
-    "STRUCTURE_FIX",
-    "check_hook_states",
-    "collect_hook_states",
-    "explain_changed_model",
-    "load_hook_states",
-    "load_late_state",
-    "restore_structure",
-]
-
 STRUCTURE_FIX = (
     "Hooks that add modules or parameter groups rebuild them in `restore_structure`, before the state is loaded."
 )

@@ -21,15 +21,6 @@ from hookbus.checkpoint.generations import COMMON_FILE, POINTER_KEY, is_generati
 from hookbus.checkpoint.structure import check_structure
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
 
-__all__ = [
-    "load_file",
-    "load_file_on_meta",
-    "load_on_meta",
-    "resolve_path",
-    "save_file",
-    "verify_checkpoint",
-]
-
 
 def resolve_path(path: Path | str) -> Path:
     """Return the path of a checkpoint: a file, or the directory of a generation.

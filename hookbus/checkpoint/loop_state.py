@@ -11,8 +11,6 @@ from hookbus.checkpoint.plain_data import to_plain_data
 from hookbus.data.batches import detach_tree
 from hookbus.errors import CheckpointError, format_error
 
-__all__ = ["collect_loop_state", "load_loop_state"]
-
 
 def collect_loop_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a state under the key `state`; {} if it is empty. Tensors are references, not copies.

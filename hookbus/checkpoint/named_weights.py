@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["flatten_weights", "nest_weights"]
-
 
 def nest_weights(weights: Mapping[str, Any], models: Sequence[str]) -> dict[str, Any]:
     """Return the weights of an `nn.ModuleDict` by model.

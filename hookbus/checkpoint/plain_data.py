@@ -15,8 +15,6 @@ import torch
 from hookbus.distributed.sharding import is_sharded
 from hookbus.errors import CheckpointError
 
-__all__ = ["to_plain_data", "validate_plain_data"]
-
 BUILTIN_TYPES = frozenset(
     {NoneType, bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.device, torch.dtype}
 )

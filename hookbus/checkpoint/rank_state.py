@@ -15,8 +15,6 @@ from hookbus.distributed.sharding import has_sharded_tensors
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["add_rank_states", "select_rank_state"]
-
 RANK_KEYS = ("rng", "grads", "state")
 """Keys of a checkpoint whose values differ between ranks."""
 

@@ -16,8 +16,6 @@ from hookbus.errors import CheckpointError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["get_parallel_metadata", "reshard"]
-
 
 def get_parallel_metadata(run: Run) -> dict[str, Any]:
     """Return `processes` and the per-rank `batch_size` of a run; None if the loader has no integer `batch_size`."""

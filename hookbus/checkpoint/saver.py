@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from hookbus._run.requests import Request
     from hookbus._run.run import Run
 
-__all__ = ["CheckpointSaver", "StopSaver", "is_saver"]
-
 
 class CheckpointSaver(Protocol):
     """Protocol of objects that write checkpoints, such as the checkpoint hook."""

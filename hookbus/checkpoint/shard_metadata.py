@@ -29,8 +29,6 @@ from torch.distributed.checkpoint.metadata import (
 from hookbus._utils.files import parse_json, read_regular_file
 from hookbus._utils.schema import InvalidDataError, integer, join, list_of, mapping_of, record, shorten, string
 
-__all__ = ["METADATA_FILE", "read_metadata", "write_metadata"]
-
 METADATA_FILE = "metadata.json"
 
 MAX_METADATA_SIZE = 1 << 30

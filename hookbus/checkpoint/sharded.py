@@ -43,10 +43,8 @@ from hookbus.distributed.sharding import is_sharded, tree_map_with_path
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_error
 
 if TYPE_CHECKING:
-    from hookbus.distributed.process_collectives import Collectives
+    from hookbus.distributed.collectives import Collectives
     from hookbus.distributed.sharding import ShardingSpec
-
-__all__ = ["read_generation", "read_shards", "write_generation", "write_shards"]
 
 
 def write_shards(

@@ -26,20 +26,6 @@ from hookbus.errors import CheckpointCorruptedError, CheckpointError
 if TYPE_CHECKING:
     import xxhash
 
-__all__ = [
-    "Sidecar",
-    "checksum",
-    "create_hasher",
-    "get_sidecar_path",
-    "hash_file",
-    "is_available",
-    "list_newest_first",
-    "load_sidecar",
-    "read_sidecar",
-    "verify",
-    "written_by",
-]
-
 SIDECAR_SUFFIX = ".json"
 
 ZIP_MAGIC = b"PK\x03\x04"

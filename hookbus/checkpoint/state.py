@@ -77,22 +77,6 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.distributed.sharding import ShardingSpec
 
-__all__ = [
-    "build_checkpoint",
-    "check_keys",
-    "check_resumable",
-    "extract_weights",
-    "find_latest_checkpoint",
-    "find_missing_files",
-    "hash_config",
-    "iter_checkpoints",
-    "load_weights",
-    "prefix_path",
-    "read_checkpoint",
-    "restore_checkpoint",
-    "write_checkpoint",
-]
-
 FORMAT_VERSION = 1
 """Version of the checkpoint format, stored as `meta["schema"]`."""
 

@@ -17,8 +17,6 @@ from hookbus.checkpoint.load import load_file_on_meta
 from hookbus.checkpoint.sidecars import read_sidecar
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
-__all__ = ["remove_unreferenced"]
-
 
 def remove_unreferenced(folder: Path, run: str) -> None:
     """Remove the generations of a run that no file refers to.

@@ -10,8 +10,6 @@ import torch
 
 from hookbus._utils.schema import InvalidDataError
 
-__all__ = ["check_has_data", "check_structure"]
-
 MAX_DEPTH = 64
 MAX_CONTAINERS = 5_000_000
 """Maximum number of containers; one that several containers share counts several times."""

@@ -13,17 +13,6 @@ from hookbus._utils.schema import InvalidDataError, join, shorten
 from hookbus.distributed.unwrap import clean_names, match_names, remove_wrapper_names, strip_wrappers
 from hookbus.errors import CheckpointError
 
-__all__ = [
-    "add_versions",
-    "check_averages",
-    "check_compatible",
-    "get_structure",
-    "get_versions",
-    "load_into",
-    "matching_weights",
-    "rename_weights",
-]
-
 EXTRA_STATE = "_extra_state"
 """Last part of the key of the extra state of a module."""
 

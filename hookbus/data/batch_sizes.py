@@ -10,8 +10,6 @@ from typing import Any
 from hookbus.data.collections import declared_size, describe_batch, plausible_sizes, quick_size
 from hookbus.errors import LoopError
 
-__all__ = ["BatchSizes"]
-
 REMEMBERED_BATCHES = 2
 """Number of batches that are remembered until their iteration starts: one of each loader of a `zip`."""
 FIX = (

@@ -13,8 +13,6 @@ from torch import Tensor
 from hookbus.data.collections import field_names
 from hookbus.errors import LoopError
 
-__all__ = ["detach_tree", "get_targets", "move_to_device"]
-
 TARGET_KEYS = ("targets", "target", "labels", "label", "y")
 
 

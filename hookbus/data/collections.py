@@ -8,8 +8,6 @@ from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
 
-__all__ = ["batch_size", "declared_size", "describe_batch", "field_names", "plausible_sizes", "quick_size"]
-
 INSPECTED_ITEMS = 4
 """Number of items of a list that are inspected: its samples are alike, and a batch may have thousands."""
 MAX_COLUMNS = 8

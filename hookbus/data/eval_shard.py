@@ -15,8 +15,6 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampl
 from hookbus.data.loaders import clone_loader, index_sampler, is_rebuildable
 from hookbus.data.seeded_sampler import PassPosition, SeededSampler
 
-__all__ = ["StridedSampler", "shard_loader"]
-
 
 def shard_loader(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[Any] | None:
     """Return a copy of a loader that reads the batches `rank`, `rank + world_size`, ... only.

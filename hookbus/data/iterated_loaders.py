@@ -17,8 +17,6 @@ from hookbus.data.seeded_dataset import DatasetHook, apply_dataset_hooks
 from hookbus.data.seeded_sampler import PassPosition
 from hookbus.data.workers import iter_loader
 
-__all__ = ["ReplayLoader", "StatefulLoader", "saves_position"]
-
 
 def saves_position(loader: Any) -> bool:
     """Whether a loader saves its own position, determined by a call of its method `state_dict`.

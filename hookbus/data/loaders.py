@@ -8,21 +8,6 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset,
 
 from hookbus.data.train_shard import TrainShard
 
-__all__ = [
-    "clone_loader",
-    "clone_wrapper",
-    "epoch_aware_datasets",
-    "get_base_loader",
-    "get_dataset",
-    "index_sampler",
-    "is_deterministic",
-    "is_rebuildable",
-    "is_shardable",
-    "iter_datasets",
-    "loader_length",
-    "set_epoch",
-]
-
 WRAPPER_ATTRIBUTES = ("base_dataloader", "_dataloader")
 """Attributes in which the loaders of Accelerate and Fabric store the DataLoader that they wrap."""
 EPOCH_COUNTERS = ("iteration", "_num_iter_calls")

@@ -24,8 +24,6 @@ from hookbus.data.seeded_sampler import PassPosition
 from hookbus.data.train_shard import TrainShard
 from hookbus.errors import LoopError
 
-__all__ = ["ResumableLoader", "Splits", "make_resumable"]
-
 
 @dataclass(frozen=True, slots=True)
 class Splits:

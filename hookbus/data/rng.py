@@ -12,21 +12,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-__all__ = [
-    "SamplerRNG",
-    "SamplerState",
-    "derive_seed",
-    "find_generators",
-    "get_rng_state",
-    "get_sampler_state",
-    "isolate_rng",
-    "rank_seed",
-    "seed_everything",
-    "seed_rng",
-    "set_rng_state",
-    "set_sampler_state",
-]
-
 MASK_64_BITS = (1 << 64) - 1
 
 

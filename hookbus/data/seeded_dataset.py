@@ -20,16 +20,6 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from hookbus.data.rng import derive_seed, isolate_rng, seed_rng
 
-__all__ = [
-    "DatasetHook",
-    "HookedDataset",
-    "SeededCollate",
-    "SeededDataset",
-    "WorkerInit",
-    "apply_dataset_hooks",
-]
-
-
 Key = tuple[int, Any]
 """Pair (pass, index) of a sample; the number of the pass is the epoch, unless an epoch has several passes."""
 

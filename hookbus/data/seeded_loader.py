@@ -28,8 +28,6 @@ from hookbus.data.seeded_sampler import PassPosition, SeededSampler
 from hookbus.data.train_shard import TrainShard
 from hookbus.data.workers import iter_loader
 
-__all__ = ["SeededLoader"]
-
 
 class SeededLoader:
     """Copies of a map-style DataLoader, whose order and augmentation depend on seed and position only.

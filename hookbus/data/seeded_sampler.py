@@ -14,8 +14,6 @@ from typing import Any
 from hookbus.data.rng import SamplerRNG, derive_seed
 from hookbus.data.train_shard import TrainShard
 
-__all__ = ["PassPosition", "SeededSampler"]
-
 INDICES_PER_READ = 32_768
 """Number of indices that are read at once. Each read exchanges the RNG states, which takes about 0.2 ms."""
 

@@ -12,8 +12,6 @@ from weakref import WeakKeyDictionary
 
 from torch.utils.data import DataLoader, IterableDataset
 
-__all__ = ["SizedBatches", "iter_sized"]
-
 
 class SizedBatches:
     """Iterator over the batches of a DataLoader.

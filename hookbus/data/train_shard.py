@@ -12,8 +12,6 @@ from typing import Any
 
 from torch.utils.data import BatchSampler
 
-__all__ = ["TrainShard"]
-
 
 @dataclass(frozen=True, slots=True)
 class TrainShard:

@@ -24,9 +24,6 @@ from torch.utils.data import DataLoader
 
 from hookbus.data.sized_batches import iter_sized
 
-__all__ = ["SignalIgnoringInit", "iter_loader"]
-
-
 _workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """Workers of this process that ignore signals."""
 

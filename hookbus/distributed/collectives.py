@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-__all__ = ["Collectives", "Op"]
-
 T = TypeVar("T")
 Op = Literal["sum", "max", "min"]
 

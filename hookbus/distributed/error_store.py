@@ -10,8 +10,6 @@ from hookbus.errors import RankError, format_error_first_line
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-__all__ = ["ErrorStore"]
-
 FAILED = "hookbus/failed"
 """Prefix of the store key of the first error."""
 

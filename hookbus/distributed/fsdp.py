@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
-    from hookbus.distributed.process_collectives import Collectives
-
-__all__ = ["apply_fsdp", "broadcast_buffers", "unsharded", "validate_mesh"]
+    from hookbus.distributed.collectives import Collectives
 
 
 def apply_fsdp(

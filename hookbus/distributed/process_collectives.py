@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor, device
     from torch.distributed import ProcessGroup
 
-__all__ = ["DEBUG", "Collectives", "Op", "ProcessCollectives", "get_collectives"]
-
 T = TypeVar("T")
 
 DEBUG = "HOOKBUS_DEBUG_RANKS"

@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
-__all__ = [
-    "drain_threads",
-    "exit_process",
-    "init_process_group",
-    "is_distributed",
-    "is_main",
-    "local_device",
-    "rank",
-    "reported_by_main",
-    "world_size",
-]
-
 REQUIRED_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables that are required to initialize a process group."""
 

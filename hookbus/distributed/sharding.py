@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor, Placement
     from torch.optim import Optimizer
 
-__all__ = [
-    "TRAINING_WEIGHTS",
-    "LeafFunction",
-    "ShardingSpec",
-    "has_sharded_tensors",
-    "is_sharded",
-    "shard_like",
-    "sharding_of",
-    "to_full_tensors",
-    "tree_map_with_path",
-]
-
 OPTIMIZER = "optimizer"
 TRAINING_WEIGHTS = "training_weights"
 """Key of an optimizer state in a checkpoint: the weights of training mode of an optimizer with modes, by index."""

@@ -13,19 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "clean_names",
-    "get_state_dict",
-    "match_names",
-    "named_modules",
-    "named_parameters",
-    "remove_wrapper_names",
-    "strip_wrappers",
-    "unwrap_ddp",
-    "unwrap_model",
-    "unwrap_optimizer",
-]
-
 RESERVED_NAMES = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Names of the wrapped module in wrappers that no other module uses."""
 

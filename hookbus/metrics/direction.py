@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hookbus.hook import Direction
 
-__all__ = ["ambiguous_direction_message", "infer_direction"]
-
 
 # Names whose direction depends on the metric's definition, such as `score` or `distance`, are not listed.
 GREATER_IS_BETTER = frozenset(

@@ -8,8 +8,6 @@ from typing import Any, Protocol
 from hookbus.errors import MetricError
 from hookbus.metrics.windows import to_float, to_floats, to_widest_float
 
-__all__ = ["LogScope", "LoggedResults", "ResultSink", "check_training_name", "get_prefix"]
-
 STAGES = ("train", "val", "test")
 """First parts of full names that denote where a value was measured."""
 

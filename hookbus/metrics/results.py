@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 from hookbus._utils.imports import suggest_if_close
 from hookbus.errors import MetricError
 
-__all__ = ["Metrics", "resolve_metric_name"]
-
 
 class Metrics(dict[str, float]):
     """Read-only dict of metric values by full name. `accuracy` finds `val/accuracy` if it is unambiguous.

@@ -32,9 +32,7 @@ from hookbus.metrics.windows import (
 )
 
 if TYPE_CHECKING:
-    from hookbus.distributed.process_collectives import Collectives
-
-__all__ = ["EvaluationMeans", "MetricStore", "is_scalar"]
+    from hookbus.distributed.collectives import Collectives
 
 
 class EvaluationMeans:

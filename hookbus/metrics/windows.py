@@ -15,19 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "CHUNK_SIZE",
-    "MetricBuffer",
-    "Window",
-    "WindowPart",
-    "compute_means",
-    "exact_sum",
-    "make_buffer",
-    "to_float",
-    "to_floats",
-    "to_widest_float",
-]
-
 CHUNK_SIZE = 64
 """Number of values that are stored before they are summed."""
 
@@ -77,7 +64,7 @@ class MetricBuffer(ABC):
         """Return the values of the current chunk, as a list or a tensor."""
 
 
-class FloatBuffer(MetricBuffer):
+class _FloatBuffer(MetricBuffer):
     """Buffer of values on the host."""
 
     def __init__(self, name: str, values: Sequence[float], count: int, row: int) -> None:
@@ -98,7 +85,7 @@ class FloatBuffer(MetricBuffer):
         return self._values[: _count_in_chunk(self.count)]
 
 
-class TensorBuffer(MetricBuffer):
+class _TensorBuffer(MetricBuffer):
     """Buffer of values on a device. Values are copied, since a loop may modify its tensor in place."""
 
     def __init__(self, name: str, values: Any, count: int, row: int, device: Any) -> None:
@@ -271,8 +258,8 @@ def make_buffer(name: str, values: Any, count: int, row: int, *, like: Any = Non
     """
     like = values if like is None else like
     if hasattr(like, "detach"):
-        return TensorBuffer(name, values, count, row, like.device)
-    return FloatBuffer(name, values, count, row)
+        return _TensorBuffer(name, values, count, row, like.device)
+    return _FloatBuffer(name, values, count, row)
 
 
 def to_float(value: Any) -> float:

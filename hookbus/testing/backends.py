@@ -12,8 +12,6 @@ from typing import Any
 from hookbus.errors import HookWarning
 from hookbus.hook import Hook
 
-__all__ = ["WriterTestCase", "check_curves", "collect_warnings", "forbid_warnings"]
-
 Record = tuple[str, int, float]
 
 

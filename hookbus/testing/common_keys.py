@@ -13,8 +13,6 @@ from hookbus.errors import HookbusError
 from hookbus.hook import Hook
 from hookbus.testing.states import ensure
 
-__all__ = ["check_common_keys"]
-
 VALUES: dict[str, tuple[Any, Any]] = {
     "frequency": (7, 11),
     "when": ("every(7)", "every(11)"),

@@ -32,8 +32,6 @@ from hookbus.testing.side_effects import record_device_reads, record_file_writes
 from hookbus.testing.states import check_copies, check_state_dict, ensure, initial_fingerprint
 from hookbus.testing.training import Training, fake_training
 
-__all__ = ["check_hook"]
-
 UNKNOWN_SETTING = "unknown_setting_of_the_conformance_check"
 SEED = 1_000_003
 """Seed of the trainings, chosen so that no hook uses the same value by chance."""

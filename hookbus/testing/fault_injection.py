@@ -21,8 +21,6 @@ from hookbus.errors import HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.training import fake_training
 
-__all__ = ["EXPECTED", "get_scores", "run_with_faults", "train_with_faults"]
-
 EXPECTED: Mapping[str, list[tuple[int, float]]] = {
     "train/loss": [(step, float(step)) for step in range(1, 11)],
     "lr": [(step, 0.1) for step in range(1, 11)],

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["fingerprint"]
-
 
 def fingerprint(value: Any) -> str:
     """Return the SHA-256 hash of nested containers of built-in types and tensors.

@@ -19,8 +19,6 @@ from hookbus.testing.invariants import training_state
 from hookbus.testing.states import ensure
 from hookbus.testing.training import fake_training
 
-__all__ = ["check_two_instances"]
-
 NAMES = ("first_instance", "second_instance")
 
 

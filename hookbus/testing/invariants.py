@@ -14,8 +14,6 @@ import torch
 
 from hookbus.testing.training import Training
 
-__all__ = ["count_pytorch_hooks", "leaks_iterations", "process_settings", "training_state"]
-
 
 def process_settings() -> dict[str, Any]:
     """Return the process-wide settings that a hook could change, by description."""

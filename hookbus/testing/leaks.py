@@ -16,8 +16,6 @@ from torch import Tensor, strided
 
 from hookbus.testing.training import Training
 
-__all__ = ["child_processes", "find_shared_tensor", "leaked_processes", "reseeded_generators", "rng_states"]
-
 MT_STATE_WORDS = 624
 """Number of 32-bit words in the state of a Mersenne Twister, which are regenerated together."""
 

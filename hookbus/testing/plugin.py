@@ -6,8 +6,6 @@ import pytest
 
 from hookbus.testing.recording import RecordingBus
 
-__all__ = ["recording_bus"]
-
 
 @pytest.fixture
 def recording_bus() -> RecordingBus:

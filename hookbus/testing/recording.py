@@ -14,8 +14,6 @@ from hookbus._run.recording import LogSource
 from hookbus._run.run import Run
 from hookbus.bus import HookBus
 
-__all__ = ["Event", "RecordingBus"]
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -20,8 +20,6 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
 
-__all__ = ["record_device_reads", "record_file_writes"]
-
 ITERATION_UNITS = ("iter", "batch", "step")
 """Units of the points that are emitted in every iteration."""
 

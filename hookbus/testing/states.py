@@ -15,8 +15,6 @@ from hookbus.bus import HookBus
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
 
-__all__ = ["check_copies", "check_state_dict", "ensure", "initial_fingerprint"]
-
 
 def initial_fingerprint(cls: type[Hook], settings: Mapping[str, Any]) -> str:
     """Return the fingerprint of the state of a new instance.

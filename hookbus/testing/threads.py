@@ -12,8 +12,6 @@ from hookbus.testing.backends import WriterTestCase, collect_warnings
 from hookbus.testing.training import fake_training
 from hookbus.writers.writer import Writer
 
-__all__ = ["THREAD_REQUIREMENTS"]
-
 
 def _continues_after_thread_error(test_case: WriterTestCase, work_dir: Path) -> None:
     calls = iter(range(100))

@@ -16,8 +16,6 @@ from hookbus._run.run import Run
 from hookbus.bus import HookBus
 from hookbus.data.rng import get_rng_state
 
-__all__ = ["Training", "fake_training"]
-
 
 @dataclass(slots=True)
 class Training:

@@ -23,8 +23,6 @@ from hookbus.testing.threads import THREAD_REQUIREMENTS
 from hookbus.testing.training import fake_training
 from hookbus.writers.hook import WriterHook
 
-__all__ = ["REQUIREMENTS", "check_writer"]
-
 NAMES = [
     "plain",
     "with space",

@@ -27,8 +27,6 @@ from hookbus._utils.arguments import (
 from hookbus.distributed.process_group import local_device
 from hookbus.errors import ConfigError
 
-__all__ = ["check_arguments", "check_model", "resolve_device", "resolve_hooks", "resolve_optimizer", "validate_limit"]
-
 FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
 
 

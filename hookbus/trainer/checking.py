@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["check_trainer"]
-
 
 def check_trainer(trainer: TrainerSetup) -> list[str]:
     """Validate that a trainer can train. No file is written; weights and RNG states are unchanged.

@@ -13,8 +13,6 @@ from hookbus._config.models import RunConfig
 from hookbus.errors import ConfigError
 from hookbus.trainer.from_file import build_arguments
 
-__all__ = ["accept_config", "is_config"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

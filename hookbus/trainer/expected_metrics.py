@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hookbus._run.result_names import name_results
 from hookbus._training.eval_metrics import EvalMetric
 from hookbus._training.evaluation import compute_metrics, named_loaders
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.errors import ConfigError, MetricError
 from hookbus.hook import Hook
 from hookbus.metrics.results import resolve_metric_name
@@ -17,8 +17,6 @@ from hookbus.metrics.store import EvaluationMeans, MetricStore
 if TYPE_CHECKING:
     from hookbus._events.registry import RegisteredPlugin
     from hookbus.trainer.setup import TrainerSetup
-
-__all__ = ["ExpectedMetrics"]
 
 VALIDATION_POINTS = frozenset(f"{when}_val{part}" for when in ("before", "after") for part in ("", "_epoch", "_iter"))
 """Points whose listeners can add results to a validation."""

@@ -30,8 +30,6 @@ from hookbus.errors import ConfigError, HookbusError
 if TYPE_CHECKING:
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["build_arguments", "trainer_from_file"]
-
 TrainerType = TypeVar("TrainerType", bound="TrainerSetup")
 
 

@@ -32,15 +32,6 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = [
-    "check_files",
-    "file_checks",
-    "find_checkpoint_directory",
-    "load_for_test",
-    "load_initial_weights",
-    "load_resume_metadata",
-]
-
 
 def check_files(trainer: TrainerSetup) -> None:
     """Raise if the files that a run starts from are not valid checkpoints. Tensor data are not loaded.

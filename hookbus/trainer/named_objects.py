@@ -13,8 +13,6 @@ from hookbus.errors import ConfigError
 if TYPE_CHECKING:
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["check_several", "check_steps", "get_implemented", "get_only"]
-
 STEP_SETTINGS = {"accumulate": 1, "clip_grad_norm": None}
 """Settings of the default training step, with their defaults."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["Check", "build_preconditions", "check_scheduler_length", "check_training", "execute_checks"]
-
 Check = Callable[[], str]
 """A check that returns a line that describes the training, "" for none, or raises a HookbusError."""
 

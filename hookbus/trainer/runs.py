@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from hookbus.lifecycle import Mode
     from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["TrainerRuns"]
-
 
 class TrainerRuns:
     """Create the runs of a Trainer and store the state that is shared between runs.

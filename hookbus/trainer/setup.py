@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from hookbus._config.models import RunConfig
     from hookbus._run.run_logger import RunLogger
 
-__all__ = ["TrainerSetup"]
-
 
 class TrainerSetup:
     """Base class of `Trainer` with everything except the loop."""

@@ -27,8 +27,6 @@ from hookbus.trainer.initial_weights import load_initial_weights
 from hookbus.trainer.preconditions import check_scheduler_length
 from hookbus.trainer.setup import TrainerSetup
 
-__all__ = ["Trainer"]
-
 
 class Trainer(TrainerSetup):
     """Train a model and emit the events of the run."""

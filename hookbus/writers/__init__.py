@@ -8,6 +8,9 @@ from hookbus._utils.lazy import lazy_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
+    from hookbus._utils.redaction import redact as redact
+    from hookbus._utils.redaction import redact_config as redact_config
+    from hookbus._utils.secret_keys import is_secret as is_secret
     from hookbus.writers.append_only_file import AppendOnlyFile as AppendOnlyFile
     from hookbus.writers.hook import WriterConfig as WriterConfig
     from hookbus.writers.hook import WriterHook as WriterHook
@@ -18,9 +21,6 @@ if TYPE_CHECKING:
     from hookbus.writers.learning_rates import name_learning_rates as name_learning_rates
     from hookbus.writers.output_paths import resolve_output_path as resolve_output_path
     from hookbus.writers.redaction import flatten as flatten
-    from hookbus.writers.redaction import is_secret as is_secret
-    from hookbus.writers.redaction import redact as redact
-    from hookbus.writers.redaction import redact_config as redact_config
     from hookbus.writers.tags import sanitize_name as sanitize_name
     from hookbus.writers.writer import RecordKey as RecordKey
     from hookbus.writers.writer import Writer as Writer
@@ -34,10 +34,10 @@ _MODULES = {
     "flatten": "hookbus.writers.redaction",
     "get_learning_rates": "hookbus.writers.learning_rates",
     "image_directory": "hookbus.writers.images",
-    "is_secret": "hookbus.writers.redaction",
+    "is_secret": "hookbus._utils.secret_keys",
     "name_learning_rates": "hookbus.writers.learning_rates",
-    "redact": "hookbus.writers.redaction",
-    "redact_config": "hookbus.writers.redaction",
+    "redact": "hookbus._utils.redaction",
+    "redact_config": "hookbus._utils.redaction",
     "resolve_output_path": "hookbus.writers.output_paths",
     "sanitize_name": "hookbus.writers.tags",
     "to_finite_array": "hookbus.writers.host_copies",

@@ -9,8 +9,6 @@ from pathlib import Path
 from hookbus._utils.files import open_for_writing, open_regular_file
 from hookbus.checkpoint.atomic_files import atomic_write
 
-__all__ = ["AppendOnlyFile"]
-
 
 class AppendOnlyFile:
     """Append-only file. Data is buffered until `flush` writes all of it or nothing.

@@ -15,8 +15,6 @@ from hookbus.writers.writer import Writer
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["CustomWriterHook"]
-
 
 class CustomWriterHook(WriterHook):
     """Write the records of a run through a writer class.

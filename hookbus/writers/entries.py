@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hookbus._utils.redaction import escape_surrogates
 from hookbus.writers.host_copies import to_number
 from hookbus.writers.queue_entry import NUMBERS, Entry, Report, Write
-from hookbus.writers.tags import escape_surrogates
 from hookbus.writers.writer import RecordKey, Writer
-
-__all__ = ["EntryFactory", "RecentRecords", "WrittenSteps"]
 
 RECORD_TYPES = {
     "image": ("images", Writer.write_image.__name__),

@@ -41,8 +41,6 @@ from hookbus.writers.writer import Writer
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["WriterConfig", "WriterHook"]
-
 _check_state = record(
     {"recent": list_of(list_of(any_value, 2, 2)), "waiting": boolean}, {"opening": list_of(string(maximum=1 << 20))}
 )

@@ -8,8 +8,6 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
-__all__ = ["current_stream", "nbytes", "snapshot_value", "to_finite_array", "to_number"]
-
 
 def current_stream() -> AbstractContextManager[Any]:
     """Return a context manager that selects the current device stream of this thread on another thread.

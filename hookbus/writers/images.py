@@ -13,8 +13,6 @@ from hookbus.writers.output_paths import resolve_output_path
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["figure_to_image", "image_directory", "to_pil_image", "to_uint8_image", "unbind_images"]
-
 CHANNEL_COUNTS = (1, 3, 4)
 INTENSITY_MODES = {"1", "L", "RGB", "RGBA", "I", "F"}
 """PIL modes whose values are intensities, not palette indices or values of another color space."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["get_learning_rates", "name_learning_rates"]
-
 
 def get_learning_rates(optimizer: Any) -> list[Any]:
     """Return the current learning rate of each parameter group: numbers, or copies of tensors.

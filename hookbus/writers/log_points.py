@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_points
+from hookbus._utils.redaction import escape_surrogates, redact_config
 from hookbus.hook import Hook
 from hookbus.writers.entries import EntryFactory, RecentRecords
 from hookbus.writers.host_copies import nbytes, snapshot_value
 from hookbus.writers.images import figure_to_image, to_uint8_image, unbind_images
 from hookbus.writers.queue_entry import Entry
-from hookbus.writers.redaction import redact_config
-from hookbus.writers.tags import escape_surrogates
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
-
-__all__ = ["LogPointsMixin"]
 
 OPENING_POINTS = {"before_run", "before_train"}
 """Points that a run repeats when it resumes."""

@@ -24,17 +24,6 @@ from hookbus.distributed.process_group import is_main
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = [
-    "MARKER",
-    "OutputFiles",
-    "claim_directory",
-    "is_plain_file",
-    "iter_names",
-    "owns_directory",
-    "register_directory",
-    "set_aside",
-]
-
 MARKER = ".hookbus-run"
 """File that contains the ID of the run that created a directory outside its work directory."""
 

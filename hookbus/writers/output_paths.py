@@ -8,8 +8,6 @@ from typing import Any, Protocol
 
 from hookbus.errors import ConfigError
 
-__all__ = ["resolve_output_path"]
-
 
 class ProvidesServices(Protocol):
     """A run."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from hookbus.writers.writer import Writer
 
-__all__ = ["NUMBERS", "OUTCOMES", "Entry", "Report", "Write"]
-
 NUMBERS = "numbers"
 """Type of the entries that are dropped last if the queue is full."""
 

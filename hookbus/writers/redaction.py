@@ -1,13 +1,9 @@
-"""Redaction of secrets in configurations, and conversion of configurations to nested or flat dicts."""
+"""Conversion of configurations, whose secrets `hookbus._utils.redaction` redacts, to flat dicts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-
-from hookbus._utils.redaction import REDACTED, is_secret, redact, redact_config, to_plain_dict
-
-__all__ = ["REDACTED", "flatten", "is_secret", "redact", "redact_config", "to_plain_dict"]
 
 
 def flatten(value: Any, separator: str = ".") -> dict[str, Any]:

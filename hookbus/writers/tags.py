@@ -5,10 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 
-from hookbus._utils.redaction import escape_surrogates
-
-__all__ = ["escape_surrogates", "sanitize_name"]
-
 
 def sanitize_name(name: str, forbidden: re.Pattern[str], max_length: int) -> str:
     """Replace forbidden characters of a name by `_`, and shorten it if it is too long.

@@ -21,8 +21,6 @@ from hookbus.errors import RejectedRecordsError, format_error
 from hookbus.writers.queue_entry import NUMBERS, OUTCOMES, Entry
 from hookbus.writers.writer import Writer
 
-__all__ = ["WriterThread"]
-
 MAX_PAUSE_SECONDS = 60.0
 """Maximum number of seconds between two attempts after an error."""
 

@@ -18,8 +18,6 @@ from hookbus.metrics.windows import to_float
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-__all__ = ["BusWriter", "RecordKey", "Visualizer", "Writer"]
-
 RecordKey = tuple[str, str, int]
 """Key of a record: type, name in the backend, step."""
 

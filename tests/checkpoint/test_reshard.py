@@ -12,7 +12,7 @@ from hookbus._run.run import Run
 from hookbus.bus import HookBus
 from hookbus.checkpoint.rank_state import select_rank_state
 from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.errors import CheckpointError
 
 

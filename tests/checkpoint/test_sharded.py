@@ -18,7 +18,7 @@ from hookbus.checkpoint.load import load_file, load_on_meta
 from hookbus.checkpoint.sharded import read_generation, write_generation
 from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint, write_checkpoint
 from hookbus.checkpoint.store import remove_unreferenced
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import is_sharded
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 from tests.crashes import kill_at_each_operation

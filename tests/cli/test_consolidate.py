@@ -16,7 +16,7 @@ from hookbus._cli.consolidate import consolidate
 from hookbus.checkpoint.sharded import write_generation
 from hookbus.checkpoint.sidecars import read_sidecar, written_by
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import ShardingSpec
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus
-from hookbus.distributed.process_collectives import Collectives, get_collectives
+from hookbus.distributed.collectives import Collectives
+from hookbus.distributed.process_collectives import get_collectives
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, RankError, RequestError
 from hookbus.testing import fake_training
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from hookbus._run.weights import Weights
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.fsdp import apply_fsdp, broadcast_buffers, unsharded, validate_mesh
-from hookbus.distributed.process_collectives import Collectives
 from hookbus.distributed.sharding import is_sharded, sharding_of, to_full_tensors
 from hookbus.errors import ConfigError
 from tests.sharded_models import single_process_group

@@ -6,7 +6,8 @@ import pluggy
 import pytest
 
 from hookbus import every, hookimpl, last
-from hookbus._events.markers import IMPL_ATTRIBUTE, SPEC_ATTRIBUTE, hookspec
+from hookbus._events.markers import IMPL_ATTRIBUTE, hookspec
+from hookbus._events.points import SPEC_ATTRIBUTE
 from hookbus.errors import RegistrationError
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hookbus.bus import HookBus
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.errors import MetricError
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics, resolve_metric_name

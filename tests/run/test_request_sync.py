@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hookbus import Hook, HookConfig, every, hookimpl
 from hookbus._run.request_sync import _describe_hook, sync_run_identity
-from hookbus.distributed.process_collectives import Collectives, Op
+from hookbus.distributed.collectives import Collectives, Op
 from hookbus.errors import RankError
 from hookbus.testing import fake_training
 

@@ -15,7 +15,7 @@ from hookbus._config.load import load_config
 from hookbus._run.run import Run
 from hookbus._run.session import acquire_work_dir
 from hookbus._run.status import read_status
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.errors import ConfigError, OrderError, RequestError, WorkDirError, format_error
 from hookbus.testing import RecordingBus
 from tests import toys

@@ -12,7 +12,7 @@ from torchmetrics.wrappers import MinMaxMetric
 
 from hookbus._training.eval_metrics import Accuracy
 from hookbus._training.metric_sync import is_torchmetric, sync_torchmetrics
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 
 
 class FakeRanks(Collectives):

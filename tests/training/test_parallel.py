@@ -7,7 +7,7 @@ from torch.nn import functional
 from hookbus import Trainer
 from hookbus._training.parallel import DDPSteps, build_steps, train_shard_for
 from hookbus.data.train_shard import TrainShard
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.unwrap import unwrap_ddp
 from hookbus.errors import ConfigError
 from tests.toys import net, trainer

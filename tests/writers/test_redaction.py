@@ -9,7 +9,9 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from hookbus.writers.redaction import flatten, is_secret, redact, redact_config, to_plain_dict
+from hookbus._utils.redaction import redact, redact_config, to_plain_dict
+from hookbus._utils.secret_keys import is_secret
+from hookbus.writers.redaction import flatten
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus.writers.tags import escape_surrogates, sanitize_name
+from hookbus._utils.redaction import escape_surrogates
+from hookbus.writers.tags import sanitize_name
 
 FORBIDDEN = re.compile(r"[^a-z/]")
 

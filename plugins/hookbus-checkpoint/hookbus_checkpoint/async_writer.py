@@ -11,7 +11,7 @@ from typing import Any
 from hookbus import Priority
 from hookbus._run.run import Run
 from hookbus._utils.paths import format_path
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import CheckpointError
 from hookbus.writers.host_copies import current_stream

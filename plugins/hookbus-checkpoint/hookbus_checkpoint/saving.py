@@ -17,7 +17,7 @@ from hookbus._utils.paths import format_path
 from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import write_checkpoint
 from hookbus.checkpoint.store import remove_unreferenced
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError
 from hookbus.metrics.results import Metrics

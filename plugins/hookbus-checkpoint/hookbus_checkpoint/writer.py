@@ -14,7 +14,7 @@ from hookbus._run.requests import Request
 from hookbus._run.run import BestResult, Run
 from hookbus._utils.paths import format_path
 from hookbus.checkpoint.sidecars import get_sidecar_path
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
 from hookbus_checkpoint.async_writer import AsyncWriter, WeightsChangedError

@@ -11,7 +11,7 @@ from torch import Tensor
 from hookbus.metrics.windows import to_widest_float
 
 if TYPE_CHECKING:
-    from hookbus.distributed.process_collectives import Collectives
+    from hookbus.distributed.collectives import Collectives
 
 __all__ = ["sync_tensors", "variance_across_ranks"]
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from hookbus.distributed.process_collectives import Collectives
+from hookbus.distributed.collectives import Collectives
 from hookbus_sync.buffer_sync import sync_tensors, variance_across_ranks
 
 values = st.floats(-1e3, 1e3)

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookbus import Run, Writer, WriterHook
 from hookbus.hook import validate_config
-from hookbus.writers.redaction import redact
+from hookbus.writers import redact
 from hookbus_wandb.config import WandbConfig
 
 __all__ = ["WandbHook"]
