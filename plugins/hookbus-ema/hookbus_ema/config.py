@@ -38,6 +38,16 @@ class EMAConfig(HookConfig):
         default=False, description="Experimental: update on another thread during the next forward and backward."
     )
 
+    @field_validator("when")
+    @classmethod
+    def _reject_when(cls, value: object) -> object:
+        # Momentum and warm-up assume equal intervals; with a gap, the average is that of weights from before the gap.
+        if value is not None:
+            raise ValueError(
+                f"not supported, got {value!r}: updates are counted by `interval`. Set `interval` instead."
+            )
+        return value
+
     @field_validator("momentum")
     @classmethod
     def _check_momentum(cls, value: float) -> float:

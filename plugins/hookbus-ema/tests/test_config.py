@@ -43,6 +43,7 @@ def test_config_rejects_the_weight_of_the_new_value_with_an_explanation(value: f
         ({"warm_up": -1}, "warm_up: should be greater than or equal to 0"),
         ({"device": "cuda"}, "device: should be 'cpu'"),
         ({"frequency": 2}, "frequency: not supported, got 2: updates are counted by `interval`. Set `interval: 2`."),
+        ({"when": "every(2)"}, "when: not supported, got every(2): updates are counted by `interval`. Set `interval`"),
         ({"momentun": 0.9}, "momentun: unknown key. Did you mean 'momentum'"),
     ],
 )

@@ -179,12 +179,6 @@ class TestUpdates:
         fourth = 5 / 14 * second + 4 * (1 - 5 / 14)
         assert recorder.averages == pytest.approx([0, 0, 0, second, second, second, second, fourth])
 
-    def test_schedule_replaces_the_interval(self) -> None:
-        recorder = WeightRecorder()
-        count_up(halving(when="every(2, start=3)"), recorder, batches=6)
-
-        assert recorder.averages == [0, 0, 1.5, 1.5, 3.25, 3.25]
-
     @pytest.mark.parametrize("overlap", [False, True])
     def test_step_skipped_by_the_scaler_is_no_update(self, overlap: bool) -> None:
         """The third batch overflows, so the scaler skips its step."""

@@ -92,6 +92,7 @@ class GradientFlowHook(Hook):
 
     # -- measuring -----------------------------------------------------------------------------
 
+    @hookimpl(frequency=False)
     def after_backward(self, run: Run) -> None:
         """Measure the gradients of a due optimizer step; a later micro-batch of the step measures them again."""
         # Which micro-batch is the last is unknown here. Nothing is copied to the host before the step, so the earlier

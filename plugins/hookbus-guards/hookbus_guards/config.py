@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
 
@@ -41,6 +41,14 @@ class CheckInvalidLossConfig(HookConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _validate_when(self) -> Self:
+        # A schedule may be due at one of the two points of an iteration only, and `skip` has to check every loss.
+        if self.checks_before_step and self.when is not None:
+            cause = "policy skip checks every loss" if self.policy == "skip" else "before_step checks it at two points"
+            raise ValueError(f"when: not supported, got {self.when!r}, because {cause}. Set `interval` instead.")
+        return self
+
     @property
     def checks_before_step(self) -> bool:
         """Whether the loss is checked before the backward pass."""
@@ -75,3 +83,13 @@ class StartupCheckConfig(HookConfig):
     )
     ignore_index: int = Field(default=-100, description="Label that is ignored by the loss and by the check.")
     label_batches: int = Field(default=10, ge=1, description="Check the labels of the first N iterations.")
+
+    @field_validator("when")
+    @classmethod
+    def _reject_when(cls, value: object) -> object:
+        if value is not None:
+            raise ValueError(
+                f"not supported, got {value!r}: the checks belong to the start of the training. Set `label_batches` to "
+                "the number of iterations."
+            )
+        return value

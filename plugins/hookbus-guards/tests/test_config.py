@@ -40,6 +40,27 @@ def test_policy_skip_with_a_longer_interval_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"policy": "skip", "interval": 1}, "policy skip checks every loss"),
+        ({"before_step": True}, "before_step checks it at two points"),
+    ],
+)
+def test_schedule_of_a_check_before_the_backward_pass_is_an_error(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        CheckInvalidLossHook(settings, when="every(7)")
+    assert str(error.value) == (
+        f"CheckInvalidLossHook: settings: when: not supported, got every(7), because {reason}. Set `interval` instead."
+    )
+    assert CheckInvalidLossHook(when="every(7)").config.when is not None
+
+
+def test_schedule_of_the_startup_check_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"when: not supported, got every\(7\): .* Set `label_batches`"):
+        StartupCheckHook(when="every(7)")
+
+
+@pytest.mark.parametrize(
     "settings",
     [{"interval": 0}, {"interval": -1}, {"policy": "warn"}, {"max_skips": 0, "policy": "skip", "interval": 1}],
 )

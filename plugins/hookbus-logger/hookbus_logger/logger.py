@@ -88,11 +88,13 @@ class LoggerHook(MetricRecorder):
         elif source is None and (run.clock.epoch_open or "time/iter" in values) and not run.validating:
             self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
 
+    @hookimpl(frequency=False)
     def after_val_epoch(self, run: Run, metrics: Metrics, dataloader_name: str | None) -> None:
         """Print the results of a sanity check, which are not logged."""
         if run.sanity_checking:
             self._print_results(run, "val", metrics, dataloader_name)
 
+    @hookimpl(frequency=False)
     def after_epoch(self, run: Run, metrics: Metrics) -> None:
         """Collect the results of the epoch; an interrupted epoch is completed by the resumed run."""
         if run.resumable and not run.epoch_complete:
@@ -103,7 +105,7 @@ class LoggerHook(MetricRecorder):
         # Printed in `before_epoch` or `after_run`: a checkpoint hook updates `run.best` only after this event.
         self._table, self._cells = (get_epoch(run), title, {**cells, **self._cells}), {}
 
-    @hookimpl(priority=Priority.HIGHEST)
+    @hookimpl(priority=Priority.HIGHEST, frequency=False)
     def before_epoch(self, run: Run) -> None:
         """Print the table of the previous epoch."""
         self._print_table(run)

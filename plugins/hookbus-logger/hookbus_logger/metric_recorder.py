@@ -88,6 +88,7 @@ class MetricRecorder(Hook):
         """Request a record at the end of an interval."""
         self._request_record(run)
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self, run: Run) -> None:
         """Request a record of the incomplete interval, unless it is to be dropped."""
         is_only_record = self._recorded_epoch != run.epoch

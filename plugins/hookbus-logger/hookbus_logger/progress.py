@@ -66,6 +66,7 @@ class ProgressHook(Hook):
         """Request the loss to display: the mean over the interval."""
         run.request_record(run.metrics.window(self.name), self._store_loss)
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self, run: Run) -> None:
         """Request a first loss after an epoch that is shorter than the interval."""
         if self._loss is None and run.metrics.window(self.name):
@@ -79,10 +80,12 @@ class ProgressHook(Hook):
         """Resume the throughput measurement."""
         self._throughput.resume(time.monotonic())
 
+    @hookimpl(frequency=False)
     def before_val_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Switch to the progress of a validation loader."""
         self._loader = ("validating", dataloader_name, _get_length(run.val_loader, dataloader_name))
 
+    @hookimpl(frequency=False)
     def before_test_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Switch to the progress of a test loader."""
         self._loader = ("testing", dataloader_name, _get_length(run.test_loader, dataloader_name))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 from hookbus.distributed.process_group import is_main
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.flops import get_peak_flops
@@ -67,6 +67,7 @@ class ProfilerHook(Hook):
         window.open(run)
         self._window = window
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self) -> None:
         """Stop profiling after the last profiled epoch if `by_epoch` is true."""
         self._epochs += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -24,6 +24,17 @@ class EmptyCacheConfig(HookConfig):
     before_epoch: bool = Field(default=False, description="Before each epoch of training, validation and test.")
     after_epoch: bool = Field(default=True, description="After each epoch of training, validation and test.")
     after_iter: bool = Field(default=False, description="After each iteration or batch; slow.")
+
+    @model_validator(mode="after")
+    def _check_points(self) -> Self:
+        if not (self.before_epoch or self.after_epoch or self.after_iter):
+            raise ValueError("after_epoch: all points are disabled, so the hook has no effect. Set one to true.")
+        if self.frequency not in (None, 1) and not self.after_iter:
+            raise ValueError(
+                f"frequency: no effect without after_iter, got {self.frequency}, because it counts iterations. Set "
+                "`after_iter: true`, or remove `frequency`."
+            )
+        return self
 
 
 class GarbageCollectionConfig(HookConfig):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hookbus import Hook
+from hookbus import Hook, hookimpl
 from hookbus_runtime.config import EmptyCacheConfig
 
 __all__ = ["EmptyCacheHook", "empty_cache"]
@@ -27,6 +27,7 @@ class EmptyCacheHook(Hook):
     makes_requests = False
     config: EmptyCacheConfig
 
+    @hookimpl(frequency=False)
     def before_train_epoch(self) -> None:
         """Release the cache, if configured."""
         if self.config.before_epoch:
@@ -34,6 +35,7 @@ class EmptyCacheHook(Hook):
 
     before_val_epoch = before_test_epoch = before_train_epoch
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self) -> None:
         """Release the cache, if configured."""
         if self.config.after_epoch:

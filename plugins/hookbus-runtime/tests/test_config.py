@@ -43,6 +43,21 @@ def test_retry_is_disabled_by_default() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"after_epoch": False}, "after_epoch: all points are disabled, so the hook has no effect. Set one to true."),
+        ({"frequency": 7}, "frequency: no effect without after_iter, got 7, because it counts iterations. Set "),
+    ],
+)
+def test_setting_without_a_point_to_release_the_cache_is_an_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        EmptyCacheHook(settings)
+    assert message in str(error.value)
+    EmptyCacheHook(frequency=7, after_iter=True)
+    EmptyCacheHook(frequency=1)
+
+
+@pytest.mark.parametrize(
     ("hook", "settings"),
     [
         (EmptyCacheHook, {"after_iter": 1}),

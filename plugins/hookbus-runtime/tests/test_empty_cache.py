@@ -52,7 +52,6 @@ def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
         ({"before_epoch": True}, 10),
         ({"after_epoch": False, "before_epoch": True}, 5),
         ({"after_epoch": False, "after_iter": True}, 11),
-        ({"after_epoch": False}, 0),
     ],
 )
 def test_cache_is_released_in_each_mode_if_configured(

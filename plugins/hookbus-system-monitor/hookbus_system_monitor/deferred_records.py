@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, hookimpl
 
 __all__ = ["MonitorHook"]
 
@@ -37,6 +37,7 @@ class MonitorHook(Hook):
         if run.stepped:
             self._record(run)
 
+    @hookimpl(frequency=False)
     def after_optimizer_step(self, run: Run) -> None:
         """Log a deferred record."""
         if self._is_due:

@@ -149,6 +149,7 @@ class TensorBoardHook(WriterHook):
 
     # -- optional records ------------------------------------------------------------------------
 
+    @hookimpl(frequency=False)
     def before_train_iter(self, run: Run, batch: Any, model: nn.Module) -> None:
         """Trace the model with the first batch, and log the input images of a due iteration."""
         if self._trace_pending:
