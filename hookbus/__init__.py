@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from hookbus._config.models import RunConfig as RunConfig
     from hookbus._events.markers import hookimpl as hookimpl
     from hookbus._events.markers import hookspec as hookspec
+    from hookbus._events.points import Unit as Unit
+    from hookbus._events.schedules import CounterView as CounterView
+    from hookbus._events.schedules import Schedule as Schedule
     from hookbus._events.schedules import between as between
     from hookbus._events.schedules import every as every
     from hookbus._events.schedules import last as last
     from hookbus._events.schedules import once as once
+    from hookbus._run.best import BestResult as BestResult
+    from hookbus._run.requests import Request as Request
     from hookbus._run.run import Run as Run
     from hookbus._utils.deprecations import deprecated as deprecated
     from hookbus._utils.imports import import_string as import_string
@@ -32,48 +37,57 @@ if TYPE_CHECKING:
     from hookbus.bus import HookBus as HookBus
     from hookbus.data.resumable_loader import Splits as Splits
     from hookbus.hook import BaseHook as BaseHook
+    from hookbus.hook import Direction as Direction
     from hookbus.hook import Hook as Hook
     from hookbus.hook import HookConfig as HookConfig
     from hookbus.hook import Priority as Priority
     from hookbus.lifecycle import Lifecycle as Lifecycle
     from hookbus.metrics.results import Metrics as Metrics
     from hookbus.trainer.trainer import Trainer as Trainer
+    from hookbus.writers.hook import WriterConfig as WriterConfig
     from hookbus.writers.hook import WriterHook as WriterHook
     from hookbus.writers.writer import Writer as Writer
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "BaseHook": "hook",
-    "HOOKS": "_config.hooks",
-    "HOOK_REGISTRY": "_config.hooks",
-    "Hook": "hook",
-    "HookBus": "bus",
-    "HookConfig": "hook",
-    "HookRegistry": "_config.hooks",
-    "Lifecycle": "lifecycle",
-    "Metrics": "metrics.results",
-    "Priority": "hook",
-    "Run": "_run.run",
-    "RunConfig": "_config.models",
-    "Splits": "data.resumable_loader",
-    "Trainer": "trainer.trainer",
-    "Writer": "writers.writer",
-    "WriterHook": "writers.hook",
-    "between": "_events.schedules",
-    "build_hook": "_config.hooks",
-    "build_hooks": "_config.hooks",
-    "deprecated": "_utils.deprecations",
-    "every": "_events.schedules",
-    "get_default_hooks": "_config.hooks",
-    "hookimpl": "_events.markers",
-    "hookspec": "_events.markers",
-    "import_string": "_utils.imports",
-    "last": "_events.schedules",
-    "load_config": "_config.load",
-    "once": "_events.schedules",
-    "resolve_import": "_utils.imports",
+_MODULES = {
+    "BaseHook": "hookbus.hook",
+    "BestResult": "hookbus._run.best",
+    "CounterView": "hookbus._events.schedules",
+    "Direction": "hookbus.hook",
+    "HOOKS": "hookbus._config.hooks",
+    "HOOK_REGISTRY": "hookbus._config.hooks",
+    "Hook": "hookbus.hook",
+    "HookBus": "hookbus.bus",
+    "HookConfig": "hookbus.hook",
+    "HookRegistry": "hookbus._config.hooks",
+    "Lifecycle": "hookbus.lifecycle",
+    "Metrics": "hookbus.metrics.results",
+    "Priority": "hookbus.hook",
+    "Request": "hookbus._run.requests",
+    "Run": "hookbus._run.run",
+    "RunConfig": "hookbus._config.models",
+    "Schedule": "hookbus._events.schedules",
+    "Splits": "hookbus.data.resumable_loader",
+    "Trainer": "hookbus.trainer.trainer",
+    "Unit": "hookbus._events.points",
+    "Writer": "hookbus.writers.writer",
+    "WriterConfig": "hookbus.writers.hook",
+    "WriterHook": "hookbus.writers.hook",
+    "between": "hookbus._events.schedules",
+    "build_hook": "hookbus._config.hooks",
+    "build_hooks": "hookbus._config.hooks",
+    "deprecated": "hookbus._utils.deprecations",
+    "every": "hookbus._events.schedules",
+    "get_default_hooks": "hookbus._config.hooks",
+    "hookimpl": "hookbus._events.markers",
+    "hookspec": "hookbus._events.markers",
+    "import_string": "hookbus._utils.imports",
+    "last": "hookbus._events.schedules",
+    "load_config": "hookbus._config.load",
+    "once": "hookbus._events.schedules",
+    "resolve_import": "hookbus._utils.imports",
 }
-_WITH_TORCH = ("Splits", "Trainer", "WriterHook")
-__all__ = [name for name in _HOMES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch
-__getattr__ = lazy_names(__name__, {name: f"hookbus.{module}" for name, module in _HOMES.items()})
+_WITH_TORCH = ("Splits", "Trainer", "WriterConfig", "WriterHook")
+__all__ = [name for name in _MODULES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch
+__getattr__ = lazy_names(__name__, _MODULES)

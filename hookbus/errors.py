@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import difflib
 import heapq
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -63,11 +64,8 @@ __all__ = [
     "RequestError",
     "ServiceError",
     "WorkDirError",
-    "add_failure_notes",
     "format_error",
-    "format_error_first_line",
-    "limit_lines",
-    "omit_hints",
+    "format_path",
     "suggest_names",
 ]
 
@@ -271,6 +269,17 @@ def limit_lines(messages: Iterable[str], noun: str = "error") -> list[str]:
             left = len(texts) - max(index, 1)
             return [*listed, f"and {left:,} more {noun}{'' if left == 1 else 's'}." if left else "..."]
     return texts
+
+
+def format_path(path: str | os.PathLike[str]) -> str:
+    """Return a path for a message; one with control characters or bytes that are not UTF-8 is quoted and escaped.
+
+    Args:
+        path: Path, or a part of it.
+    """
+    # An escape sequence in a name would change the terminal, and a newline would look like another message.
+    text = os.fspath(path)
+    return text if text.isprintable() else ascii(text)
 
 
 def format_error(error: BaseException) -> str:

@@ -383,21 +383,21 @@ class Hook(BaseListeners):
 
     def every_n_epochs(self, run: Run, n: int) -> bool:
         """Return whether the number of the current epoch, from 1, is a multiple of `n`."""
-        return n > 0 and run.clock.current("epoch") % n == 0
+        return n > 0 and run.current("epoch") % n == 0
 
     def every_n_iters(self, run: Run, n: int) -> bool:
         """Return whether the number of the current iteration, from 1, is a multiple of `n`."""
-        return n > 0 and run.clock.current("iter") % n == 0
+        return n > 0 and run.current("iter") % n == 0
 
     every_n_train_iters = every_n_iters
 
     def is_last_epoch(self, run: Run) -> bool:
         """Return whether the current epoch is the last of the run; False if the limit is unknown."""
-        return run.clock.current("epoch") == run.clock.limit("epoch")
+        return run.current("epoch") == run.limit("epoch")
 
     def is_last_iter(self, run: Run) -> bool:
         """Return whether the current iteration is the last of the run; False if the limit is unknown."""
-        return run.clock.current("iter") == run.clock.limit("iter")
+        return run.current("iter") == run.limit("iter")
 
     def get_triggered_stages(self) -> list[str]:
         """Return the names of the points at which this hook listens, in the order of a run."""

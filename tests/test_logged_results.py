@@ -49,7 +49,7 @@ class Score(Hook):
 
     def _log(self, run: Run, point: str) -> None:
         if point == self.point:
-            run.log(score=torch.tensor(SCORES[run.clock.current("epoch") - 1]))
+            run.log(score=torch.tensor(SCORES[run.current("epoch") - 1]))
 
 
 def build_hooks(score: Score, *, is_first: bool) -> list[Hook]:

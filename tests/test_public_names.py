@@ -12,14 +12,15 @@ import pytest
 
 import hookbus
 
-PACKAGES = ("checkpoint", "data", "distributed", "evaluation", "metrics", "writers")
+PACKAGES = ("checkpoint", "data", "distributed", "evaluation", "metrics", "testing", "writers")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_public_names_of_a_package_resolve_to_the_objects_of_that_name(package: str) -> None:
     module = importlib.import_module(f"hookbus.{package}")
     for name, source in module._MODULES.items():
-        assert getattr(module, name) is getattr(importlib.import_module(source), name)
+        defining = importlib.import_module(source)
+        assert getattr(module, name) is (defining if source.endswith(f".{name}") else getattr(defining, name))
     assert module.__all__ == sorted(set(module.__all__))
 
 
@@ -29,7 +30,8 @@ def test_type_checkers_see_the_public_names_of_a_package(package: str) -> None:
     imported = re.findall(
         r"^    from ([\w.]+) import (\w+) as \2$", Path(str(module.__file__)).read_text(), re.MULTILINE
     )
-    assert {name: defining for defining, name in imported} == module._MODULES
+    sources = {name: module._MODULES[name].removesuffix(f".{name}") for name in module._MODULES}
+    assert {name: defining for defining, name in imported} == sources
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from hookbus._events.points import Unit
 from hookbus._events.schedule_units import FieldConfig, check_number, parse_unit, resolve_number
@@ -79,7 +79,15 @@ class CounterView(Protocol):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Condition under which a listener is due. Create one with `every`, `between`, `once` or `last`."""
+    """Condition under which a listener is due: the result of `every`, `between` and `once`, or a subclass.
+
+    A subclass implements `due`, and `next_due` if events without a due listener are to cost nothing.
+
+    Attributes:
+        NEVER: Number that no counter reaches, for `next_due`.
+    """
+
+    NEVER: ClassVar[int] = NEVER
 
     def due(self, view: CounterView) -> bool:
         """Return whether a listener is due at this event."""

@@ -15,9 +15,8 @@ from typing import Any
 
 from hookbus._run.recorded_run import RecordedRun
 from hookbus._run.status import CHECKPOINT, STATUS
-from hookbus._utils.paths import format_path
 from hookbus.checkpoint.sidecars import read_sidecar
-from hookbus.errors import CheckpointError, ConfigError
+from hookbus.errors import CheckpointError, ConfigError, format_path
 
 MAX_LISTED_PROBLEMS = 10
 

@@ -350,6 +350,11 @@ class ProgressMixin:
         return self.clock.samples_done
 
     @property
+    def batch_samples(self) -> int:
+        """Number of training samples of the current or last micro-batch."""
+        return self.clock.batch_samples
+
+    @property
     def epoch(self) -> int:
         """Index, from 0, of the epoch in progress or just completed."""
         return self.clock.epoch
@@ -365,9 +370,69 @@ class ProgressMixin:
         return self.clock.stepped
 
     @property
+    def counts_iterations(self) -> bool:
+        """Whether each iteration counts as one step, because the run has no known optimizer."""
+        return self.clock.counts_iterations
+
+    @property
+    def mid_iteration(self) -> bool:
+        """Whether an iteration, or a batch of a validation, is in progress."""
+        return self.clock.mid_iteration
+
+    @property
+    def epoch_open(self) -> bool:
+        """Whether an epoch was started and is not complete. A resumed run continues it."""
+        return self.clock.epoch_open
+
+    @property
     def epoch_complete(self) -> bool:
         """Whether the epoch reached its end; False if a stop request truncated it."""
         return self.clock.epoch_complete
+
+    @property
+    def epoch_first_iter(self) -> int:
+        """Number of iterations that were completed at the start of the epoch."""
+        return self.clock.epoch_first_iter
+
+    @property
+    def epoch_first_step(self) -> int:
+        """Number of optimizer steps that were completed at the start of the epoch."""
+        return self.clock.epoch_first_step
+
+    @property
+    def epoch_iter(self) -> int:
+        """Index, from 0, of the iteration within its epoch."""
+        return self.clock.epoch_iter
+
+    @property
+    def epoch_length(self) -> int | None:
+        """Number of iterations per epoch; None if it is unknown."""
+        return self.clock.epoch_length
+
+    @property
+    def observed_epoch_length(self) -> int | None:
+        """Number of iterations of the last complete epoch that was not left early; None if there is none."""
+        return self.clock.observed_epoch_length
+
+    @property
+    def expected_epoch_length(self) -> int | None:
+        """Number of iterations per epoch for estimates: that of the last complete epoch, or `epoch_length`."""
+        return self.clock.expected_epoch_length
+
+    @property
+    def expected_last_iter(self) -> int | None:
+        """Last iteration of the run for estimates, None if it is unknown; at least the current iteration."""
+        return self.clock.expected_last_iter
+
+    @property
+    def seconds(self) -> float:
+        """Training time in seconds, including the time before a resume."""
+        return self.clock.seconds
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the run has reached `max_epochs` or `max_iters`."""
+        return self.clock.is_at_limit
 
     @property
     def max_epochs(self) -> int | None:
@@ -378,3 +443,19 @@ class ProgressMixin:
     def max_iters(self) -> int | None:
         """Limit in iterations; None if there is none."""
         return self.clock.max_iters
+
+    def current(self, unit: Unit) -> int:
+        """Return the number of the unit in progress or just completed, from 1; the number of samples for "sample".
+
+        Args:
+            unit: "iter", "batch", "step", "epoch", "sample" or "seconds".
+        """
+        return self.clock.current(unit)
+
+    def limit(self, unit: Unit) -> int | None:
+        """Return the last number of the run in a unit; None if it is unknown.
+
+        Args:
+            unit: Unit. The number of steps, samples and seconds is unknown before the run.
+        """
+        return self.clock.limit(unit)

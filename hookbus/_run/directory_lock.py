@@ -12,8 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hookbus._utils.files import get_reason, open_regular_file
-from hookbus._utils.paths import format_path
-from hookbus.errors import WorkDirError
+from hookbus.errors import WorkDirError, format_path
 
 LOCK = ".hookbus.lock"
 MARKER = b"hookbus lock: "

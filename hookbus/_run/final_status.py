@@ -17,9 +17,9 @@ from typing import Any
 
 from hookbus._run.status import StatusFile
 from hookbus._utils.files import get_reason
-from hookbus._utils.paths import format_path
 from hookbus.checkpoint.atomic_files import format_json
 from hookbus.checkpoint.file_system import fsync
+from hookbus.errors import format_path
 
 ESSENTIAL = (
     "run", "outcome", "exit_code", "mode", "epochs_done", "iters_done", "steps_done", "checkpoint", "outputs",

@@ -14,7 +14,7 @@ from hookbus._events.registry import FunctionPlugin
 from hookbus._run.participants import WITHIN
 from hookbus._run.preconditions import find_hook_errors
 from hookbus._utils.combined_errors import raise_errors
-from hookbus.checkpoint.saver import is_saver
+from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.hook import Hook
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _open(run: Run, name: str, hook: object) -> None:
             _emit(run, "log_config", name)
         _restore(run, name, hook)
     for bracket in run.participants.brackets[1:]:
-        if bracket == "train" and is_saver(hook):
+        if bracket == "train" and isinstance(hook, CheckpointSaver):
             run.watch_completeness()
         _emit(run, f"before_{bracket}", name)
     run.participants.wait(name)

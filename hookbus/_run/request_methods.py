@@ -14,6 +14,7 @@ from hookbus.errors import RequestError
 if TYPE_CHECKING:
     from hookbus._run.boundary_state import BoundaryState
     from hookbus._run.clock import Clock
+    from hookbus._run.interrupts import SignalHandling
     from hookbus._run.nesting import Nesting
     from hookbus._run.replacements import Replacements
     from hookbus._run.request_sync import RequestSync
@@ -54,6 +55,7 @@ class RequestMixin:
     boundary_state: BoundaryState
     exception: BaseException | None
     trial: Trial | None
+    signals: SignalHandling
     pending: bool
     validating: bool
     should_skip_iter: bool
@@ -146,6 +148,17 @@ class RequestMixin:
             self.request_sync.interrupted = True
         else:
             self.request_interrupt()
+
+    def receive_signal(self, request: Callable[[], object]) -> None:
+        """Record a signal of the operating system; called by its handler, at any line of the program.
+
+        The loss of a worker process of a loader, which the same signal may have ended, is not an error from then on.
+
+        Args:
+            request: Makes the requests of this signal, unless they have been made before. Called if a loader fails
+                because of the signal.
+        """
+        self.signals.receive(request)
 
     def request_interrupt(self) -> None:
         """Enqueue the stop request of Ctrl-C."""

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 from hookbus._run.checkpoint_search import FoundCheckpoint, find_checkpoint
 from hookbus._run.finalize import write_status
-from hookbus._run.services import DIRECTORIES
-from hookbus._utils.paths import format_path
-from hookbus.checkpoint.saver import is_saver
-from hookbus.errors import CheckpointError, ConfigError
+from hookbus.checkpoint.saver import CheckpointSaver
+from hookbus.errors import CheckpointError, ConfigError, format_path
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -103,18 +101,7 @@ def get_checkpoint_directory(run: Run) -> Path | None:
     The directory need not exist and is not created.
     """
     directory_of = getattr(run.get("checkpoint_saver"), "directory", None)
-    return get_default_checkpoint_directory(run) if directory_of is None else Path(directory_of(run))
-
-
-def get_default_checkpoint_directory(run: Run) -> Path | None:
-    """Return the checkpoint directory of a saver without its own; None if the run has no work directory.
-
-    Unlike that of the service `checkpoints_dir`, the directory need not exist and is not created.
-    """
-    provided = run.services.get_provided("checkpoints_dir")
-    if provided is not None:
-        return Path(provided)
-    return None if run.work_dir is None else run.work_dir.path / DIRECTORIES["checkpoints_dir"]
+    return run.checkpoint_directory if directory_of is None else Path(directory_of(run))
 
 
 def get_checkpoint_directories(run: Run) -> list[Path]:
@@ -123,7 +110,7 @@ def get_checkpoint_directories(run: Run) -> list[Path]:
     Multiple hooks may write checkpoints, each to its own directory. That of the saver is the first. If no hook has its
     own directory, the default one is searched.
     """
-    hooks = [hook for hook in run.bus.hooks.values() if is_saver(hook)]
+    hooks = [hook for hook in run.bus.hooks.values() if isinstance(hook, CheckpointSaver)]
     directories = [Path(hook.directory(run)) for hook in hooks if hasattr(hook, "directory")]
     if not directories or run.get("checkpoint_saver") is not None:
         first = get_checkpoint_directory(run)

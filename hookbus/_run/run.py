@@ -7,10 +7,11 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hookbus._events.call_stack import current_point
+from hookbus._events.call_stack import current_point, current_points
 from hookbus._events.checks import is_configured
 from hookbus._events.ordering import Listener
 from hookbus._run.belongings import release_belongings
@@ -19,9 +20,12 @@ from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.evaluation_mode import describe_mode
+from hookbus._run.finalize import write_status
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.iteration_gap import IterationGap
 from hookbus._run.known_secrets import redact_known
+from hookbus._run.loop_methods import LoopMixin
+from hookbus._run.metadata import Metadata
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
@@ -33,7 +37,7 @@ from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.run_logger import RunLogger
 from hookbus._run.sandbox import Trial, sandbox
-from hookbus._run.services import Services
+from hookbus._run.services import DIRECTORIES, Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
@@ -57,21 +61,17 @@ if TYPE_CHECKING:
     from hookbus.lifecycle import Mode
 
 
-class Run(ProgressMixin, RequestMixin):
+class Run(ProgressMixin, RequestMixin, LoopMixin):
     """State of one run, and the operations that hooks can request from it.
 
     Attributes:
         bus: Bus that emits the events of the run.
         id (str): Unique ID of the run; a run that resumes from a checkpoint keeps it.
         mode (Mode): "train", "val" or "test".
-        clock: Counts of epochs, iterations and steps.
-        batch_sizes: Number of samples of each batch.
         metrics (MetricStore): Store of logged values; `run.log` writes into it.
         weights (Weights): Raw and averaged weights.
         best (dict[str, BestResult]): Best result of each metric so far, by name.
         ranks: Collective communication between the processes of the run.
-        request_sync: Synchronization of requests across ranks.
-        training_data: Position in the training data. Hooks modify the data with `training_data.register_dataset_hook`.
         model (Module | None): Model; an `nn.ModuleDict` of named models; None if the loop has none.
         optimizer (Any): Optimizer; a read-only mapping of named optimizers; None if the loop has none.
         scheduler (Any): Learning-rate scheduler; a read-only mapping of named schedulers; None if the loop has none.
@@ -94,13 +94,20 @@ class Run(ProgressMixin, RequestMixin):
         validating: Whether a validation or test is in progress.
         sanity_checking (bool): Whether it is the sanity check before training, whose results are discarded.
         exception: Exception that ended a failed run.
-        metadata (dict[str, Any]): Metadata that hooks collect for `status.json`, as built-in Python types.
+        metadata (Metadata): Metadata that hooks collect for `status.json`, as built-in Python types. Each assignment
+            writes the file.
         accumulated (int): Number of micro-batches whose gradients are accumulated since the last optimizer step.
-        orphaned_hook_states (dict[str, Any]): Hook states of the checkpoint that no active hook restores; the next
-            checkpoint contains them unchanged.
         counts_steps (bool): Whether the loop emits the optimizer points itself, which then count the steps.
         auto_nesting (bool): Whether nested points that the loop omits are emitted automatically.
+        pending (bool): Whether requests or records are pending.
+        stops (list[Request]): Requests that stopped the run.
+        ended_at (int | None): Number of iterations at which the run ended within an epoch; None if it did not.
+        should_skip_iter (bool): Whether a hook requested to skip this micro-batch. A custom loop checks it after
+            `before_train_iter` and after `after_forward`.
     """
+
+    # Attributes that the docstring does not list are parts of the implementation. `orphaned_hook_states` contains the
+    # hook states of the checkpoint that no active hook restores; the next checkpoint contains them unchanged.
 
     _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
     __deepcopy__ = deepcopy_as_none
@@ -248,7 +255,7 @@ class Run(ProgressMixin, RequestMixin):
         self.ended_at: int | None = None
         self.records: dict[tuple[str, str], Record] = {}
         self.locks: dict[Path, Callable[[], object]] = {}
-        self.metadata: dict[str, Any] = {}
+        self.metadata = Metadata(partial(write_status, self))
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
         self.resumed: bool | None = None
@@ -388,6 +395,17 @@ class Run(ProgressMixin, RequestMixin):
         self.locks[real] = lock_directory(directory, self.id, removed, locked=inside)
         if self.work_dir is not None and not inside:
             self.work_dir.record_directory(real)
+
+    @property
+    def checkpoint_directory(self) -> Path | None:
+        """Directory of checkpoints for a hook without its own; None if the run has no work directory.
+
+        Unlike that of the service `checkpoints_dir`, the directory need not exist and is not created.
+        """
+        provided = self.services.get_provided("checkpoints_dir")
+        if provided is not None:
+            return Path(provided)
+        return None if self.work_dir is None else self.work_dir.path / DIRECTORIES["checkpoints_dir"]
 
     # -- metrics -----------------------------------------------------------------------------
 
@@ -649,6 +667,11 @@ class Run(ProgressMixin, RequestMixin):
             loss: Loss of the loop.
         """
         return self.replacements.resolve("loss", loss)
+
+    @property
+    def open_points(self) -> set[str]:
+        """Points of the events that are in progress: the innermost event, and those that it is nested in."""
+        return current_points(self)
 
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""

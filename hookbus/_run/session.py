@@ -26,11 +26,10 @@ from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, parse_resume
 from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
 from hookbus._utils.keywords import check_keywords
-from hookbus._utils.paths import format_path
-from hookbus.checkpoint.saver import is_saver
+from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_collectives import get_collectives
-from hookbus.errors import ConfigError, RequestError, WorkDirError
+from hookbus.errors import ConfigError, RequestError, WorkDirError, format_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -248,7 +247,8 @@ def _begin_training(run: Run) -> None:
             len(untrained),
             ", ".join(untrained),
         )
-    if run.get("checkpoint_saver") is not None or any(map(is_saver, run.bus.hooks.values())):
+    savers = [hook for hook in run.bus.hooks.values() if isinstance(hook, CheckpointSaver)]
+    if savers or run.get("checkpoint_saver") is not None:
         run.watch_completeness()
 
 

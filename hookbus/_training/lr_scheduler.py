@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hookbus._training.scheduler_length import check_length, dry_run
+from hookbus._training.scheduler_length import check_scheduler_steps, dry_run
 from hookbus._utils.named import get_by_name, schedules
 from hookbus.errors import ConfigError
 
@@ -54,7 +54,7 @@ class LRSchedulerStepper:
         """
         # A scheduler that takes a metric has no length.
         for part in self._scheduled:
-            check_length(part, steps)
+            check_scheduler_steps(part, steps)
 
     def dry_run(self, steps: int) -> None:
         """Execute steps of a copy of the scheduler.

@@ -66,7 +66,7 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> list[str]:
     return [message for part, lengths in pairs for message in _reconcile(part, lengths)]
 
 
-def check_length(scheduler: Any, steps: int) -> None:
+def check_scheduler_steps(scheduler: Any, steps: int) -> None:
     """Raise if a scheduler cannot execute a number of further steps. The scheduler is not modified.
 
     Functions of the user, such as those of a LambdaLR, are called as often as during the training.

@@ -14,7 +14,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 
     Args:
         package: Name of the package.
-        modules: Full name of the module that defines each public name.
+        modules: Full name of the module that defines each public name, or of the module that has this name.
 
     Returns:
         A function that returns the object of a name, and raises an AttributeError for any other name.
@@ -23,6 +23,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
     def load_name(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules[name]), name)
+        module = importlib.import_module(modules[name])
+        return module if modules[name].endswith(f".{name}") else getattr(module, name)
 
     return load_name

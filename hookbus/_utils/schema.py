@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_COUNT = 2**53
 """Largest count, and largest size in bytes: up to it, floats represent every integer."""
@@ -162,6 +165,22 @@ def record(required: Mapping[str, Check], optional: Mapping[str, Check] | None =
                 inner(value[name], join(key, name))
             elif name in required:
                 raise InvalidDataError(join(key, name), "a value", "no such key")
+
+    return check
+
+
+def tensor(dimensions: int | None = None, dtype: torch.dtype | None = None, maximum: int | None = None) -> Check:
+    """Require a tensor with a number of dimensions, a dtype and a maximum number of elements."""
+    from torch import Tensor  # on first use: this module must not import torch
+
+    def check(value: Any, key: str) -> None:
+        if not isinstance(value, Tensor):
+            raise InvalidDataError(key, "a tensor", shorten(value))
+        if (dimensions is not None and value.dim() != dimensions) or (maximum is not None and value.numel() > maximum):
+            limits = f"{dimensions} dimensions and at most {maximum} elements"
+            raise InvalidDataError(key, f"a tensor of {limits}", shorten(value))
+        if dtype is not None and value.dtype != dtype:
+            raise InvalidDataError(key, f"a tensor of dtype {dtype}", f"dtype {value.dtype}")
 
     return check
 

@@ -15,16 +15,38 @@ from hookbus._utils.lazy import lazy_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
+    from hookbus._training.scheduler_length import check_scheduler_steps as check_scheduler_steps
+    from hookbus._training.scheduler_length import load_scheduler as load_scheduler
+    from hookbus._utils import schema as schema
     from hookbus.checkpoint.atomic_files import atomic_write as atomic_write
+    from hookbus.checkpoint.atomic_files import make_temporary_name as make_temporary_name
+    from hookbus.checkpoint.atomic_files import remove_temporary_files as remove_temporary_files
     from hookbus.checkpoint.atomic_files import write_json as write_json
+    from hookbus.checkpoint.named_weights import flatten_weights as flatten_weights
     from hookbus.checkpoint.saver import CheckpointSaver as CheckpointSaver
+    from hookbus.checkpoint.saver import StopSaver as StopSaver
+    from hookbus.checkpoint.sidecars import Sidecar as Sidecar
     from hookbus.checkpoint.state import read_checkpoint as read_checkpoint
     from hookbus.checkpoint.state import write_checkpoint as write_checkpoint
+    from hookbus.checkpoint.store import CheckpointStore as CheckpointStore
+    from hookbus.checkpoint.weights import check_averages as check_averages
+    from hookbus.checkpoint.weights import check_compatible as check_compatible
 
 _MODULES = {
     "CheckpointSaver": "hookbus.checkpoint.saver",
+    "CheckpointStore": "hookbus.checkpoint.store",
+    "Sidecar": "hookbus.checkpoint.sidecars",
+    "StopSaver": "hookbus.checkpoint.saver",
     "atomic_write": "hookbus.checkpoint.atomic_files",
+    "check_averages": "hookbus.checkpoint.weights",
+    "check_compatible": "hookbus.checkpoint.weights",
+    "check_scheduler_steps": "hookbus._training.scheduler_length",
+    "flatten_weights": "hookbus.checkpoint.named_weights",
+    "load_scheduler": "hookbus._training.scheduler_length",
+    "make_temporary_name": "hookbus.checkpoint.atomic_files",
     "read_checkpoint": "hookbus.checkpoint.state",
+    "remove_temporary_files": "hookbus.checkpoint.atomic_files",
+    "schema": "hookbus._utils.schema",
     "write_checkpoint": "hookbus.checkpoint.state",
     "write_json": "hookbus.checkpoint.atomic_files",
 }

@@ -21,7 +21,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
-from hookbus._utils.paths import format_path
 from hookbus.checkpoint.file_system import add_path, fsync, fsync_file, link_or_copy
 from hookbus.checkpoint.sidecars import (
     SIDECAR_SUFFIX,
@@ -33,7 +32,7 @@ from hookbus.checkpoint.sidecars import (
     load_sidecar,
     read_sidecar,
 )
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, format_path
 
 TEMPORARY_PREFIX = ".tmp-"
 UUID_PATTERN = re.compile(r"[0-9a-f]{32}")

@@ -23,8 +23,8 @@ from hookbus._utils.schema import (
     mapping_of,
     record,
     shorten,
+    tensor,
 )
-from hookbus.checkpoint.contents import tensor
 
 ELEMENTWISE = frozenset(
     {

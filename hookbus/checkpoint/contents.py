@@ -25,6 +25,7 @@ from hookbus._utils.schema import (
     record,
     shorten,
     string,
+    tensor,
 )
 from hookbus.errors import CheckpointError
 
@@ -32,21 +33,6 @@ RNG_WORDS = 625
 """Number of integers in the state of Python's RNG; the last one is an index."""
 
 SEED = integer(-(2**63), 2**64 - 1)
-
-
-def tensor(dimensions: int | None = None, dtype: torch.dtype | None = None, maximum: int | None = None) -> Check:
-    """Require a tensor with a number of dimensions, a dtype and a maximum number of elements."""
-
-    def check(value: Any, key: str) -> None:
-        if not isinstance(value, Tensor):
-            raise InvalidDataError(key, "a tensor", shorten(value))
-        if (dimensions is not None and value.dim() != dimensions) or (maximum is not None and value.numel() > maximum):
-            limits = f"{dimensions} dimensions and at most {maximum} elements"
-            raise InvalidDataError(key, f"a tensor of {limits}", shorten(value))
-        if dtype is not None and value.dtype != dtype:
-            raise InvalidDataError(key, f"a tensor of dtype {dtype}", f"dtype {value.dtype}")
-
-    return check
 
 
 def _try(load: Callable[[Any], object], expected: str) -> Check:

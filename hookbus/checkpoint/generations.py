@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from hookbus._utils.files import parse_json, read_regular_file
-from hookbus._utils.paths import format_path
 from hookbus._utils.schema import (
     InvalidDataError,
     any_value,
@@ -37,7 +36,7 @@ from hookbus._utils.schema import (
 from hookbus.checkpoint.atomic_files import make_temporary_name, write_json
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.sidecars import checksum, hash_file
-from hookbus.errors import CheckpointCorruptedError, CheckpointError
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_path
 
 COMMON_FILE = "checkpoint.pth"
 MANIFEST_FILE = "manifest.json"

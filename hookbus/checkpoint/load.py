@@ -14,12 +14,11 @@ from typing import IO, Any
 import torch
 
 from hookbus._utils.files import get_reason, open_regular_file
-from hookbus._utils.paths import format_path
 from hookbus._utils.schema import InvalidDataError
 from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.generations import COMMON_FILE, POINTER_KEY, is_generation, resolve_pointer, verify_generation
 from hookbus.checkpoint.structure import check_structure
-from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning, format_path
 
 
 def resolve_path(path: Path | str) -> Path:

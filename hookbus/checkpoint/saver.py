@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
 
 
+@runtime_checkable
 class CheckpointSaver(Protocol):
     """Protocol of objects that write checkpoints, such as the checkpoint hook."""
 
@@ -56,8 +57,3 @@ class StopSaver(CheckpointSaver, Protocol):
         Args:
             run: The run.
         """
-
-
-def is_saver(hook: object) -> bool:
-    """Return whether a hook writes checkpoints."""
-    return hasattr(hook, "plan") and hasattr(hook, "write")

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookbus._utils.files import open_regular_file, parse_json, read_regular_file
-from hookbus._utils.paths import format_path
 from hookbus._utils.schema import any_value, file_name, integer, list_of, record, string
-from hookbus.errors import CheckpointCorruptedError, CheckpointError
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_path
 
 if TYPE_CHECKING:
     import xxhash

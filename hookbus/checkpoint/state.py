@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hookbus
-from hookbus._utils.paths import format_path
 from hookbus._utils.schema import InvalidDataError, any_value, mapping_of
 from hookbus.checkpoint import atomic_files, sidecars
 from hookbus.checkpoint.components import (
@@ -71,7 +70,7 @@ from hookbus.checkpoint.weights import (
 )
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import shard_like
-from hookbus.errors import CheckpointCorruptedError, CheckpointError
+from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_path
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run

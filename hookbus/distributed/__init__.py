@@ -21,18 +21,24 @@ if TYPE_CHECKING:
     from hookbus.distributed.sharding import has_sharded_tensors as has_sharded_tensors
     from hookbus.distributed.sharding import sharding_of as sharding_of
     from hookbus.distributed.sharding import to_full_tensors as to_full_tensors
+    from hookbus.distributed.unwrap import clean_names as clean_names
+    from hookbus.distributed.unwrap import match_names as match_names
     from hookbus.distributed.unwrap import named_modules as named_modules
     from hookbus.distributed.unwrap import named_parameters as named_parameters
+    from hookbus.distributed.unwrap import strip_wrappers as strip_wrappers
     from hookbus.distributed.unwrap import unwrap_model as unwrap_model
 
 _MODULES = {
     "Collectives": "hookbus.distributed.collectives",
+    "clean_names": "hookbus.distributed.unwrap",
     "has_sharded_tensors": "hookbus.distributed.sharding",
     "is_main": "hookbus.distributed.process_group",
+    "match_names": "hookbus.distributed.unwrap",
     "named_modules": "hookbus.distributed.unwrap",
     "named_parameters": "hookbus.distributed.unwrap",
     "rank": "hookbus.distributed.process_group",
     "sharding_of": "hookbus.distributed.sharding",
+    "strip_wrappers": "hookbus.distributed.unwrap",
     "to_full_tensors": "hookbus.distributed.sharding",
     "unwrap_model": "hookbus.distributed.unwrap",
     "world_size": "hookbus.distributed.process_group",

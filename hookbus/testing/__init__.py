@@ -1,26 +1,43 @@
 """Test utilities for hook authors: a bus that records events, a small training, and conformance checks.
 
 pytest is not required. `check_hook(MyHook)` in a test of a plugin package checks the requirements that every hook
-must meet; `check_writer(WriterTestCase(MyHook, read))` does the same for a hook that writes to an experiment tracker.
+must meet; `check_writer(WriterTestCase(MyHook, read))` does the same for a hook that writes to an experiment tracker,
+and `check_imports("my_package")` checks that a package uses the public names of hookbus only.
 `pytest_plugins = ["hookbus.testing.plugin"]` in `conftest.py` adds the fixtures.
 """
 
-from hookbus.testing.backends import WriterTestCase
-from hookbus.testing.conformance import check_hook
-from hookbus.testing.fingerprints import fingerprint
-from hookbus.testing.instances import check_two_instances
-from hookbus.testing.recording import Event, RecordingBus
-from hookbus.testing.training import Training, fake_training
-from hookbus.testing.writers import check_writer
+from __future__ import annotations
 
-__all__ = [
-    "Event",
-    "RecordingBus",
-    "Training",
-    "WriterTestCase",
-    "check_hook",
-    "check_two_instances",
-    "check_writer",
-    "fake_training",
-    "fingerprint",
-]
+from typing import TYPE_CHECKING
+
+from hookbus._utils.lazy import lazy_names
+
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
+if TYPE_CHECKING:
+    from hookbus._events.instrumentation import time_hooks as time_hooks
+    from hookbus.testing.backends import WriterTestCase as WriterTestCase
+    from hookbus.testing.conformance import check_hook as check_hook
+    from hookbus.testing.fingerprints import fingerprint as fingerprint
+    from hookbus.testing.imports import check_imports as check_imports
+    from hookbus.testing.instances import check_two_instances as check_two_instances
+    from hookbus.testing.recording import Event as Event
+    from hookbus.testing.recording import RecordingBus as RecordingBus
+    from hookbus.testing.training import Training as Training
+    from hookbus.testing.training import fake_training as fake_training
+    from hookbus.testing.writers import check_writer as check_writer
+
+_MODULES = {
+    "Event": "hookbus.testing.recording",
+    "RecordingBus": "hookbus.testing.recording",
+    "Training": "hookbus.testing.training",
+    "WriterTestCase": "hookbus.testing.backends",
+    "check_hook": "hookbus.testing.conformance",
+    "check_imports": "hookbus.testing.imports",
+    "check_two_instances": "hookbus.testing.instances",
+    "check_writer": "hookbus.testing.writers",
+    "fake_training": "hookbus.testing.training",
+    "fingerprint": "hookbus.testing.fingerprints",
+    "time_hooks": "hookbus._events.instrumentation",
+}
+__all__ = sorted(_MODULES)
+__getattr__ = lazy_names(__name__, _MODULES)

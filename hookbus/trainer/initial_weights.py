@@ -17,7 +17,7 @@ from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.contents import check_hook_records
 from hookbus.checkpoint.hook_states import check_hook_states, load_hook_states, restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
-from hookbus.checkpoint.saver import is_saver
+from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.checkpoint.state import (
     check_resumable,
     extract_weights,
@@ -119,7 +119,7 @@ def find_checkpoint_directory(trainer: TrainerSetup, work_dir: Path | None = Non
         idle.provide("experiment_dir", root)
         idle.provide("checkpoints_dir", root / "checkpoints")
     for hook in trainer.bus.hooks.values():
-        if is_saver(hook):
+        if isinstance(hook, CheckpointSaver):
             idle.provide("checkpoint_saver", hook)
     return get_checkpoint_directory(idle)
 

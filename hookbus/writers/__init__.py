@@ -8,6 +8,9 @@ from hookbus._utils.lazy import lazy_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
+    from hookbus._utils.files import open_for_writing as open_for_writing
+    from hookbus._utils.files import open_regular_file as open_regular_file
+    from hookbus._utils.files import read_regular_file as read_regular_file
     from hookbus._utils.redaction import redact as redact
     from hookbus._utils.redaction import redact_config as redact_config
     from hookbus._utils.secret_keys import is_secret as is_secret
@@ -19,6 +22,11 @@ if TYPE_CHECKING:
     from hookbus.writers.images import to_pil_image as to_pil_image
     from hookbus.writers.learning_rates import get_learning_rates as get_learning_rates
     from hookbus.writers.learning_rates import name_learning_rates as name_learning_rates
+    from hookbus.writers.output_files import OutputFiles as OutputFiles
+    from hookbus.writers.output_files import claim_directory as claim_directory
+    from hookbus.writers.output_files import is_plain_file as is_plain_file
+    from hookbus.writers.output_files import iter_numbered_paths as iter_numbered_paths
+    from hookbus.writers.output_files import set_aside as set_aside
     from hookbus.writers.output_paths import resolve_output_path as resolve_output_path
     from hookbus.writers.redaction import flatten as flatten
     from hookbus.writers.tags import sanitize_name as sanitize_name
@@ -27,19 +35,27 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "AppendOnlyFile": "hookbus.writers.append_only_file",
+    "OutputFiles": "hookbus.writers.output_files",
     "RecordKey": "hookbus.writers.writer",
     "Writer": "hookbus.writers.writer",
     "WriterConfig": "hookbus.writers.hook",
     "WriterHook": "hookbus.writers.hook",
+    "claim_directory": "hookbus.writers.output_files",
     "flatten": "hookbus.writers.redaction",
     "get_learning_rates": "hookbus.writers.learning_rates",
     "image_directory": "hookbus.writers.images",
+    "is_plain_file": "hookbus.writers.output_files",
     "is_secret": "hookbus._utils.secret_keys",
+    "iter_numbered_paths": "hookbus.writers.output_files",
     "name_learning_rates": "hookbus.writers.learning_rates",
+    "open_for_writing": "hookbus._utils.files",
+    "open_regular_file": "hookbus._utils.files",
+    "read_regular_file": "hookbus._utils.files",
     "redact": "hookbus._utils.redaction",
     "redact_config": "hookbus._utils.redaction",
     "resolve_output_path": "hookbus.writers.output_paths",
     "sanitize_name": "hookbus.writers.tags",
+    "set_aside": "hookbus.writers.output_files",
     "to_finite_array": "hookbus.writers.host_copies",
     "to_pil_image": "hookbus.writers.images",
 }

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from numbers import Real
 from typing import Any
-
-
-def current_stream() -> AbstractContextManager[Any]:
-    """Return a context manager that selects the current device stream of this thread on another thread.
-
-    Otherwise the other thread uses the default stream, which does not wait for work queued on this stream.
-    """
-    import torch
-
-    if torch.accelerator.is_available():
-        return torch.accelerator.current_stream()
-    return nullcontext()
 
 
 def snapshot_value(value: Any) -> Callable[[], Any]:

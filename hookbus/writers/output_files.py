@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from hookbus._utils.files import read_regular_file
-from hookbus._utils.paths import format_path
 from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name, remove_temporary_files
 from hookbus.checkpoint.file_system import fsync_file
 from hookbus.distributed.process_group import is_main
+from hookbus.errors import format_path
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -57,7 +57,7 @@ class OutputFiles:
         if self._owned is None:
             # Not before the first file: a run that resumes from a file knows its ID only after `before_run`.
             self._owned = owns_directory(self._run, self.directory)
-        own = next(filter(self._may_replace, iter_names(path)))
+        own = next(filter(self._may_replace, iter_numbered_paths(path)))
         if own != path:
             self._run.logger.warning(
                 "%s already exists and was not written by this run, so %s is written.", format_path(path), own.name
@@ -117,7 +117,7 @@ class OutputFiles:
         return is_plain_file(path) and (bool(self._owned) or self._run.register_output(path))
 
 
-def iter_names(path: Path) -> Iterator[Path]:
+def iter_numbered_paths(path: Path) -> Iterator[Path]:
     """Yield a path, and then the path with a number appended to its stem: `x.png`, `x-2.png`, `x-3.png`, ..."""
     yield path
     for number in count(2):
@@ -151,7 +151,7 @@ def register_directory(run: Run, directory: Path) -> Path:
         run: Active run with a work directory.
         directory: Requested directory. One that no run has created is not used.
     """
-    own = next(name for name in iter_names(directory) if run.register_output(name) and not name.is_symlink())
+    own = next(name for name in iter_numbered_paths(directory) if run.register_output(name) and not name.is_symlink())
     if own != directory:
         run.logger.warning(
             "%s was not created by a run and is not changed; %s is used instead.", format_path(directory), own.name
@@ -185,7 +185,7 @@ def set_aside(run: Run, path: Path) -> Path:
     Raises:
         OSError: If it cannot be renamed.
     """
-    names = iter_names(path.with_name(f"{path.stem}-old{path.suffix}"))
+    names = iter_numbered_paths(path.with_name(f"{path.stem}-old{path.suffix}"))
     target = next(name for name in names if not os.path.lexists(name))
     run.register_output(target)
     os.rename(path, target)

@@ -26,7 +26,7 @@ SCENARIOS = '''
             self.rank, self.iteration, self.function, self.at = rank, iteration, function, at
 
         def _call(self, run, point):
-            if RANK == self.rank and point == self.at and run.clock.current("iter") == self.iteration:
+            if RANK == self.rank and point == self.at and run.current("iter") == self.iteration:
                 self.function(run)
 
         def before_train_iter(self, run):

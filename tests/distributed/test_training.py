@@ -18,7 +18,7 @@ TRAINING = """
     trainer = toys.trainer(**settings)
     run = trainer.fit()
     report({"weights": toys.flat_weights(trainer.model), "steps": run.steps_done, "iters": run.iters_done,
-            "epochs": run.epochs_done, "length": run.clock.epoch_length})
+            "epochs": run.epochs_done, "length": run.epoch_length})
 """
 
 

@@ -74,7 +74,7 @@ def train(body: Body, state: dict[str, Any] | None = None, epochs: int = 3, **op
             for _ in body(run):
                 bus.emit("before_train_iter", batch=[0])
                 bus.emit("after_train_iter", batch=[0])
-                rows.append((run.clock.epoch_length, run.clock.expected_epoch_length, run.state_dict()))
+                rows.append((run.epoch_length, run.clock.expected_epoch_length, run.state_dict()))
             bus.emit("after_train_epoch")
     return rows, run
 
@@ -115,7 +115,7 @@ def test_zip_ends_with_its_shortest_loader() -> None:
         for _ in run.epochs():
             for _ in zip(run.batches([0] * 6), run.batches([0] * 4), strict=False):
                 bus.emit("after_train_iter", batch=[0])
-                lengths.append(run.clock.epoch_length)
+                lengths.append(run.epoch_length)
 
     assert lengths == [4] * 4
 
@@ -141,8 +141,8 @@ def test_epoch_that_a_hook_ends_is_not_counted() -> None:
             for _ in run.batches([0] * 6):
                 bus.emit("after_train_iter", batch=[0])
             bus.emit("after_train_epoch")
-            assert run.clock.observed_epoch_length == (None if run.epoch == 0 else 6)
-            assert run.clock.epoch_length == 6
+            assert run.observed_epoch_length == (None if run.epoch == 0 else 6)
+            assert run.epoch_length == 6
 
 
 def test_wrong_length_of_a_loader_that_the_loop_reads_itself_is_corrected() -> None:
@@ -152,7 +152,7 @@ def test_wrong_length_of_a_loader_that_the_loop_reads_itself_is_corrected() -> N
             bus.emit("before_train_epoch")
             for _ in range(4):
                 bus.emit("after_train_iter", batch=[0])
-            lengths.append(run.clock.epoch_length)
+            lengths.append(run.epoch_length)
             bus.emit("after_train_epoch")
 
     assert lengths == [9, 4]

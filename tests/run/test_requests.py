@@ -181,9 +181,9 @@ def test_settling_emits_no_event_and_advances_no_count() -> None:
     with bus.run(epochs=3) as run:
         bus.emit("before_train_epoch")
         bus.emit("after_train_iter")
-        before = (list(bus.emitted_points), run.iters_done, run.steps_done, run.epochs_done, run.clock.epoch_open)
+        before = (list(bus.emitted_points), run.iters_done, run.steps_done, run.epochs_done, run.epoch_open)
         run.settle()
-        assert (bus.emitted_points, run.iters_done, run.steps_done, run.epochs_done, run.clock.epoch_open) == before
+        assert (bus.emitted_points, run.iters_done, run.steps_done, run.epochs_done, run.epoch_open) == before
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,9 @@ class TestValidate:
 class TestLength:
     def test_epoch_length_is_that_of_the_loader(self) -> None:
         with HookBus().run(train_loader=[1, 2, 3]) as run:
-            assert run.clock.epoch_length == 3
+            assert run.epoch_length == 3
         with HookBus().run() as run:
-            assert run.clock.epoch_length is None
+            assert run.epoch_length is None
 
 
 class TestContinuedRun:

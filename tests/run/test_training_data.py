@@ -391,7 +391,7 @@ class TestDatasetHooks:
 
         def train(iterations: int) -> None:
             with bus.run(iterations=iterations) as run:
-                run.training_data.register_dataset_hook(record_call)
+                run.register_dataset_hook(record_call)
                 for _ in run.epochs():
                     for i, batch in run.batches(loader):
                         bus.emit("after_train_iter", batch_idx=i, batch=batch)
@@ -405,9 +405,9 @@ class TestDatasetHooks:
     def test_hook_that_modifies_the_data_requires_that_the_run_reads_it(self) -> None:
         with HookBus().run(epochs=1) as run:
             with pytest.raises(LoopError, match=r"hook 'a' modifies the training data .* over run\.batches\(loader\)"):
-                run.training_data.require_managed_loader("a")
+                run.require_managed_loader("a")
             for _ in run.batches([1]):
-                run.training_data.require_managed_loader("a")
+                run.require_managed_loader("a")
 
     def test_late_dataset_hook_is_called_from_the_next_pass_on(self, caplog: pytest.LogCaptureFixture) -> None:
         calls: list[tuple[int, int]] = []
@@ -417,6 +417,6 @@ class TestDatasetHooks:
                 for i, batch in run.batches(loader):
                     bus.emit("after_train_iter", batch_idx=i, batch=batch)
                     if run.iters_done == 4:
-                        run.training_data.register_dataset_hook(lambda _, epoch, number: calls.append((epoch, number)))
+                        run.register_dataset_hook(lambda _, epoch, number: calls.append((epoch, number)))
         assert calls == [(2, 6), (2, 7), (2, 8)]
         assert "already being read, so the function is called from the next pass on." in caplog.text

@@ -32,7 +32,7 @@ def test_new_run_has_the_objects_of_the_trainer() -> None:
     assert (run.model, run.optimizer, run.trainer) == (trainer.model, trainer.optimizer, trainer)
     assert (run.train_loader, run.val_loader, run.test_loader) == (train, val, None)
     assert (run.mode, run.seed, run.max_epochs, run.max_iters) == ("train", 5, 2, None)
-    assert (run.clock.epoch_length, run.request_sync.every) == (3, 4)
+    assert (run.epoch_length, run.request_sync.every) == (3, 4)
     assert (run.validations.is_available("val"), run.validations.is_available("test")) == (True, False)
     assert not run.is_running
 

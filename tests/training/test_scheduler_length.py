@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from hookbus._training.scheduler_length import check_length, load_scheduler
+from hookbus._training.scheduler_length import check_scheduler_steps, load_scheduler
 from hookbus.errors import ConfigError
 
 OneCycle = lr_scheduler.OneCycleLR
@@ -36,9 +36,9 @@ def advance(scheduler: Any, steps: int) -> Any:
 class TestCheckLength:
     def test_one_cycle_that_is_too_short_is_an_error_with_both_lengths(self) -> None:
         scheduler = advance(OneCycle(make_optimizer(), 1.0, total_steps=8), 3)
-        check_length(scheduler, 5)
+        check_scheduler_steps(scheduler, 5)
         with pytest.raises(ConfigError) as caught:
-            check_length(scheduler, 6)
+            check_scheduler_steps(scheduler, 6)
         assert str(caught.value) == (
             "step 9 of the scheduler raised ValueError: Tried to step 9 times: it was built for 8 steps, and the run "
             "needs 9. Build it for 9 steps."
@@ -46,7 +46,7 @@ class TestCheckLength:
 
     def test_one_cycle_is_checked_for_any_length(self) -> None:
         with pytest.raises(ConfigError, match="step 1000001 of the scheduler.* the run needs 2000000"):
-            check_length(OneCycle(make_optimizer(), 1.0, total_steps=1_000_000), 2_000_000)
+            check_scheduler_steps(OneCycle(make_optimizer(), 1.0, total_steps=1_000_000), 2_000_000)
 
     @pytest.mark.parametrize(
         "build",
@@ -58,9 +58,9 @@ class TestCheckLength:
     )
     def test_scheduler_that_ends_after_three_steps_is_an_error(self, build: Callable[[Any], Any]) -> None:
         scheduler = advance(build(make_optimizer()), 1)
-        check_length(scheduler, 2)
+        check_scheduler_steps(scheduler, 2)
         with pytest.raises(ConfigError, match="^step 4 of the scheduler raised"):
-            check_length(scheduler, 3)
+            check_scheduler_steps(scheduler, 3)
 
     def test_check_modifies_neither_scheduler_nor_optimizer(self) -> None:
         optimizer = make_optimizer()
@@ -68,7 +68,7 @@ class TestCheckLength:
         scheduler = advance(make_sequence(optimizer, 5), 3)
         before, rates = str(scheduler.state_dict()), optimizer.param_groups[0]["lr"]
         momentum = next(iter(optimizer.state.values()))["momentum_buffer"]
-        check_length(scheduler, 3)
+        check_scheduler_steps(scheduler, 3)
         assert str(scheduler.state_dict()) == before
         assert optimizer.param_groups[0]["lr"] == rates
         assert next(iter(optimizer.state.values()))["momentum_buffer"] is momentum
@@ -76,8 +76,8 @@ class TestCheckLength:
     def test_scheduler_without_an_end_is_stepped_once(self) -> None:
         scheduler = lr_scheduler.StepLR(make_optimizer(), 0)
         with pytest.raises(ConfigError, match="step 1 of the scheduler raised ZeroDivisionError"):
-            check_length(scheduler, 10**12)
-        check_length(lr_scheduler.CosineAnnealingLR(make_optimizer(), 3), 10**12)
+            check_scheduler_steps(scheduler, 10**12)
+        check_scheduler_steps(lr_scheduler.CosineAnnealingLR(make_optimizer(), 3), 10**12)
 
 
 class TestLoadScheduler:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus._utils.paths import format_path
+from hookbus.errors import format_path
 
 
 @pytest.mark.parametrize("path", ["runs/x", "a b.txt", "données/学习", Path("/tmp/it's")], ids=str)

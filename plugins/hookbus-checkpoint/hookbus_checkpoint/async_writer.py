@@ -5,16 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from hookbus import Priority
-from hookbus._run.run import Run
-from hookbus._utils.paths import format_path
-from hookbus.distributed.collectives import Collectives
-from hookbus.distributed.sharding import sharding_of
-from hookbus.errors import CheckpointError
-from hookbus.writers.host_copies import current_stream
+import torch
+
+from hookbus import Priority, Run
+from hookbus.distributed import Collectives, sharding_of
+from hookbus.errors import CheckpointError, format_path
 from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot
 from hookbus_checkpoint.stable_tensors import StableTensors
@@ -109,7 +107,7 @@ class AsyncWriter:
             self._snapshot.finish()
             self._is_comparing = bool(stable)
         # On the stream of the training the copy is ordered before the next optimizer step on the device.
-        stream = current_stream() if overlaps else None
+        stream = _get_current_stream() if overlaps else None
         self._writing = self._executor.submit(self._write, save, copy, stream)
 
     def wait(self) -> None:
@@ -171,3 +169,8 @@ class AsyncWriter:
         self._copied.wait()
         # The exchange would look like a change by the model: postpone the comparison to the next save.
         self._is_comparing = False
+
+
+def _get_current_stream() -> AbstractContextManager[Any]:
+    """Return a context manager that selects the device stream of this thread on another thread."""
+    return torch.accelerator.current_stream() if torch.accelerator.is_available() else nullcontext()

@@ -8,13 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook
-from hookbus._run.run import BestResult, Run
-from hookbus.checkpoint.load import load_on_meta
+from hookbus import BestResult, Direction, Hook, Run
+from hookbus.checkpoint import CheckpointStore
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
-from hookbus.hook import Direction
-from hookbus.metrics.direction import infer_direction
-from hookbus.metrics.results import Metrics, resolve_metric_name
+from hookbus.metrics import Metrics, infer_direction, resolve_metric_name
 from hookbus_checkpoint.comparison import get_file_stem, is_better
 from hookbus_checkpoint.config import CheckpointConfig
 
@@ -137,7 +134,7 @@ class BestTracker:
             if is_better(metrics[full], None if best is None else best.value, rule):
                 # Validation evaluates the averaged weights if a hook averages, so `publish` has to write those.
                 weights = "raw" if run.weights.averaged() is None else "averaged"
-                yield full, BestResult(metrics[full], run.clock.current("epoch"), run.steps_done, weights)
+                yield full, BestResult(metrics[full], run.current("epoch"), run.steps_done, weights)
 
     def warn_if_unused(self, run: Run, hook: str) -> None:
         """Log a warning if no validation has provided the metrics of the configuration, unless they are the default."""
@@ -230,7 +227,7 @@ def _is_missing(best: BestResult) -> bool:
     if best.path is None:
         return False
     try:
-        meta = load_on_meta(best.path).get("meta")
+        meta = CheckpointStore(best.path.parent).load_on_meta(best.path).get("meta")
         return not isinstance(meta, dict) or bool(meta.get("step") != best.step)
     except CheckpointError:
         return True

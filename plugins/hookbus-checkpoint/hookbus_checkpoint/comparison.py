@@ -6,7 +6,7 @@ import math
 import re
 import unicodedata
 
-from hookbus.hook import Direction
+from hookbus import Direction
 
 __all__ = ["get_file_stem", "is_better"]
 

@@ -9,9 +9,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hookbus import HookConfig
-from hookbus.hook import Direction
-from hookbus.metrics.direction import ambiguous_direction_message, infer_direction
+from hookbus import Direction, HookConfig
+from hookbus.metrics import ambiguous_direction_message, infer_direction
 from hookbus_checkpoint.comparison import get_file_stem
 
 __all__ = ["CheckpointConfig", "PreemptionConfig"]

@@ -5,15 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Priority, hookimpl
-from hookbus._events.schedules import Schedule, every
-from hookbus._run.requests import Request
-from hookbus._run.resume import get_default_checkpoint_directory
-from hookbus._run.run import Run
-from hookbus._utils.schema import boolean, file_name, integer, list_of, mapping_of, nullable, record, string
+from hookbus import Hook, Priority, Request, Run, Schedule, every, hookimpl
+from hookbus.checkpoint import schema
 from hookbus.errors import CheckpointError
-from hookbus.metrics.results import Metrics
-from hookbus.writers.output_paths import resolve_output_path
+from hookbus.metrics import Metrics
+from hookbus.writers import resolve_output_path
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.run_listeners import RunListeners
@@ -21,12 +17,15 @@ from hookbus_checkpoint.writer import CheckpointWriter
 
 __all__ = ["CheckpointHook"]
 
-_metrics = record({"names": mapping_of(string()), "warned": boolean}, {"rules": mapping_of(string("greater|less"))})
-_check_state = record(
+_metrics = schema.record(
+    {"names": schema.mapping_of(schema.string()), "warned": schema.boolean},
+    {"rules": schema.mapping_of(schema.string("greater|less"))},
+)
+_check_state = schema.record(
     {
-        "periodic": list_of(file_name),
-        "generation": integer(),
-        "saved_at": nullable(list_of(integer(), 2, 2)),
+        "periodic": schema.list_of(schema.file_name),
+        "generation": schema.integer(),
+        "saved_at": schema.nullable(schema.list_of(schema.integer(), 2, 2)),
         "metrics": _metrics,
     }
 )
@@ -172,7 +171,7 @@ class CheckpointHook(Hook):
         """
         if self.config.out_dir is not None:
             return resolve_output_path(run, self.name, "out_dir", self.config.out_dir)
-        directory = get_default_checkpoint_directory(run)
+        directory = run.checkpoint_directory
         if directory is None:
             raise CheckpointError(
                 "out_dir: must be set if the run has no work directory, got None. Set `out_dir`, or pass `work_dir` to "

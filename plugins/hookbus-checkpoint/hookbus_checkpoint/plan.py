@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from hookbus.checkpoint.atomic_files import add_link, remove
-from hookbus.checkpoint.generations import get_directory_name, is_generation, iter_generations
-from hookbus.checkpoint.sidecars import get_sidecar_path, is_available, list_newest_first, read_sidecar, written_by
-from hookbus.checkpoint.store import remove_unreferenced
+from hookbus.checkpoint import CheckpointStore
 
 __all__ = ["CheckpointDirectory", "Plan"]
 
@@ -42,21 +39,24 @@ class CheckpointDirectory:
     """Checkpoints of a run in a directory.
 
     Attributes:
-        path: The directory.
-        run: ID of the run; only files written by this run are overwritten or removed.
+        store: Files and generations in the directory, and the run that owns them.
         periodic: Names of the periodic checkpoints of this run that may be removed, oldest first.
         generation: Generation of the latest checkpoint.
         record: Function that is called with the path of each committed checkpoint, on the thread that wrote it.
     """
 
-    path: Path
-    run: str = ""
+    store: CheckpointStore
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
     record: Callable[[Path], object] = _ignore
     _is_scanned: bool = False
     # Fingerprints of the best and last files, so that their sidecars are not read while the training is blocked.
     _fingerprints: dict[str, tuple[tuple[int, int, int], ...]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self.store.directory
 
     def available_name(self, name: str) -> str:
         """Return the name, or the first available variant such as `last-2.pth` if a foreign file has the name."""
@@ -68,10 +68,11 @@ class CheckpointDirectory:
 
     def foreign_checkpoints(self) -> list[Path]:
         """Return the checkpoints whose sidecars contain the id of another run."""
-        sidecars = ((path, read_sidecar(path)) for path in list_newest_first(self.path))
-        others = [(path, sidecar.run) for path, sidecar in sidecars if sidecar is not None and sidecar.run != self.run]
+        store = self.store
+        sidecars = ((path, store.metadata(path)) for path in store.newest())
+        others = [(path, sidecar.run) for path, sidecar in sidecars if sidecar is not None and sidecar.run != store.run]
         # A user file may have replaced the checkpoint of a run that was overwritten.
-        return [path for path, run in others if written_by(path, run)]
+        return [path for path, run in others if store.written_by(path, run)]
 
     def plan(self, periodic: Sequence[str], best: Sequence[str], last: str | None, pinned: Sequence[str] = ()) -> Plan:
         """Select the names of a checkpoint: the first one is written, the others are hard links.
@@ -92,7 +93,7 @@ class CheckpointDirectory:
             self._is_scanned = True
             self.generation = max(self.generation, self._get_newest_generation())
         # A foreign file may have the name of a generation.
-        while os.path.lexists(self.path / get_directory_name(self.generation + 1)):
+        while os.path.lexists(self.store.generation_path(self.generation + 1)):
             self.generation += 1
         return self.generation
 
@@ -112,9 +113,9 @@ class CheckpointDirectory:
         """
         # Links first: an interruption in between must not leave fewer checkpoints than before the save.
         for path in plan.links:
-            add_link(plan.path, path)
+            self.store.add_link(plan.path, path)
         reused = [path for path in (plan.path, *plan.links) if path.name not in plan.counted]
-        self._fingerprints.update({path.name: _get_fingerprint(path) for path in reused})
+        self._fingerprints.update({path.name: self._get_fingerprint(path) for path in reused})
         self.remove_excess(keep)
 
     def remove_excess(self, keep: int | None) -> None:
@@ -128,14 +129,14 @@ class CheckpointDirectory:
         """
         while keep is not None and len(self.periodic) > keep:
             # A foreign file may have replaced the checkpoint.
-            if written_by(self.path / self.periodic[0], self.run):
-                remove(self.path / self.periodic[0])
+            if self.store.written_by(self.path / self.periodic[0]):
+                self.store.remove(self.path / self.periodic[0])
             del self.periodic[0]
-        remove_unreferenced(self.path, self.run)
+        self.store.remove_unreferenced()
 
     def is_stale(self, name: str) -> bool:
         """Whether a file is missing, or may be older than the latest checkpoint of this run."""
-        sidecar = read_sidecar(self.path / name)
+        sidecar = self.store.metadata(self.path / name)
         # `previous` remains in the sidecar if a save was interrupted while it replaced the file.
         if sidecar is None or sidecar.previous or not (self.path / name).is_file():
             return True
@@ -150,25 +151,23 @@ class CheckpointDirectory:
     def _is_available(self, name: str) -> bool:
         """Whether a name and that of its sidecar are available: no file has them, or files of this run."""
         path, fingerprint = self.path / name, self._fingerprints.get(name)
-        if fingerprint is not None and fingerprint == _get_fingerprint(path):
+        if fingerprint is not None and fingerprint == self._get_fingerprint(path):
             return True
         try:
-            return is_available(path, self.run)
+            return self.store.is_available(path)
         except OSError:  # checked again, and reported, when the file is written
             return True
 
     def _get_newest_generation(self) -> int:
-        newest = next(iter(list_newest_first(self.path)), None)
-        sidecar = read_sidecar(newest) if newest is not None else None
-        unnamed = (number for number, path in iter_generations(self.path) if is_generation(path))
-        return max([sidecar.generation if sidecar is not None else 0, *unnamed])
+        newest = next(iter(self.store.newest()), None)
+        sidecar = self.store.metadata(newest) if newest is not None else None
+        return max([sidecar.generation if sidecar is not None else 0, *self.store.generations()])
 
-
-def _get_fingerprint(path: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return a fingerprint of a file and its sidecar that changes if one is replaced or modified; () without both."""
-    try:
-        # `lstat`, because a symbolic link is a foreign file.
-        entries = [os.lstat(path), os.lstat(get_sidecar_path(path))]
-    except OSError:
-        return ()
-    return tuple((entry.st_ino, entry.st_size, entry.st_mtime_ns) for entry in entries)
+    def _get_fingerprint(self, path: Path) -> tuple[tuple[int, int, int], ...]:
+        """Return a fingerprint of a file and its sidecar that changes if one is modified; () without both."""
+        try:
+            # `lstat`, because a symbolic link is a foreign file.
+            entries = [os.lstat(path), os.lstat(self.store.sidecar_path(path))]
+        except OSError:
+            return ()
+        return tuple((entry.st_ino, entry.st_size, entry.st_mtime_ns) for entry in entries)

@@ -10,8 +10,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from hookbus import Hook, Priority, hookimpl
-from hookbus._run.run import Run
+from hookbus import Hook, Priority, Run, hookimpl
 from hookbus_checkpoint.config import PreemptionConfig
 
 __all__ = ["PreemptionHook"]
@@ -79,6 +78,6 @@ class PreemptionHook(Hook):
             os.kill(os.getpid(), received)
             return
         self._received = received.name
-        self.run.signals.receive(partial(self._request_stop, self.run))
+        self.run.receive_signal(partial(self._request_stop, self.run))
         if callable(previous):
             previous(number, frame)

@@ -9,13 +9,10 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from hookbus._run.run import BestResult, Run
-from hookbus._utils.paths import format_path
-from hookbus.checkpoint.atomic_files import atomic_write
-from hookbus.checkpoint.named_weights import flatten_weights
-from hookbus.checkpoint.state import read_checkpoint
-from hookbus.distributed.sharding import to_full_tensors
-from hookbus.errors import CheckpointError
+from hookbus import BestResult, Run
+from hookbus.checkpoint import atomic_write, flatten_weights, read_checkpoint
+from hookbus.distributed import to_full_tensors
+from hookbus.errors import CheckpointError, format_path
 
 __all__ = ["NAME", "publish"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus._run.run import Run
+from hookbus import Run
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.writer import CheckpointWriter
 
@@ -30,7 +30,7 @@ class RunListeners:
         if self._config.save_on_exception:
             self._add(run, "on_exception", "failure", self._request_after_failure)
         # Only a custom loop may omit the events of epochs. A hook that is registered within an epoch has missed them.
-        if run.auto_nesting and self._config.saves_epochs_only and not run.clock.epoch_open:
+        if run.auto_nesting and self._config.saves_epochs_only and not run.epoch_open:
             self._add(run, "before_train_epoch", "epochs", self._remove_epoch_check)
             self._add(run, "after_train_iter", "iterations", self._warn_without_epochs)
 

@@ -12,15 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus._run.run import BestResult, Run
-from hookbus._utils.paths import format_path
-from hookbus.checkpoint.sidecars import verify
-from hookbus.checkpoint.state import write_checkpoint
-from hookbus.checkpoint.store import remove_unreferenced
-from hookbus.distributed.collectives import Collectives
-from hookbus.distributed.sharding import has_sharded_tensors
-from hookbus.errors import CheckpointError
-from hookbus.metrics.results import Metrics
+from hookbus import BestResult, Run
+from hookbus.checkpoint import write_checkpoint
+from hookbus.distributed import Collectives, has_sharded_tensors
+from hookbus.errors import CheckpointError, format_path
+from hookbus.metrics import Metrics
 from hookbus_checkpoint.plan import CheckpointDirectory, Plan
 from hookbus_checkpoint.snapshot import NO_MEMORY, get_memory
 
@@ -87,7 +83,7 @@ class Save:
             self.directory.finish(self.plan, self.keep)
         except OSError as error:
             with suppress(OSError):  # the failed save is reported
-                remove_unreferenced(self.directory.path, self.directory.run)
+                self.directory.store.remove_unreferenced()
             raise CheckpointError(self._format_error(error, checkpoint)) from error
 
     def write_collective(self, checkpoint: dict[str, Any], ranks: Collectives) -> None:
@@ -101,11 +97,8 @@ class Save:
             CheckpointError: If any rank could not write its part.
         """
         if has_sharded_tensors(checkpoint):
-            # Imported here because the module takes long to import.
-            from hookbus.checkpoint.sharded import write_generation
-
             # Before rank 0 commits the main file, which refers to the shards.
-            checkpoint = write_generation(self.directory.path, checkpoint, self.generation, ranks)
+            checkpoint = self.directory.store.write_sharded(checkpoint, self.generation, ranks)
         ranks.call_on_main(f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
         self.sync_file_list(ranks)
 
@@ -118,7 +111,7 @@ class Save:
 
     def _is_committed(self, path: Path) -> bool:
         try:
-            return verify(path).generation == self.generation
+            return self.directory.store.verify(path).generation == self.generation
         except CheckpointError:
             return False
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus._run.run import Run
-from hookbus.checkpoint.named_weights import flatten_weights
+from hookbus import Run
+from hookbus.checkpoint import flatten_weights
 from hookbus.distributed import named_parameters
 
 __all__ = ["StableTensors"]

@@ -10,13 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus._run.requests import Request
-from hookbus._run.run import BestResult, Run
-from hookbus._utils.paths import format_path
-from hookbus.checkpoint.sidecars import get_sidecar_path
-from hookbus.distributed.collectives import Collectives
-from hookbus.distributed.sharding import has_sharded_tensors
-from hookbus.errors import CheckpointError, ConfigError, HookWarning
+from hookbus import BestResult, Request, Run
+from hookbus.checkpoint import CheckpointStore
+from hookbus.distributed import Collectives, has_sharded_tensors
+from hookbus.errors import CheckpointError, ConfigError, HookWarning, format_path
 from hookbus_checkpoint.async_writer import AsyncWriter, WeightsChangedError
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
@@ -44,7 +41,7 @@ class CheckpointWriter:
 
     def __init__(self, config: CheckpointConfig, best: BestTracker) -> None:
         self._config, self._best = config, best
-        self._directory = CheckpointDirectory(Path())
+        self._directory = CheckpointDirectory(CheckpointStore(Path()))
         self._save: Save | None = None
         self._async_writer: AsyncWriter | None = None
         self._unfinished: Save | None = None
@@ -66,7 +63,7 @@ class CheckpointWriter:
             ConfigError: If the run does not support the value of `async_save`.
         """
         if run.iters_done == 0 or directory != self._directory.path:
-            self._directory, self._saved_at = CheckpointDirectory(directory), None
+            self._directory, self._saved_at = CheckpointDirectory(CheckpointStore(directory)), None
         if run.get(LATEST_SAVES) is None:
             run.provide(LATEST_SAVES, {})
         _check_async(self._config, run)
@@ -85,7 +82,7 @@ class CheckpointWriter:
             CheckpointError: If the directory contains checkpoints of another run, or excess ones cannot be removed.
         """
         run.lock_directory(self._directory.path)
-        self._directory.run = run.id
+        self._directory.store.run = run.id
         if run.work_dir is not None:
             self._directory.record = run.work_dir.record_checkpoint
         self._check_owner(run)
@@ -175,7 +172,7 @@ class CheckpointWriter:
         """
         save, self._unfinished = self._unfinished, None
         if save is not None and self._succeeds(run, save, partial(self._wait, save, run.ranks)):
-            run.bus.fire("after_save_checkpoint", path=save.plan.path, is_best=save.plan.is_best, metrics=save.metrics)
+            run.bus.emit("after_save_checkpoint", path=save.plan.path, is_best=save.plan.is_best, metrics=save.metrics)
 
     def publish(self, run: Run) -> None:
         """Write the weights as safetensors.
@@ -265,7 +262,7 @@ class CheckpointWriter:
 
     def _get_available_name(self, run: Run, name: str) -> str:
         """Return the name, or another one if a foreign file has the name, which is logged once."""
-        self._directory.run = run.id  # `begin` is not called in a resumed run that ends without an iteration
+        self._directory.store.run = run.id  # `begin` is not called in a resumed run that ends without an iteration
         available = self._directory.available_name(name)
         if available != name and name not in self._logged_conflicts:
             self._logged_conflicts.add(name)
@@ -273,14 +270,14 @@ class CheckpointWriter:
             run.logger.warning(
                 "%s was not written by this run and is not overwritten; this run writes %s. Move the existing file to "
                 "use the usual name.",
-                format_path(path if os.path.lexists(path) else get_sidecar_path(path)),
+                format_path(path if os.path.lexists(path) else self._directory.store.sidecar_path(path)),
                 available,
             )
         return available
 
     def _get_position(self, run: Run) -> tuple[str, int]:
         """Return the position that names a requested checkpoint: the epoch if it is complete, else the iteration."""
-        is_epoch_complete = self._config.by_epoch and not run.clock.epoch_open
+        is_epoch_complete = self._config.by_epoch and not run.epoch_open
         return ("epoch", run.epochs_done) if is_epoch_complete else ("iteration", run.iters_done)
 
     def _succeeds(self, run: Run, save: Save, work: Callable[[], object]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hookbus.checkpoint import CheckpointStore
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.checkpoint.sidecars import read_sidecar
 from hookbus_checkpoint.plan import CheckpointDirectory
@@ -23,7 +24,7 @@ def save(
 
 
 def test_periodic_name_is_written_and_the_others_are_links(tmp_path: Path) -> None:
-    plan = CheckpointDirectory(tmp_path).plan(["epoch_1.pth"], ["best_a.pth"], "last.pth")
+    plan = CheckpointDirectory(CheckpointStore(tmp_path)).plan(["epoch_1.pth"], ["best_a.pth"], "last.pth")
 
     assert plan.path == tmp_path / "epoch_1.pth"
     assert plan.links == (tmp_path / "best_a.pth", tmp_path / "last.pth")
@@ -32,7 +33,7 @@ def test_periodic_name_is_written_and_the_others_are_links(tmp_path: Path) -> No
 
 
 def test_best_name_is_written_without_a_periodic_name(tmp_path: Path) -> None:
-    plan = CheckpointDirectory(tmp_path).plan([], ["best_a.pth"], None)
+    plan = CheckpointDirectory(CheckpointStore(tmp_path)).plan([], ["best_a.pth"], None)
 
     assert plan.path == tmp_path / "best_a.pth"
     assert plan.counted == ()
@@ -40,7 +41,7 @@ def test_best_name_is_written_without_a_periodic_name(tmp_path: Path) -> None:
 
 def test_generation_exceeds_those_of_existing_files(tmp_path: Path) -> None:
     atomic_write(tmp_path / "epoch_9.pth", lambda file: file.write(b"older run"), 41)
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     save(directory, "epoch_1.pth", [], None)
 
     sidecar = read_sidecar(tmp_path / "epoch_1.pth")
@@ -49,7 +50,7 @@ def test_generation_exceeds_those_of_existing_files(tmp_path: Path) -> None:
 
 
 def test_repeated_name_counts_once(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     for _ in range(3):
         save(directory, "epoch_1.pth", [], "last.pth", keep=1)
 
@@ -59,7 +60,7 @@ def test_repeated_name_counts_once(tmp_path: Path) -> None:
 
 def test_names_without_a_file_are_removed_from_the_state(tmp_path: Path) -> None:
     (tmp_path / "epoch_2.pth").touch()
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     directory.load(["epoch_1.pth", "epoch_2.pth"], generation=3)
 
     assert (directory.periodic, directory.generation) == (["epoch_2.pth"], 3)
@@ -70,7 +71,7 @@ def test_name_of_a_foreign_file_is_not_used(tmp_path: Path) -> None:
     atomic_write(tmp_path / "last-2.pth", lambda file: file.write(b"other"), 1, "other")
     atomic_write(tmp_path / "epoch_1.pth", lambda file: file.write(b"mine"), 1, "mine")
     (tmp_path / "epoch_2.pth").symlink_to(tmp_path / "nowhere")
-    directory = CheckpointDirectory(tmp_path, "mine")
+    directory = CheckpointDirectory(CheckpointStore(tmp_path, "mine"))
 
     names = ("last.pth", "epoch_1.pth", "epoch_2.pth", "epoch_3.pth")
     assert [directory.available_name(name) for name in names] == [
@@ -83,7 +84,7 @@ def test_name_of_a_foreign_file_is_not_used(tmp_path: Path) -> None:
 
 
 def test_replaced_file_is_not_removed(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     save(directory, "epoch_1.pth", [], None)
     (tmp_path / "epoch_1.pth").write_text("mine")
     (tmp_path / "epoch_1.pth.json").unlink()
@@ -95,7 +96,7 @@ def test_replaced_file_is_not_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["write", "rename"])
 def test_name_of_a_replaced_last_file_is_not_used(tmp_path: Path, method: str) -> None:
-    directory = CheckpointDirectory(tmp_path, "mine")
+    directory = CheckpointDirectory(CheckpointStore(tmp_path, "mine"))
     plan = directory.plan(["epoch_1.pth"], [], "last.pth")
     atomic_write(plan.path, lambda file: file.write(b"mine"), 1, "mine")
     directory.finish(plan, None)
@@ -112,13 +113,15 @@ def test_name_of_a_replaced_last_file_is_not_used(tmp_path: Path, method: str) -
 
 
 def test_pinned_file_does_not_count(tmp_path: Path) -> None:
-    plan = CheckpointDirectory(tmp_path).plan(["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"])
+    plan = CheckpointDirectory(CheckpointStore(tmp_path)).plan(
+        ["epoch_10.pth", "iter_30.pth"], [], None, pinned=["epoch_10.pth"]
+    )
 
     assert plan.counted == ("iter_30.pth",)
 
 
 def test_file_is_stale_if_it_is_older_than_the_latest_or_missing(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     assert directory.is_stale("last.pth")
     save(directory, "epoch_1.pth", [], "last.pth")
     assert not directory.is_stale("last.pth")
@@ -130,7 +133,7 @@ def test_file_is_stale_if_it_is_older_than_the_latest_or_missing(tmp_path: Path)
 
 
 def test_name_whose_sidecar_is_foreign_is_not_used(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path, "mine")
+    directory = CheckpointDirectory(CheckpointStore(tmp_path, "mine"))
     (tmp_path / "epoch_1.pth.json").write_text("{}")
     (tmp_path / "epoch_2.pth.json").symlink_to(tmp_path / "nowhere")
     for run in ("mine", "other"):
@@ -147,7 +150,7 @@ def test_name_whose_sidecar_is_foreign_is_not_used(tmp_path: Path) -> None:
 
 
 def test_last_file_whose_sidecar_was_replaced_is_not_used(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     save(directory, "epoch_1.pth", [], "last.pth")
     assert directory.available_name("last.pth") == "last.pth"
     (tmp_path / "last.pth.json").write_text("{}")
@@ -156,7 +159,7 @@ def test_last_file_whose_sidecar_was_replaced_is_not_used(tmp_path: Path) -> Non
 
 
 def test_checkpoint_that_was_replaced_by_a_link_is_kept(tmp_path: Path) -> None:
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     save(directory, "epoch_1.pth", [], None)
     (tmp_path / "epoch_1.pth").rename(tmp_path / "moved")
     (tmp_path / "epoch_1.pth").symlink_to(tmp_path / "moved")
@@ -178,7 +181,7 @@ def test_generation_whose_name_is_in_use_is_skipped(tmp_path: Path, kind: str) -
             (tmp_path / name).symlink_to(tmp_path / "nowhere")
     (tmp_path / "generation_99").mkdir()
 
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     assert directory.scan() == 5
     assert directory.begin(directory.plan(["epoch_6.pth"], [], None)) == 6
 
@@ -198,7 +201,7 @@ def fail_to_open(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_excess_file_whose_owner_cannot_be_read_is_removed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = CheckpointDirectory(tmp_path)
+    directory = CheckpointDirectory(CheckpointStore(tmp_path))
     save(directory, "epoch_1.pth", [], None)
     save(directory, "epoch_2.pth", [], None)
     fail_to_open("epoch_1.pth.json", monkeypatch)
@@ -212,9 +215,9 @@ def test_excess_file_whose_owner_cannot_be_read_is_removed_later(
 
 
 def test_own_file_whose_owner_cannot_be_read_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(CheckpointDirectory(tmp_path), "epoch_1.pth", [], "last.pth")
+    save(CheckpointDirectory(CheckpointStore(tmp_path)), "epoch_1.pth", [], "last.pth")
     fail_to_open("last.pth.json", monkeypatch)
 
-    assert CheckpointDirectory(tmp_path).available_name("last.pth") == "last.pth"
+    assert CheckpointDirectory(CheckpointStore(tmp_path)).available_name("last.pth") == "last.pth"
     with pytest.raises(OSError, match="Input/output error"):
-        save(CheckpointDirectory(tmp_path), "epoch_2.pth", [], "last.pth")
+        save(CheckpointDirectory(CheckpointStore(tmp_path)), "epoch_2.pth", [], "last.pth")

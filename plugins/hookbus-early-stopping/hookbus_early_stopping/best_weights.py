@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus._run.run import Run
-from hookbus.checkpoint.named_weights import flatten_weights
-from hookbus.checkpoint.state import read_checkpoint
+from hookbus import Run
+from hookbus.checkpoint import flatten_weights, read_checkpoint
 from hookbus.errors import ConfigError, MetricError
-from hookbus.metrics.results import resolve_metric_name
+from hookbus.metrics import resolve_metric_name
 
 __all__ = ["BestWeights", "check_saver", "restore_best_weights"]
 

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from hookbus import HookConfig
-from hookbus.metrics.direction import ambiguous_direction_message, infer_direction
+from hookbus.metrics import ambiguous_direction_message, infer_direction
 from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
 
 __all__ = ["EarlyStoppingConfig"]

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hookbus import Hook, Metrics, Priority, Run
-from hookbus._utils.schema import any_value, boolean, integer, mapping_of, nullable, number, record, string
-from hookbus.checkpoint.saver import is_saver
-from hookbus.checkpoint.weights import check_averages, check_compatible
-from hookbus.hook import Direction
+from hookbus import Direction, Hook, Metrics, Priority, Run
+from hookbus.checkpoint import CheckpointSaver, check_averages, check_compatible, schema
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
 from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.monitor import Monitor
 
 __all__ = ["EarlyStoppingHook"]
 
-_weights = mapping_of(any_value)
-_check_state = record(
+_weights = schema.mapping_of(schema.any_value)
+_check_state = schema.record(
     {
-        "best_score": nullable(number()),
-        "best_epoch": nullable(integer()),
-        "wait_count": integer(),
-        "last": nullable(number()),
-        "stopped_epoch": nullable(integer()),
-        "best_weights": nullable(record({"raw": _weights, "averaged": nullable(_weights)})),
-        "monitor": record({"full_name": nullable(string()), "mode": string("min|max"), "warned": boolean}),
+        "best_score": schema.nullable(schema.number()),
+        "best_epoch": schema.nullable(schema.integer()),
+        "wait_count": schema.integer(),
+        "last": schema.nullable(schema.number()),
+        "stopped_epoch": schema.nullable(schema.integer()),
+        "best_weights": schema.nullable(schema.record({"raw": _weights, "averaged": schema.nullable(_weights)})),
+        "monitor": schema.record(
+            {"full_name": schema.nullable(schema.string()), "mode": schema.string("min|max"), "warned": schema.boolean}
+        ),
     }
 )
 
@@ -147,10 +146,10 @@ class EarlyStoppingHook(Hook):
         if score is None:
             return
         self._score_count += 1
-        if self.stopping_rule.update(score, run.clock.current("epoch")):
+        if self.stopping_rule.update(score, run.current("epoch")):
             # Copy now: the next iteration changes the weights in place.
             self._best = BestWeights.from_run(run) if self.config.best_weights_source == "memory" else None
-        self.stopped_epoch = run.clock.current("epoch") if self._request_stop_if_due(run) else None
+        self.stopped_epoch = run.current("epoch") if self._request_stop_if_due(run) else None
 
     def after_run(self, run: Run) -> None:
         """Log a warning if the hook could not stop the run, because of the metric or the number of validations."""
@@ -224,7 +223,7 @@ class EarlyStoppingHook(Hook):
 
 def _check_savers(run: Run) -> None:
     """Raise if no hook that writes checkpoints keeps the best one."""
-    savers = [hook for hook in run.bus.hooks.values() if is_saver(hook)]
+    savers = [hook for hook in run.bus.hooks.values() if isinstance(hook, CheckpointSaver)]
     # Without any, another hook may provide a saver in `before_run`: this is decided in `before_train`.
     if savers and not any(getattr(saver, "keeps_best", True) for saver in savers):
         check_saver(savers[0])

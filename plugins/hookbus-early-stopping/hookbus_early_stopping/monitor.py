@@ -8,7 +8,7 @@ from typing import Any
 
 from hookbus import Metrics
 from hookbus.errors import HookWarning, MetricError
-from hookbus.metrics.results import resolve_metric_name
+from hookbus.metrics import resolve_metric_name
 from hookbus_early_stopping.stopping_rule import Mode
 
 __all__ = ["Monitor"]

@@ -7,12 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus import Hook, Priority, every, hookimpl
-from hookbus._run.run import Run
-from hookbus._utils.schema import MAX_COUNT, integer, mapping_of, record
-from hookbus.checkpoint.contents import tensor
-from hookbus.checkpoint.weights import check_averages
-from hookbus.distributed.unwrap import clean_names
+from hookbus import Hook, Priority, Run, every, hookimpl
+from hookbus.checkpoint import check_averages, schema
+from hookbus.distributed import clean_names
 from hookbus.errors import HookError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
@@ -22,7 +19,10 @@ from hookbus_ema.resume import restore_average, start_average
 __all__ = ["EMAHook"]
 
 # With `resume_from`, the average may have more steps than the run.
-_check_state = record({"steps": integer(), "averaged": mapping_of(tensor())}, {"begun_at": integer(-MAX_COUNT)})
+_check_state = schema.record(
+    {"steps": schema.integer(), "averaged": schema.mapping_of(schema.tensor())},
+    {"begun_at": schema.integer(-schema.MAX_COUNT)},
+)
 
 
 class EMAHook(Hook):
@@ -102,7 +102,7 @@ class EMAHook(Hook):
         # The step of one optimizer may be followed by that of another one, which belongs to the same update.
         if len(run.optimizers) > 1 and run.stepped:
             self._update(run)
-        if run.clock.counts_iterations:
+        if run.counts_iterations:
             self._update(run)
             # Without an optimizer no event precedes the next change of the weights, so the update cannot overlap.
             self.wait()

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from hookbus import Run
-from hookbus.distributed.unwrap import strip_wrappers
+from hookbus.distributed import strip_wrappers
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 
-from hookbus.writers.host_copies import current_stream
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 
@@ -49,7 +49,7 @@ class AsyncMovingAverage(ExponentialMovingAverage):
         # Created on the first update, so that an average without updates starts no thread.
         if self._executor is None:
             self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
-        self._future = self._executor.submit(self._update_on_stream, current_stream(), alpha)
+        self._future = self._executor.submit(self._update_on_stream, _get_current_stream(), alpha)
 
     def _update_on_stream(self, stream: AbstractContextManager[Any], alpha: float) -> None:
         # The current stream is per thread. On the stream of the training, the update runs after the optimizer step.
@@ -61,3 +61,8 @@ def build_average(model: nn.Module, config: EMAConfig) -> ExponentialMovingAvera
     """Create the average of a model according to a configuration."""
     average_class = AsyncMovingAverage if config.overlap else ExponentialMovingAverage
     return average_class(model, **config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"}))
+
+
+def _get_current_stream() -> AbstractContextManager[Any]:
+    """Return a context manager that selects the device stream of this thread on another thread."""
+    return torch.accelerator.current_stream() if torch.accelerator.is_available() else nullcontext()

@@ -9,17 +9,17 @@ from typing import Any
 
 from torch import nn
 
-from hookbus._utils.schema import any_value, integer, mapping_of, record
-from hookbus.checkpoint.contents import check_hook_records, wrap_invalid_data
-from hookbus.checkpoint.named_weights import flatten_weights
-from hookbus.checkpoint.state import prefix_path, read_checkpoint
-from hookbus.distributed.unwrap import match_names
-from hookbus.errors import CheckpointError
+from hookbus.checkpoint import flatten_weights, read_checkpoint, schema
+from hookbus.distributed import match_names
+from hookbus.errors import CheckpointError, format_path
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
 
 __all__ = ["load_average", "restore_average", "start_average"]
+
+_mapping = schema.mapping_of(schema.any_value)
+_check_records = schema.mapping_of(schema.record({"state": _mapping}, {"type": schema.string()}))
 
 
 def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:
@@ -88,9 +88,13 @@ def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path
             f"{', '.join(map(str, checkpoint))}. Set a checkpoint that was written with the ema hook, or remove "
             "`resume_from` to start from the weights of the model."
         )
-    with prefix_path(path), wrap_invalid_data():
-        mapping_of(any_value)(checkpoint["ema_state_dict"], "ema_state_dict")
+    try:
+        _mapping(checkpoint["ema_state_dict"], "ema_state_dict")
         steps = _get_steps(checkpoint)
+    except schema.InvalidDataError as error:
+        raise CheckpointError(
+            f"{format_path(path)}: The checkpoint is invalid: {error}. Use another checkpoint."
+        ) from None
     saved = _rename(model, flatten_weights(checkpoint["ema_state_dict"]))
     matching = {
         name: value for name, value in saved.items() if name in own and own[name].shape == getattr(value, "shape", None)
@@ -113,9 +117,9 @@ def _get_steps(checkpoint: Mapping[str, Any]) -> int:
     """Return the steps counted by the EMA hook, else the steps of the run; 0 if the checkpoint contains neither."""
     # By type and not by name: users may rename hooks.
     records, meta = checkpoint.get("hooks", {}), checkpoint.get("meta", {})
-    check_hook_records(records)
+    _check_records(records, "hooks")
     steps = [entry["state"].get("steps") for entry in records.values() if entry.get("type") == "EMAHook"]
-    record({}, {"step": integer()})(meta, "meta")
+    schema.record({}, {"step": schema.integer()})(meta, "meta")
     count: int = steps[0] if steps else meta.get("step", 0)
-    integer()(count, "hooks.ema.state.steps")
+    schema.integer()(count, "hooks.ema.state.steps")
     return count

@@ -8,9 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, ImportString, field_validator, model_validator
 
-from hookbus import HookConfig, resolve_import
-from hookbus.hook import Direction
-from hookbus.metrics.direction import ambiguous_direction_message, infer_direction
+from hookbus import Direction, HookConfig, resolve_import
+from hookbus.metrics import ambiguous_direction_message, infer_direction
 
 __all__ = ["EvalConfig"]
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hookbus import Hook, Priority, Run, hookimpl
-from hookbus._events.points import Unit
-from hookbus._events.schedules import Schedule, every
-from hookbus.hook import Direction
+from hookbus import Direction, Hook, Priority, Run, Schedule, Unit, every, hookimpl
 from hookbus_eval.config import EvalConfig
 from hookbus_eval.schedule import AtEnd, build_validation_schedule
 from hookbus_eval.validation import CustomValidation

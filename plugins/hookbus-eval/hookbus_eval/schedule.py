@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hookbus._events.points import Unit
-from hookbus._events.schedules import NEVER, CounterView, Schedule, between, every
+from hookbus import CounterView, Schedule, Unit, between, every
 
 __all__ = ["AtEnd", "build_validation_schedule"]
 
@@ -37,7 +36,7 @@ class AtEnd(Schedule):
         """Return the limit if it is known."""
         if limit is None:
             # The end of an epoch may be the limit in iterations, but no iteration is known to be the limit in epochs.
-            return number + 1 if self.unit == "epoch" else NEVER
+            return number + 1 if self.unit == "epoch" else self.NEVER
         return max(limit, number + 1)
 
     def is_out_of_reach(self, last_number: Callable[[Unit | None], int | None]) -> bool:

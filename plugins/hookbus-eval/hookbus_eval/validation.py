@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from hookbus import Run
-from hookbus._training.eval_metrics import build_metrics
-from hookbus._training.evaluation import evaluate, named_loaders
 from hookbus.errors import HookError
+from hookbus.evaluation import build_metrics, evaluate, named_loaders
 from hookbus_eval.config import EvalConfig
 
 __all__ = ["CustomValidation"]
@@ -67,26 +66,25 @@ class CustomValidation:
         return run.require(dataloader) if isinstance(dataloader, str) else dataloader
 
     def _run_val_steps(self, run: Run, loaders: Any) -> None:
-        if "val_step" not in run.bus.table.steps:
+        if not run.bus.has_action("val_step"):
             raise HookError(
                 f"hook {self._owner!r}: no `val_step` is registered to evaluate a batch of the configured data. Call "
                 '`bus.action("val_step", step)`, or set `test_fn`.'
             )
         # Metrics of this configuration are added to those of the Trainer, and replace metrics of the same name.
-        own = {} if run.trainer is None else run.trainer.eval_metrics
-        evaluate(run, "val", loaders, {**own, **self._metrics}, _get_device(run))
+        evaluate(run, "val", loaders, {**run.eval_metrics, **self._metrics}, _get_device(run))
 
     def _run_test_fn(self, run: Run, loaders: Any) -> None:
         assert self._config.test_fn is not None
         for name, loader in named_loaders(loaders):
-            run.bus.fire("before_val_epoch", dataloader_name=name)
+            run.bus.emit("before_val_epoch", dataloader_name=name)
             results = self._config.test_fn(run.model, loader)
             if not isinstance(results, Mapping):
                 raise HookError(
                     f"hook {self._owner!r}: test_fn must return a mapping of name to number, got "
                     f"{type(results).__name__}."
                 )
-            run.bus.fire("after_val_epoch", metrics=results, dataloader_name=name)
+            run.bus.emit("after_val_epoch", metrics=results, dataloader_name=name)
 
 
 def _get_device(run: Run) -> torch.device:

@@ -11,11 +11,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, every, hookimpl
-from hookbus.distributed import named_parameters, unwrap_model
-from hookbus.distributed.sharding import sharding_of
+from hookbus.distributed import named_parameters, sharding_of, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
-from hookbus.writers.images import image_directory
-from hookbus.writers.output_files import OutputFiles
+from hookbus.writers import OutputFiles, image_directory
 from hookbus_gradient_flow.chart import render_chart
 from hookbus_gradient_flow.config import GradientFlowConfig
 from hookbus_gradient_flow.diagnostics import ProblemReporter

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus.data.loaders import iter_datasets
+from hookbus.data import iter_datasets
 from hookbus.distributed import named_modules
 
 __all__ = ["datasets_with_classes", "find_heads", "get_classes"]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hookbus import Hook, Run, every, hookimpl
-from hookbus._utils.schema import any_value, integer, list_of, nullable, record
+from hookbus.checkpoint import schema
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
 from hookbus_guards.terms import check_finite, extract_loss_terms, format_terms
@@ -15,7 +15,13 @@ from hookbus_guards.weights import has_invalid_weights
 
 __all__ = ["CheckInvalidLossHook"]
 
-_check_state = record({"last_good": nullable(list_of(any_value, 2, 2)), "skipped": integer(), "in_a_row": integer()})
+_check_state = schema.record(
+    {
+        "last_good": schema.nullable(schema.list_of(schema.any_value, 2, 2)),
+        "skipped": schema.integer(),
+        "in_a_row": schema.integer(),
+    }
+)
 
 
 class CheckInvalidLossHook(Hook):
@@ -122,7 +128,7 @@ class CheckInvalidLossHook(Hook):
             )
         good, value = check_finite(terms)
         if good:
-            self.last_good = run.clock.current("iter"), value
+            self.last_good = run.current("iter"), value
         message = self._sync_message(run, "" if good else self._format_message(run, outputs, loss))
         if message:
             self._apply_policy(run, message)
@@ -170,6 +176,6 @@ class CheckInvalidLossHook(Hook):
         rates = ", ".join(dict.fromkeys(f"{float(group['lr']):.6g}" for group in groups)) or "unknown"
         before = "none" if self.last_good is None else f"{self.last_good[1]:.6g} at iteration {self.last_good[0]}"
         return (
-            f"The loss is not finite at iteration {run.clock.current('iter')}, epoch {run.clock.current('epoch')}: "
+            f"The loss is not finite at iteration {run.current('iter')}, epoch {run.current('epoch')}: "
             f"{format_terms(outputs, loss)}. Learning rate {rates}; last good loss: {before}."
         )

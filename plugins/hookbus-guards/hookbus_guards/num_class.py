@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from hookbus import Hook, Run
-from hookbus._training.evaluation import named_loaders
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError, HookError
+from hookbus.evaluation import named_loaders
 from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 from hookbus_guards.config import NumClassCheckConfig
 

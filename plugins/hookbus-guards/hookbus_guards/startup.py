@@ -8,11 +8,10 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run, between, hookimpl, once
-from hookbus._training.evaluation import named_loaders
-from hookbus.data.batches import get_targets
-from hookbus.data.loaders import loader_length
+from hookbus.data import get_targets, loader_length
 from hookbus.distributed import named_parameters, unwrap_model
 from hookbus.errors import ConfigError, LoopError
+from hookbus.evaluation import named_loaders
 from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 from hookbus_guards.config import StartupCheckConfig
 from hookbus_guards.labels import invalid_labels
@@ -64,7 +63,7 @@ class StartupCheckHook(Hook):
         invalid = invalid_labels(get_targets(batch), self._num_classes, self.config.ignore_index)
         if invalid:
             raise LoopError(
-                f"The batch of iteration {run.clock.current('iter')} contains labels outside the valid class range 0 "
+                f"The batch of iteration {run.current('iter')} contains labels outside the valid class range 0 "
                 f"to {self._num_classes - 1}, got {_format_items(invalid)}. Correct the labels, set `num_classes`, or "
                 f"set `ignore_index` (currently {self.config.ignore_index})."
             )

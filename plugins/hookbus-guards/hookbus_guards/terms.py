@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
-
-from hookbus.metrics.windows import to_floats, to_widest_float
 
 __all__ = ["check_finite", "extract_loss_terms", "format_terms"]
 
@@ -40,12 +39,14 @@ def check_finite(terms: Mapping[str, Any]) -> tuple[bool, float]:
     Args:
         terms: Non-empty result of `extract_loss_terms`.
     """
-    # Summed in the widest type, so that finite terms do not overflow. NaN and infinities survive a sum, and the two
-    # values share one copy from the device.
-    sums = [
-        to_widest_float(value.detach()).sum() if isinstance(value, Tensor) else float(value) for value in terms.values()
-    ]
-    total, first = to_floats([sum(sums[1:], sums[0]), sums[0]])
+    # NaN and infinities survive a sum, and the two values share one copy from the device.
+    sums = [_sum(value) for value in terms.values()]
+    values = [sum(sums[1:], sums[0]), sums[0]]
+    tensor = next((value for value in values if isinstance(value, Tensor)), None)
+    if tensor is not None:
+        options: dict[str, Any] = {"dtype": tensor.dtype, "device": tensor.device}
+        values = torch.stack([torch.as_tensor(value, **options) for value in values]).tolist()
+    total, first = values
     return math.isfinite(total), first
 
 
@@ -58,13 +59,18 @@ def format_terms(outputs: Any, loss: Any = None) -> str:
     """
     named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
     numbers = dict(_iter_numbers({**named} if loss is None else {**named, "loss": loss}))
-    sums = {
-        name: float(to_widest_float(v.detach()).sum()) if isinstance(v, Tensor) else float(v)
-        for name, v in numbers.items()
-    }
+    sums = {name: float(_sum(value)) for name, value in numbers.items()}
     shown = {name: value for name, value in sums.items() if _is_scalar(numbers[name]) or not math.isfinite(value)}
     order = sorted(shown.items(), key=lambda item: (math.isfinite(item[1]), item[0] == "loss"))
     return "; ".join(f"{name} is {value:.6g}" for name, value in order)
+
+
+def _sum(value: Any) -> Any:
+    """Return the sum of a term as a tensor without dimensions, or a number as a float."""
+    if not isinstance(value, Tensor):
+        return float(value)
+    # In the widest type, so that finite terms do not overflow. MPS does not support float64.
+    return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64).sum()
 
 
 def _iter_numbers(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,8 +13,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hookbus._utils.files import open_for_writing, open_regular_file
-from hookbus.checkpoint.atomic_files import atomic_write
+from hookbus.checkpoint import atomic_write
+from hookbus.writers import open_for_writing, open_regular_file
 
 __all__ = ["JsonLines", "contains_line", "iter_rows", "parse_row", "read_jsonl"]
 

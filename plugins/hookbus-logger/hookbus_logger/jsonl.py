@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run
-from hookbus._utils.schema import any_value, integer, list_of, nullable, record, string
+from hookbus.checkpoint import schema
 from hookbus.errors import HookError, HookWarning
-from hookbus.metrics.results import Metrics
+from hookbus.metrics import Metrics
 from hookbus.writers import redact_config, resolve_output_path
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.json_lines import JsonLines, Row
@@ -23,9 +23,10 @@ from hookbus_logger.run_log import POSITION_FIELDS, LogPosition, OpeningRows, op
 
 __all__ = ["JsonlHook"]
 
-_check_rows = record({"rows": nullable(integer())})
-_check_position = record(
-    {"moment": any_value, "keys": list_of(any_value)}, {"name": string(), "first": nullable(string())}
+_check_rows = schema.record({"rows": schema.nullable(schema.integer())})
+_check_position = schema.record(
+    {"moment": schema.any_value, "keys": schema.list_of(schema.any_value)},
+    {"name": schema.string(), "first": schema.nullable(schema.string())},
 )
 
 MAX_PENDING_ROWS = 1000

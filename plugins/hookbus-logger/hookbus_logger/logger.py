@@ -7,11 +7,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from hookbus import Priority, Run, hookimpl
-from hookbus._run.run import BestResult
-from hookbus._utils.schema import any_value, list_of, mapping_of, number, record, string
+from hookbus import BestResult, Priority, Run, hookimpl
+from hookbus.checkpoint import schema
 from hookbus.errors import format_error
-from hookbus.metrics.results import Metrics
+from hookbus.metrics import Metrics
 from hookbus_logger.config import LoggerConfig
 from hookbus_logger.console import get_console, print_block, print_line, redirect_messages
 from hookbus_logger.format import (
@@ -28,8 +27,8 @@ from hookbus_logger.metric_recorder import MetricRecorder, get_epoch, has_epochs
 
 __all__ = ["LoggerHook"]
 
-_check_cells = record({"cells": mapping_of(list_of(any_value, 3, 3))})
-_check_cell = record({"metric": string(), "column": string(), "value": number()})
+_check_cells = schema.record({"cells": schema.mapping_of(schema.list_of(schema.any_value, 3, 3))})
+_check_cell = schema.record({"metric": schema.string(), "column": schema.string(), "value": schema.number()})
 
 STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
 OUTCOME_STYLES = {"finished": "bold green", "failed": "bold red"}
@@ -85,7 +84,7 @@ class LoggerHook(MetricRecorder):
         if source is not None and source.stage != "train":
             self._print_results(run, source.stage, values, source.dataloader_name)
         # The times of the last iterations are logged at the end of their epoch, as are those of the epoch.
-        elif source is None and (run.clock.epoch_open or "time/iter" in values) and not run.validating:
+        elif source is None and (run.epoch_open or "time/iter" in values) and not run.validating:
             self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
 
     @hookimpl(frequency=False)
@@ -117,7 +116,7 @@ class LoggerHook(MetricRecorder):
             error = run.exception
             reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
             outcome = (run.outcome, OUTCOME_STYLES.get(run.outcome, "yellow"))
-            done = f"{_format_epoch(run)}iteration {run.iters_done}, {format_clock_time(run.clock.seconds)}"
+            done = f"{_format_epoch(run)}iteration {run.iters_done}, {format_clock_time(run.seconds)}"
             print_line(get_console(run), *join_groups([outcome], [(done, "")], [(reason, "")]))
 
     # -- state ---------------------------------------------------------------------------------
@@ -145,12 +144,11 @@ class LoggerHook(MetricRecorder):
         print_line(get_console(run), *join_groups([(f"{kind:<5}", STYLES[kind])], *groups))
 
     def _format_position(self, run: Run) -> str:
-        clock = run.clock
         if not (self.config.by_epoch and has_epochs(run)):
-            return f"iteration {format_count(run.iters_done, clock.limit('iter'))}"
+            return f"iteration {format_count(run.iters_done, run.limit('iter'))}"
         epoch = format_count(get_epoch(run), run.max_epochs)
-        position = format_count(clock.epoch_iter + 1, clock.epoch_length)
-        return f"epoch {epoch}  {'iteration ' * (clock.epoch_length is None)}{position}"
+        position = format_count(run.epoch_iter + 1, run.epoch_length)
+        return f"epoch {epoch}  {'iteration ' * (run.epoch_length is None)}{position}"
 
     def _print_results(self, run: Run, kind: str, metrics: Mapping[str, float], loader: str | None) -> None:
         epoch = f"epoch {format_count(get_epoch(run), run.max_epochs)}"

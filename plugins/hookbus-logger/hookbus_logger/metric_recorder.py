@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hookbus import Hook, Priority, Run, every, hookimpl
-from hookbus._events.schedules import Schedule
-from hookbus._utils.schema import boolean, integer, record
-from hookbus.metrics.results import Metrics
-from hookbus.metrics.windows import Window
+from hookbus import Hook, Priority, Run, Schedule, every, hookimpl
+from hookbus.checkpoint import schema
+from hookbus.metrics import Metrics, Window
 from hookbus_logger.config import RecordConfig
 
 __all__ = ["MetricRecorder", "get_epoch", "has_epochs"]
 
-_check_state = record({"recorded_epoch": integer(-1), "waiting": boolean})
+_check_state = schema.record({"recorded_epoch": schema.integer(-1), "waiting": schema.boolean})
 
 
 def _build_schedule(config: Any) -> Schedule:
@@ -74,7 +72,7 @@ class MetricRecorder(Hook):
     def before_train_epoch(self, run: Run) -> None:
         """Drop the incomplete interval of the previous epoch, unless its record is pending."""
         # The event is also emitted when a run resumes within an epoch, whose restored window must be preserved.
-        is_epoch_start = run.iters_done == run.clock.epoch_first_iter
+        is_epoch_start = run.iters_done == run.epoch_first_iter
         if is_epoch_start and self.config.by_epoch and not self._is_pending:
             self._get_window(run).reset()
 
@@ -93,7 +91,7 @@ class MetricRecorder(Hook):
         """Request a record of the incomplete interval, unless it is to be dropped."""
         is_only_record = self._recorded_epoch != run.epoch
         is_due = self.config.by_epoch and run.epoch_complete and (is_only_record or not self.config.ignore_last)
-        if (is_due or run.clock.is_at_limit) and self._get_window(run):
+        if (is_due or run.is_at_limit) and self._get_window(run):
             self._request_record(run)
 
     def after_train(self, run: Run) -> None:
@@ -138,10 +136,9 @@ class MetricRecorder(Hook):
 
 def has_epochs(run: Run) -> bool:
     """Return whether the loop has begun an epoch; a loop that emits events of iterations only has none."""
-    return run.clock.epoch_open or run.epochs_done > 0
+    return run.epoch_open or run.epochs_done > 0
 
 
 def get_epoch(run: Run) -> int:
     """Return the epoch of the last iteration, counted from 1; 0 before the first iteration."""
-    clock = run.clock
-    return run.epochs_done + (clock.epoch_open and run.iters_done > clock.epoch_first_iter)
+    return run.epochs_done + (run.epoch_open and run.iters_done > run.epoch_first_iter)

@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from hookbus import Hook, Priority, Run, every, hookimpl
-from hookbus.metrics.results import Metrics
+from hookbus.metrics import Metrics
 from hookbus_logger.config import ProgressConfig
 from hookbus_logger.console import get_console, print_line
 from hookbus_logger.format import format_clock_time, format_count
@@ -97,20 +97,19 @@ class ProgressHook(Hook):
     def get_progress(self, run: Run) -> ProgressState:
         """Return the current progress of the run."""
         # Called on the rendering thread: reading a tensor here would synchronize with the device.
-        clock = run.clock
         if run.validating and self._loader is not None:
             kind, name, total = self._loader
-            return ProgressState(f"{kind} {name}" if name else kind, clock.batch + 1, total, self._loss)
+            return ProgressState(f"{kind} {name}" if name else kind, run.current("batch"), total, self._loss)
         if run.mode != "train":
             return ProgressState("starting")
         self._throughput.update(run.iters_done, time.monotonic())
-        rate, limit = self._throughput.per_second, clock.expected_last_iter
+        rate, limit = self._throughput.per_second, run.expected_last_iter
         eta = format_clock_time((limit - run.iters_done) / rate) if rate and limit is not None else "unknown"
         if run.max_epochs is None:
             return ProgressState("iteration", run.iters_done, run.max_iters, self._loss, rate, eta)
         label = f"epoch {format_count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
         return ProgressState(
-            label, run.iters_done - clock.epoch_first_iter, clock.expected_epoch_length, self._loss, rate, eta
+            label, run.iters_done - run.epoch_first_iter, run.expected_epoch_length, self._loss, rate, eta
         )
 
     # -- internal ------------------------------------------------------------------------------

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run
-from hookbus._events.call_stack import current_points
-from hookbus._utils.paths import format_path
-from hookbus.checkpoint.atomic_files import remove_temporary_files
-from hookbus.writers.output_files import is_plain_file, iter_names, set_aside
+from hookbus.checkpoint import remove_temporary_files
+from hookbus.errors import format_path
+from hookbus.writers import is_plain_file, iter_numbered_paths, set_aside
 from hookbus_logger.json_lines import JsonLines, Row, contains_line, iter_rows
 from hookbus_logger.rows import get_identity, get_sort_key, has_equal_content
 
@@ -85,7 +84,7 @@ def open_log(run: Run, path: Path, position: LogPosition | None, current: Path |
     """
     log = _find_log(run, path, position, current)
     if log is None:
-        log = next(name for name in iter_names(path) if not os.path.lexists(name))
+        log = next(name for name in iter_numbered_paths(path) if not os.path.lexists(name))
         run.register_output(log)
         if log != path:
             run.logger.warning(
@@ -128,7 +127,7 @@ class OpeningRows:
     def __init__(self, run: Run, log: JsonLines) -> None:
         self._run, self._start = run, (run.epochs_done, run.iters_done)
         self._newest = {get_identity(row): row for row in iter_rows(log.path) if _is_training(row)}
-        is_within_epoch = run.clock.epoch_open and run.iters_done > run.clock.epoch_first_iter
+        is_within_epoch = run.epoch_open and run.iters_done > run.epoch_first_iter
         self._points = OPENING_POINTS | (EPOCH_OPENING_POINTS if is_within_epoch else set())
 
     def is_repeated(self, row: Row) -> bool:
@@ -139,11 +138,11 @@ class OpeningRows:
     def is_at_start(self) -> bool:
         """Return whether the run is still before its first iteration, or before the end of an epoch without one."""
         run = self._run
-        return (run.epochs_done, run.iters_done) == self._start and not run.clock.mid_iteration
+        return (run.epochs_done, run.iters_done) == self._start and not run.mid_iteration
 
     def is_opening(self) -> bool:
         """Return whether the run is in an event that it repeats."""
-        return not self._points.isdisjoint(current_points(self._run))
+        return not self._points.isdisjoint(self._run.open_points)
 
 
 def _find_log(run: Run, path: Path, position: LogPosition | None, current: Path | None) -> Path | None:
@@ -159,7 +158,7 @@ def _find_log(run: Run, path: Path, position: LogPosition | None, current: Path 
 
 def _list_candidates(path: Path, name: str) -> list[Path]:
     """Return the existing files that may be the log: that of the checkpoint, then `path` and its numbered siblings."""
-    existing = list(takewhile(os.path.lexists, iter_names(path)))
+    existing = list(takewhile(os.path.lexists, iter_numbered_paths(path)))
     # Another name belongs to a log with another `path`, for example that of the run of which the directory is a copy.
     is_sibling = re.fullmatch(rf"{re.escape(path.stem)}-\d+{re.escape(path.suffix)}", name)
     return [path.with_name(name), *existing] if is_sibling else existing

@@ -67,11 +67,11 @@ class SaveOften(Hook):
         run.request_save(saver=self)
 
     def plan(self, run: Run, _requests: list[Any]) -> Path:
-        kind = "iteration" if run.clock.epoch_open else "epoch"
+        kind = "iteration" if run.epoch_open else "epoch"
         return Path(run.require("checkpoints_dir")) / f"{kind}-{run.iters_done}.pth"
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
-        write_checkpoint(self.plan(run, []), checkpoint, 2 * run.iters_done + (not run.clock.epoch_open))
+        write_checkpoint(self.plan(run, []), checkpoint, 2 * run.iters_done + (not run.epoch_open))
         return False
 
 

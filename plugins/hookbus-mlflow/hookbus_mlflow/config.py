@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from hookbus.writers.hook import WriterConfig
+from hookbus.writers import WriterConfig
 
 __all__ = ["MLflowConfig"]
 

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hookbus.checkpoint.atomic_files import make_temporary_name
+from hookbus.checkpoint import make_temporary_name
 
 __all__ = ["ensure_database"]
 

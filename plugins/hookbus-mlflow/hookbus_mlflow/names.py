@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hookbus.writers.tags import sanitize_name
+from hookbus.writers import sanitize_name
 
 __all__ = ["to_mlflow_name"]
 

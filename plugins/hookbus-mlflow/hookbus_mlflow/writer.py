@@ -20,14 +20,9 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.db.db_types import DATABASE_ENGINES
 
 from hookbus import Writer
-from hookbus._utils.files import read_regular_file
-from hookbus._utils.paths import format_path
-from hookbus.checkpoint.atomic_files import atomic_write
-from hookbus.errors import RejectedRecordsError
-from hookbus.writers.host_copies import to_finite_array
-from hookbus.writers.images import to_pil_image
-from hookbus.writers.redaction import flatten
-from hookbus.writers.writer import RecordKey
+from hookbus.checkpoint import atomic_write
+from hookbus.errors import RejectedRecordsError, format_path
+from hookbus.writers import RecordKey, flatten, read_regular_file, to_finite_array, to_pil_image
 from hookbus_mlflow.batches import RejectedError, ServerError, send_accepted
 from hookbus_mlflow.database import ensure_database
 from hookbus_mlflow.names import to_mlflow_name

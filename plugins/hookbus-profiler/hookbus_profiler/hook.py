@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hookbus import Hook, Run, hookimpl
-from hookbus.distributed.process_group import is_main
+from hookbus.distributed import is_main
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.flops import get_peak_flops
 from hookbus_profiler.output import ProfilerOutput

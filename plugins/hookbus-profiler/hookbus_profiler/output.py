@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from hookbus import Run
-from hookbus.distributed.process_group import is_main, rank, world_size
-from hookbus.writers.output_files import OutputFiles, iter_names
+from hookbus.distributed import is_main, rank, world_size
+from hookbus.writers import OutputFiles, iter_numbered_paths
 from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.report import Report
@@ -84,4 +84,4 @@ class ProfilerOutput:
 
 def _get_report_name(directory: Path) -> str:
     """Return `report.txt`, or `report-2.txt`, `report-3.txt`, ... if it exists."""
-    return next(path.name for path in iter_names(directory / "report.txt") if not os.path.lexists(path))
+    return next(path.name for path in iter_numbered_paths(directory / "report.txt") if not os.path.lexists(path))

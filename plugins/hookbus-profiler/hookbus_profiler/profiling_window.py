@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from hookbus import Hook, Run
-from hookbus._events.instrumentation import time_hooks
 from hookbus.errors import HookError
+from hookbus.testing import time_hooks
 from hookbus_profiler.clocks import get_clock
 from hookbus_profiler.cycle import Cycle, is_profiling
 from hookbus_profiler.flops import FlopCounter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.profiler import profile
 
-from hookbus.writers.output_files import OutputFiles
+from hookbus.writers import OutputFiles
 
 __all__ = ["TraceWriter", "format_operators"]
 

@@ -114,7 +114,7 @@ class TestClose:
     @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
     def test_failed_run_closes_the_window_and_delivers_the_recorded_cycle(self, at, error):
         def fail(self, run):
-            if run.clock.current("iter") == 4 or at == "before_train_epoch":
+            if run.current("iter") == 4 or at == "before_train_epoch":
                 raise error
 
         hook = OpenWindow(ScheduleConfig(wait=1, warmup=1, active=9))

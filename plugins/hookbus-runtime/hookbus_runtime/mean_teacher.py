@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, hookimpl
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError, HookError
 from hookbus_runtime.config import MeanTeacherConfig
 from hookbus_runtime.teacher_update import list_copied, match_tensors, update_teacher
@@ -64,8 +64,8 @@ class MeanTeacherHook(Hook):
         outputs = yield
         self._wrapped_iteration = run.iter
         # Without a known optimizer every iteration counts as a step, but only after `after_train_iter`.
-        counts = run.steps_done > before or run.clock.counts_iterations
-        number = run.steps_done + run.clock.counts_iterations
+        counts = run.steps_done > before or run.counts_iterations
+        number = run.steps_done + run.counts_iterations
         if counts and number % self.config.interval == 0:
             update_teacher(self._pairs, self.config.momentum)
         return outputs

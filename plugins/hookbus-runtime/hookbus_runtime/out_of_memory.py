@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hookbus import Hook, Run, hookimpl
-from hookbus._utils.schema import integer, record
+from hookbus.checkpoint import schema
 from hookbus.errors import ConfigError
 from hookbus_runtime.config import OutOfMemoryConfig
 from hookbus_runtime.empty_cache import empty_cache
@@ -15,7 +15,7 @@ from hookbus_runtime.micro_batches import format_shapes, get_batch_size, merge_o
 
 __all__ = ["OutOfMemoryHook"]
 
-_check_state = record({"parts": integer(1)})
+_check_state = schema.record({"parts": schema.integer(1)})
 
 BYTES_PER_GIB = 2**30
 
@@ -92,9 +92,7 @@ class OutOfMemoryHook(Hook):
 
     def format_report(self, run: Run, batch: Any = None) -> str:
         """Return a message with the memory statistics of the device and possible fixes."""
-        text = (
-            f"The device is out of memory at iteration {run.clock.current('iter')}, epoch {run.clock.current('epoch')}"
-        )
+        text = f"The device is out of memory at iteration {run.current('iter')}, epoch {run.current('epoch')}"
         text += "" if batch is None else f", with a batch of {format_shapes(batch)}"
         advice = "Use smaller batches with accumulation or a lower precision, or set `retry: true` of out_of_memory."
         return f"{text}. {_format_memory()}{advice}"
@@ -114,13 +112,13 @@ class OutOfMemoryHook(Hook):
     # -- inside ----------------------------------------------------------------------------------
 
     def _train_step(self, run: Run, batch: Any) -> Any:
-        steps, count = run.trainer.steps, get_batch_size(batch)
+        count = get_batch_size(batch)
         number = min(self.parts, count)
         if number <= 1:
-            return steps.train_step(run, batch)
+            return run.train_step(batch)
         sizes = [count // number + (i < count % number) for i in range(number)]
         weights = [size / count if self.config.reduction == "mean" else 1.0 for size in sizes]
-        return merge_outputs(steps.train_micro_batches(run, split_batch(batch, sizes), weights), weights, sizes)
+        return merge_outputs(run.train_micro_batches(split_batch(batch, sizes), weights), weights, sizes)
 
     def _retry_blocker(self, in_group: bool, batch: Any) -> str:
         """Return why the step cannot be repeated; "" if it can."""

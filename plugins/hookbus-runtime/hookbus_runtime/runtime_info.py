@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from hookbus import Hook, Priority, Run
-from hookbus._run.finalize import write_status
-from hookbus.writers.redaction import flatten
+from hookbus.writers import flatten
 from hookbus_runtime.environment import collect_environment
 
 __all__ = ["RuntimeInfoHook"]
@@ -25,8 +24,6 @@ class RuntimeInfoHook(Hook):
         run.metadata.update(run.redact(collect_environment(run.device)), seed=run.seed)
         for name, value in {**run.redact(run.metadata), **flatten({"config": run.plain_config()})}.items():
             run.logger.info("%s: %s", name, _format_value(value))
-        # Written now, so that the file describes the run even if the process is killed later.
-        write_status(run)
 
     def before_train(self, run: Run) -> None:
         """Log the environment to the writers."""

@@ -47,6 +47,6 @@ class TimeLimitHook(Hook):
         self._check_limit(run)
 
     def _check_limit(self, run: Run) -> None:
-        elapsed = self.timer() - self._start_time if self.config.per_run else run.clock.seconds
+        elapsed = self.timer() - self._start_time if self.config.per_run else run.seconds
         if elapsed >= self._limit and not run.stops:
             run.request_stop(f"the time limit of {self.config.max_time} is reached")

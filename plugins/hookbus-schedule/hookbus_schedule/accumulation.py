@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus import Hook, Run, hookimpl
-from hookbus._utils.schema import integer, nullable, record
+from hookbus.checkpoint import schema
 from hookbus_schedule.config import AccumulationConfig
 
 __all__ = ["AccumulationHook"]
 
-_check_state = record({"accumulate": nullable(integer(1))})
+_check_state = schema.record({"accumulate": schema.nullable(schema.integer(1))})
 
 
 class AccumulationHook(Hook):
@@ -50,11 +50,11 @@ class AccumulationHook(Hook):
         # Not the number of the schedule: the checkpoint may be in the middle of a group, which keeps its size.
         if self.accumulate is not None:
             self._apply(run, self.accumulate)
-        elif run.trainer is not None and 1 in self.config.schedule and run.trainer.steps.accumulate != 1:
+        elif 1 in self.config.schedule and run.accumulate not in (None, 1):
             run.logger.warning(
                 "hook %r: its schedule replaces `accumulate=%s` of the Trainer from the start. Remove one of them.",
                 self.name,
-                run.trainer.steps.accumulate,
+                run.accumulate,
             )
 
     @hookimpl(frequency=False)
@@ -77,11 +77,11 @@ class AccumulationHook(Hook):
         self.accumulate = state["accumulate"]
 
     def _get_scheduled(self, run: Run) -> int | None:
-        number = run.clock.current(self.config.unit)
+        number = run.current(self.config.unit)
         return next((count for begin, count in reversed(self.config.schedule.items()) if begin <= number), None)
 
     def _apply(self, run: Run, count: int) -> None:
         self.accumulate = count
         run.provide("accumulate", count)
         if run.trainer is not None:
-            run.trainer.steps.accumulate = count
+            run.accumulate = count

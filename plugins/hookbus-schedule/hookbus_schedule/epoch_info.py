@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from hookbus import Hook, Run, hookimpl
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 
 __all__ = ["SetEpochInfoHook"]

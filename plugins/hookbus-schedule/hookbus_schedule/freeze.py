@@ -71,7 +71,7 @@ class FreezeHook(Hook):
         """Unfreeze the modules when the limit is reached; keep frozen normalization layers in evaluation mode."""
         if self._frozen and self._is_unfrozen_at(run.epoch, run.iter):
             self._unfreeze(run)
-            numbers = run.clock.current("epoch"), run.clock.current("iter")
+            numbers = run.current("epoch"), run.current("iter")
             run.logger.info("%s: unfroze the modules at epoch %s, iteration %s.", self.name, *numbers)
         # At every iteration, because custom loops call model.train() at each epoch or after each validation.
         for layer in self._norm_layers:

@@ -59,7 +59,7 @@ def get_epoch_length(run: Run) -> int:
     Raises:
         ConfigError: If the training loader has no length.
     """
-    length = run.clock.epoch_length
+    length = run.epoch_length
     if length is None:
         raise ConfigError(
             [

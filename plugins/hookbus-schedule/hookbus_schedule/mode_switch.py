@@ -8,7 +8,7 @@ from weakref import WeakSet
 from torch import nn
 
 from hookbus import Hook, Run, hookimpl
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus_schedule.config import YOLOXModeSwitchConfig
 from hookbus_schedule.milestones import Milestone, final_phase_start
 from hookbus_schedule.pipelines import SkipTypes, warn_shared_dataset
@@ -52,7 +52,7 @@ class YOLOXModeSwitchHook(Hook):
         # instance registers it, so that one registered during the run adds its own.
         phases = _get_phases(run)
         if phases and _get_hooks(run)[-1] is self:
-            run.training_data.register_dataset_hook(SkipTypes(phases))
+            run.register_dataset_hook(SkipTypes(phases))
         # An earlier training of the same model may have ended in its final phase.
         if model is not None and not self._milestone.is_reached(run.epoch, run.iter):
             _disable_l1(unwrap_model(model))
@@ -67,13 +67,13 @@ class YOLOXModeSwitchHook(Hook):
         if self._switched or not self._milestone.is_reached(run.epoch, run.iter):
             return
         self._switched = True
-        run.training_data.require_managed_loader(self.name)
+        run.require_managed_loader(self.name)
         switched = _enable_l1(unwrap_model(model)) if model is not None else 0
         run.logger.info(
             "%s: final phase from epoch %s, iteration %s: transforms %s are skipped, %s modules use the L1 loss.",
             self.name,
-            run.clock.current("epoch"),
-            run.clock.current("iter"),
+            run.current("epoch"),
+            run.current("iter"),
             ", ".join(self.config.skip_type_keys),
             switched,
         )

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hookbus import Hook, Metrics, Run, hookimpl
-from hookbus._training.scheduler_length import check_length, load_scheduler
-from hookbus._utils.schema import any_value, list_of, mapping_of, record
+from hookbus.checkpoint import check_scheduler_steps, load_scheduler, schema
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
@@ -21,7 +20,7 @@ from hookbus_schedule.scheduler_entries import (
 
 __all__ = ["ParamSchedulerHook", "get_scheduled"]
 
-_check_state = record({"schedulers": list_of(mapping_of(any_value))})
+_check_state = schema.record({"schedulers": schema.list_of(schema.mapping_of(schema.any_value))})
 
 
 class ParamSchedulerHook(Hook):
@@ -95,7 +94,7 @@ class ParamSchedulerHook(Hook):
     def after_train_iter(self, run: Run) -> None:
         """Step the schedulers with the interval "step", if the run has no optimizer."""
         # Without a known optimizer no optimizer event is emitted, and each iteration counts as an optimizer step.
-        if run.clock.counts_iterations:
+        if run.counts_iterations:
             self._step_schedulers("step")
 
     @hookimpl(frequency=False)
@@ -188,16 +187,16 @@ class ParamSchedulerHook(Hook):
 
 def _check_length(run: Run, entry: SchedulerEntry) -> None:
     """Raise if a scheduler does not accept the remaining steps of the run. Restored schedulers may be shorter."""
-    done, limit = run.epochs_done, run.clock.limit("epoch")
+    done, limit = run.epochs_done, run.limit("epoch")
     per_step = 1
     if entry.interval == "step":
-        done, limit = run.iters_done, run.clock.limit("iter")
+        done, limit = run.iters_done, run.limit("iter")
         # A custom loop may accumulate any number of iterations, and a hook steps several optimizers as it likes.
-        is_known = run.trainer is not None and len(run.optimizers) == 1
-        per_step = run.trainer.steps.accumulate if is_known else int(run.clock.counts_iterations)
+        accumulate = run.accumulate if len(run.optimizers) == 1 else None
+        per_step = int(run.counts_iterations) if accumulate is None else accumulate
         per_step = max([per_step, *_iter_scheduled_counts(run)]) if per_step else 0
     if limit is not None and per_step:
-        check_length(entry.scheduler, max(limit - done, 0) // per_step)
+        check_scheduler_steps(entry.scheduler, max(limit - done, 0) // per_step)
 
 
 def _iter_scheduled_counts(run: Run) -> Iterator[int]:

@@ -49,7 +49,7 @@ class PipelineSwitchHook(Hook):
         # One switch for all instances: separate switches would overwrite the pipelines of each other. The last
         # instance registers it, so that one registered during the run adds its own.
         if _get_hooks(run)[-1] is self:
-            run.training_data.register_dataset_hook(SwitchPipeline(_get_stages(run)))
+            run.register_dataset_hook(SwitchPipeline(_get_stages(run)))
 
     @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
@@ -61,8 +61,8 @@ class PipelineSwitchHook(Hook):
         if self._switched or not self.milestone.is_reached(run.epoch, run.iter):
             return
         self._switched = True
-        run.training_data.require_managed_loader(self.name)
-        numbers = run.clock.current("epoch"), run.clock.current("iter")
+        run.require_managed_loader(self.name)
+        numbers = run.current("epoch"), run.current("iter")
         run.logger.info("%s: the pipeline is switched from epoch %s, iteration %s.", self.name, *numbers)
 
 

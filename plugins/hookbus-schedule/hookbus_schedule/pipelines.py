@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from hookbus import Run, resolve_import
-from hookbus.data.loaders import iter_datasets
+from hookbus.data import iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_schedule.milestones import Milestone
 

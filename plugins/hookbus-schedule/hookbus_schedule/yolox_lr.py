@@ -84,7 +84,7 @@ class YOLOXLrUpdaterHook(Hook):
             assert run.max_epochs is not None  # a precondition
             # Derived from the epoch and not from `run.iter`: truncated epochs have fewer iterations.
             length = get_epoch_length(run)
-            number, total = run.epoch * length + run.clock.epoch_iter + 1, run.max_epochs * length
+            number, total = run.epoch * length + run.epoch_iter + 1, run.max_epochs * length
         warmup = _to_iterations(run, config.warmup_epochs, config.warmup_iters)
         last = _to_iterations(run, config.num_last_epochs, config.num_last_iters)
         return self._check_lengths({"number": number, "total": total, "warmup": warmup, "last": last})

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hookbus.metrics.windows import to_widest_float
-
 if TYPE_CHECKING:
-    from hookbus.distributed.collectives import Collectives
+    from hookbus.distributed import Collectives
 
-__all__ = ["sync_tensors", "variance_across_ranks"]
+__all__ = ["sync_tensors", "to_widest_float", "variance_across_ranks"]
 
 MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
 
@@ -46,6 +44,11 @@ def variance_across_ranks(variance: Tensor, local_mean: Tensor, mean: Tensor) ->
         mean: Mean over all ranks.
     """
     return variance + (local_mean - mean).square()
+
+
+def to_widest_float(tensor: Tensor) -> Tensor:
+    """Convert a tensor to float64, or to float32 on MPS, which does not support float64."""
+    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
 
 
 def _sync_means(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hookbus import Hook, Run, hookimpl
 from hookbus.errors import MetricError
-from hookbus.metrics.windows import to_widest_float
+from hookbus_sync.buffer_sync import to_widest_float
 from hookbus_sync.config import SyncMetricsConfig
 
 __all__ = ["SyncMetricsHook"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus import Hook, Run, hookimpl
-from hookbus.data.loaders import iter_datasets
+from hookbus.data import iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_sync.config import SyncRandomSizeConfig
 from hookbus_sync.sizes import Sizes
@@ -47,7 +47,7 @@ class SyncRandomSizeHook(Hook):
     def before_train(self, run: Run) -> None:
         """Register the change of the size in all processes that read the training data."""
         self._loader_checked = False
-        run.training_data.register_dataset_hook(Resize(self._build_sizes(run)))
+        run.register_dataset_hook(Resize(self._build_sizes(run)))
 
     @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
@@ -58,7 +58,7 @@ class SyncRandomSizeHook(Hook):
         """
         # Not in before_train: a custom loop passes its loader to `run.batches` only when the epoch starts.
         if not self._loader_checked:
-            run.training_data.require_managed_loader(self.name)
+            run.require_managed_loader(self.name)
             self._loader_checked = True
 
     def _build_sizes(self, run: Run) -> Sizes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hookbus.data.rng import derive_seed
+from hookbus.data import derive_seed
 
 __all__ = ["Sizes"]
 

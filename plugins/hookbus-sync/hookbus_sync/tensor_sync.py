@@ -7,7 +7,7 @@ from abc import abstractmethod
 from torch import Tensor, nn
 
 from hookbus import Hook, Run, hookimpl
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus_sync.buffer_sync import sync_tensors
 from hookbus_sync.norms import get_norm_states
 

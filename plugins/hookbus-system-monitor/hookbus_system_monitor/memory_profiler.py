@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hookbus import Priority, Run, every, hookimpl
-from hookbus.distributed.process_group import rank
+from hookbus.distributed import rank
 from hookbus.errors import format_error
-from hookbus.writers.output_files import OutputFiles
+from hookbus.writers import OutputFiles
 from hookbus_system_monitor.allocator import Allocation, get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Priority, Run
-from hookbus.writers.output_files import OutputFiles
+from hookbus.writers import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
 from hookbus_system_monitor.deferred_records import MonitorHook

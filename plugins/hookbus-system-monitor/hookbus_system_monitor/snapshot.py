@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from hookbus.checkpoint.atomic_files import write_json
-from hookbus.writers.output_files import OutputFiles
+from hookbus.checkpoint import write_json
+from hookbus.writers import OutputFiles
 
 __all__ = ["is_out_of_memory", "save_snapshot"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from hookbus.writers.hook import WriterConfig
+from hookbus.writers import WriterConfig
 
 __all__ = ["TensorBoardConfig"]
 

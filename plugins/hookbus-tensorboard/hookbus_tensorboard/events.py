@@ -17,9 +17,7 @@ from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from hookbus._utils.files import open_regular_file
-from hookbus.writers.append_only_file import AppendOnlyFile
-from hookbus.writers.output_files import is_plain_file, iter_names
+from hookbus.writers import AppendOnlyFile, is_plain_file, iter_numbered_paths, open_regular_file
 
 __all__ = ["EventFile", "contains_events", "iter_records", "move_events"]
 
@@ -105,7 +103,7 @@ def move_events(directory: Path) -> Path | None:
     files = _find_event_files(directory)
     if not files:
         return None
-    target = next(name for name in iter_names(directory / "old") if not os.path.lexists(name))
+    target = next(name for name in iter_numbered_paths(directory / "old") if not os.path.lexists(name))
     target.mkdir()
     for file in files:
         file.rename(target / file.name)

@@ -10,14 +10,11 @@ from typing import Any
 from torch import nn
 
 from hookbus import Run, Writer, WriterHook, every, hookimpl
-from hookbus._training.evaluation import eval_mode
-from hookbus._utils.paths import format_path
-from hookbus._utils.schema import record, string
-from hookbus.distributed import named_parameters
-from hookbus.distributed.sharding import sharding_of
-from hookbus.errors import format_error
-from hookbus.writers import resolve_output_path
-from hookbus.writers.output_files import claim_directory
+from hookbus.checkpoint import schema
+from hookbus.distributed import named_parameters, sharding_of
+from hookbus.errors import format_error, format_path
+from hookbus.evaluation import eval_mode
+from hookbus.writers import claim_directory, resolve_output_path
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.graph import trace_graph
 from hookbus_tensorboard.inputs import find_images, get_model_arguments, subsample
@@ -25,7 +22,7 @@ from hookbus_tensorboard.summary import format_config, format_model
 
 __all__ = ["TensorBoardHook"]
 
-_check_digest = record({}, {"config": string()})
+_check_digest = schema.record({}, {"config": schema.string()})
 
 
 class TensorBoardHook(WriterHook):

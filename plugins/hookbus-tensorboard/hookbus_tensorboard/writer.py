@@ -10,9 +10,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from torch.utils.tensorboard import FileWriter, SummaryWriter, summary
 
 from hookbus import Writer
-from hookbus.writers.host_copies import to_finite_array
-from hookbus.writers.redaction import flatten
-from hookbus.writers.writer import RecordKey
+from hookbus.writers import RecordKey, flatten, to_finite_array
 from hookbus_tensorboard.events import EventFile, iter_records
 
 __all__ = ["TensorBoardWriter"]

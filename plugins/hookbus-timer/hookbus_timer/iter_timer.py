@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hookbus import Hook, Priority, hookimpl
-from hookbus._run.run import Run
-from hookbus._utils.schema import boolean, integer, record
+from hookbus import Hook, Priority, Run, hookimpl
+from hookbus.checkpoint import schema
 from hookbus_timer.config import IterTimerConfig
 from hookbus_timer.windowed_timer import WindowedTimer
 
 __all__ = ["IterTimerHook"]
 
-_check_state = record({"recorded_at": integer(-1), "is_due": boolean})
+_check_state = schema.record({"recorded_at": schema.integer(-1), "is_due": schema.boolean})
 
 
 class IterTimerHook(Hook):
@@ -71,16 +70,16 @@ class IterTimerHook(Hook):
         The means are also logged at the end of an epoch in which they were not logged, and at the end of the run. If no
         optimizer step was made in the iteration, they are logged in the iteration of the next step.
         """
-        clock, has_pending = run.clock, run.pending
-        samples = 0 if run.should_skip_iter else clock.batch_samples * run.ranks.world_size
+        has_pending = run.pending
+        samples = 0 if run.should_skip_iter else run.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
         self._windowed_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
-        ends_epoch = clock.batch + 1 == clock.expected_epoch_length
-        ends_run = clock.limit_reached or (ends_epoch and clock.epoch + 1 == clock.max_epochs)
-        is_unlogged_epoch = ends_epoch and self._logged_step <= clock.epoch_first_step
-        if clock.iters_done % self._interval == 0 or ends_run or is_unlogged_epoch:
+        ends_epoch = run.epoch_iter + 1 == run.expected_epoch_length
+        ends_run = run.is_at_limit or (ends_epoch and run.epoch + 1 == run.max_epochs)
+        is_unlogged_epoch = ends_epoch and self._logged_step <= run.epoch_first_step
+        if run.iters_done % self._interval == 0 or ends_run or is_unlogged_epoch:
             self._is_due = True
-        if self._is_due and clock.stepped:
+        if self._is_due and run.stepped:
             self._log_values(run)
             if not has_pending:  # excludes the time that the writers need for this record
                 self._windowed_timer.start_fetch(self.timer())
@@ -89,7 +88,7 @@ class IterTimerHook(Hook):
     def after_train_epoch(self, run: Run) -> None:
         """Log the last iterations of a run whose end was unknown."""
         # Here and not in `after_train`: the loggers write their last record after this event.
-        if run.clock.is_at_limit or run.stops:
+        if run.is_at_limit or run.stops:
             self._log_rest(run)
 
     def after_train(self, run: Run) -> None:
@@ -152,5 +151,5 @@ class IterTimerHook(Hook):
         """Return the number of remaining iterations; 0 if a stop was requested, None if unknown."""
         if run.stops:
             return 0
-        last = run.clock.expected_last_iter
+        last = run.expected_last_iter
         return None if last is None else last - run.iters_done

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from hookbus._utils.files import open_for_writing, open_regular_file
+from hookbus.writers import open_for_writing, open_regular_file
 
 __all__ = ["append_line", "read_first_line"]
 

@@ -9,13 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Priority
-from hookbus._run.run import Run
-from hookbus._utils.paths import format_path
-from hookbus._utils.schema import boolean, integer, list_of, nullable, number, record, string
-from hookbus.errors import HookError
-from hookbus.writers import resolve_output_path
-from hookbus.writers.output_files import is_plain_file, iter_names, set_aside
+from hookbus import Hook, Priority, Run
+from hookbus.checkpoint import schema
+from hookbus.errors import HookError, format_path
+from hookbus.writers import is_plain_file, iter_numbered_paths, resolve_output_path, set_aside
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.durations import UNKNOWN, format_duration
 from hookbus_timer.epoch_timer import EpochTimer
@@ -23,16 +20,16 @@ from hookbus_timer.lines import append_line, read_first_line
 
 __all__ = ["TimeTrackingHook"]
 
-_check_state = record(
+_check_state = schema.record(
     {
-        "epochs": integer(),
-        "iterations": integer(),
-        "seconds": number(0, finite=True),
-        "begin": nullable(list_of(number(), 2, 2)),
-        "is_whole": boolean,
-        "spent": number(finite=True),
+        "epochs": schema.integer(),
+        "iterations": schema.integer(),
+        "seconds": schema.number(0, finite=True),
+        "begin": schema.nullable(schema.list_of(schema.number(), 2, 2)),
+        "is_whole": schema.boolean,
+        "spent": schema.number(finite=True),
     },
-    {"first_line": string(maximum=1 << 20)},
+    {"first_line": schema.string(maximum=1 << 20)},
 )
 
 SECONDS_PER_HOUR = 3600
@@ -89,8 +86,7 @@ class TimeTrackingHook(Hook):
 
     def before_train(self, run: Run) -> None:
         """Start measuring, and determine the path of the file."""
-        clock = run.clock
-        at_boundary = not clock.epoch_open or run.iters_done == clock.epoch_first_iter
+        at_boundary = not run.epoch_open or run.iters_done == run.epoch_first_iter
         self._times.start(self.timer(), run.epochs_done, run.iters_done, at_boundary=at_boundary)
         self._file = self._choose_file(run, self._get_path(run)) if self.config.log_to_file else None
 
@@ -154,7 +150,7 @@ class TimeTrackingHook(Hook):
 
     def _choose_file(self, run: Run, path: Path) -> Path:
         """Return the file of the run: `path`, or a numbered name if a file that it has not written has the name."""
-        file = next(name for name in iter_names(path) if not os.path.lexists(name) or self._owns(run, name))
+        file = next(name for name in iter_numbered_paths(path) if not os.path.lexists(name) or self._owns(run, name))
         is_new = not os.path.lexists(file)
         if is_new:
             run.register_output(file)

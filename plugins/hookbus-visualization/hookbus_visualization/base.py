@@ -14,12 +14,10 @@ from PIL import Image
 from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
-from hookbus.data.batches import move_to_device
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.data import move_to_device
+from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError, format_error, suggest_names
-from hookbus.writers.images import image_directory
-from hookbus.writers.output_files import OutputFiles
-from hookbus.writers.tags import sanitize_name
+from hookbus.writers import OutputFiles, image_directory, sanitize_name
 from hookbus_visualization.anomalies import collect_anomalies
 from hookbus_visualization.compose import compose_panels, has_display, open_window
 from hookbus_visualization.config import ImageConfig, SampleConfig

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hookbus import Run, every, hookimpl
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 from hookbus_visualization.base import ImageHook
 from hookbus_visualization.config import FeatureMapConfig

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus._training.evaluation import preserve_training_modes
-from hookbus.data.rng import isolate_rng
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
+from hookbus.evaluation import isolate_rng, preserve_training_modes
 
 __all__ = ["call_model", "preserve_state"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hookbus.data.batches import get_targets
+from hookbus.data import get_targets
 
 __all__ = ["PREDICTION_KEYS", "Samples", "describe_shapes", "extract_predictions", "extract_samples", "take_first"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from hookbus import Run
-from hookbus.distributed.unwrap import unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 from hookbus_visualization.base import SampleHook
 from hookbus_visualization.cam import check_cam

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookbus.writers.hook import WriterConfig
+from hookbus.writers import WriterConfig
 
 __all__ = ["WandbConfig"]
 

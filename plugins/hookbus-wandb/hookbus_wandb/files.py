@@ -18,7 +18,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from wandb.proto.wandb_internal_pb2 import Record
 
-from hookbus.writers.writer import RecordKey
+from hookbus.writers import RecordKey
 from hookbus_wandb.names import STEP
 
 __all__ = ["TransactionLog", "find_run_files", "read_record_keys", "read_rows", "read_scalars"]

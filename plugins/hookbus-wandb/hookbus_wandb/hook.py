@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run, Writer, WriterHook
-from hookbus.hook import validate_config
 from hookbus.writers import redact
 from hookbus_wandb.config import WandbConfig
 
@@ -25,9 +24,8 @@ class WandbHook(WriterHook):
     config: WandbConfig
 
     def __init__(self, values: Any = None, /, **settings: Any) -> None:
-        super().__init__()
         # Positional-only, because `config` is the name of a setting here and not that of the mapping of settings.
-        self._config = validate_config(self.Config, values, settings, type(self).__name__)
+        super().__init__({**dict(values or {}), **settings} if settings else values)
 
     def check(self, run: Run) -> None:
         """Check that no other hook logs to the same W&B run.

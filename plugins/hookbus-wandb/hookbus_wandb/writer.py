@@ -22,15 +22,9 @@ from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError
 from wandb.sdk.mailbox.mailbox_handle import ServerResponseError
 
 from hookbus import Writer
-from hookbus._utils.files import read_regular_file
-from hookbus._utils.paths import format_path
-from hookbus._utils.secret_keys import is_secret
-from hookbus.checkpoint.atomic_files import atomic_write
-from hookbus.errors import HookError
-from hookbus.writers import redact
-from hookbus.writers.host_copies import to_finite_array
-from hookbus.writers.images import to_pil_image
-from hookbus.writers.writer import RecordKey
+from hookbus.checkpoint import atomic_write
+from hookbus.errors import HookError, format_path
+from hookbus.writers import RecordKey, is_secret, read_regular_file, redact, to_finite_array, to_pil_image
 from hookbus_wandb.files import TransactionLog, find_run_files, read_record_keys, read_scalars
 from hookbus_wandb.names import STEP, to_artifact_name
 

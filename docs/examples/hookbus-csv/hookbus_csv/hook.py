@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Run, Writer, WriterHook
-from hookbus.writers.append_only_file import AppendOnlyFile
+from hookbus.writers import AppendOnlyFile
 
 
 class CsvWriter(Writer):
