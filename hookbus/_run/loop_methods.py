@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 from hookbus.errors import LoopError
 
 if TYPE_CHECKING:
-    from hookbus._run.training_data import TrainingData
-    from hookbus._run.validation import Validations
     from hookbus.data.seeded_dataset import DatasetHook
 
 __all__ = ["LoopMixin"]
@@ -20,8 +18,9 @@ class LoopMixin:
 
     __slots__ = ()  # `Run` has slots, and a base class without them would add a `__dict__`
     trainer: Any
-    training_data: TrainingData
-    validations: Validations
+    # Without their types, which would make the modules of the run depend on each other.
+    training_data: Any
+    validations: Any
 
     # -- data --------------------------------------------------------------------------------
 
@@ -114,9 +113,10 @@ class LoopMixin:
     @property
     def can_validate(self) -> bool:
         """Whether `validate()` is possible: the run has validation data, or a function that validates."""
-        return self.validations.is_available("val")
+        return bool(self.validations.is_available("val"))
 
     @property
     def eval_metrics(self) -> Mapping[str, Any]:
         """Metrics of the Trainer by name, see `hookbus.evaluation.build_metrics`; {} in a custom loop."""
-        return {} if self.trainer is None else self.trainer.eval_metrics
+        metrics: Mapping[str, Any] = {} if self.trainer is None else self.trainer.eval_metrics
+        return metrics

@@ -7,7 +7,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +19,6 @@ from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.evaluation_mode import describe_mode
-from hookbus._run.finalize import write_status
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.iteration_gap import IterationGap
 from hookbus._run.known_secrets import redact_known
@@ -255,7 +253,7 @@ class Run(ProgressMixin, RequestMixin, LoopMixin):
         self.ended_at: int | None = None
         self.records: dict[tuple[str, str], Record] = {}
         self.locks: dict[Path, Callable[[], object]] = {}
-        self.metadata = Metadata(partial(write_status, self))
+        self.metadata = Metadata()
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
         self.resumed: bool | None = None

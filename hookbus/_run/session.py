@@ -230,6 +230,7 @@ def _start(run: Run) -> None:
         with explain_write_errors(run.work_dir.path):
             run.work_dir.begin(run.id)
     write_status(run)
+    run.metadata.write = partial(write_status, run)
     _log_work_dir(run)
     run.bus.fire("before_run", mode=run.mode)
     _log_config(run)
