@@ -10,8 +10,6 @@ from hookbus.errors import LoopError
 if TYPE_CHECKING:
     from hookbus.data.seeded_dataset import DatasetHook
 
-__all__ = ["LoopMixin"]
-
 
 class LoopMixin:
     """Operations on the training data, and on the default steps of the Trainer."""

@@ -6,8 +6,6 @@ from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Metadata"]
-
 
 class Metadata(UserDict[str, Any]):
     """Values by name. Each change writes `status.json`, so that the file describes a run that is killed later.

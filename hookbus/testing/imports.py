@@ -10,8 +10,6 @@ from pathlib import Path
 
 from hookbus.errors import suggest_names
 
-__all__ = ["PUBLIC_MODULES", "check_imports", "find_problems", "get_public_names"]
-
 PUBLIC_MODULES = (
     "hookbus",
     "hookbus.checkpoint",
