@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hookbus._events.actions import actionspec, as_step
 from hookbus._events.checks import as_hook_list
 from hookbus._events.framework_aliases import find_framework_alias
-from hookbus._events.table import Order
+from hookbus._events.table import Order, PointEffects
 from hookbus._run.late_hooks import admit
 from hookbus._run.nesting import wrap_emitter
 from hookbus._run.point_counters import PointCounters
@@ -76,12 +76,7 @@ class HookBus(RunBus):
             order=order,
             points=POINTS,
             actions=ActionSpecs,
-            prologue=prologue,
-            epilogue=epilogue,
-            default_arguments=default_arguments,
-            namespace=namespace,
-            counter_view=PointCounters,
-            non_aborting=NON_ABORTING,
+            effects=PointEffects(prologue, epilogue, default_arguments, namespace, PointCounters, NON_ABORTING),
             emitter_wrapper=wrap_emitter,
             find_alias=find_framework_alias,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookbus._config import yaml as _yaml
@@ -10,7 +10,7 @@ from hookbus._config.document import Document, Path
 from hookbus._config.interpolation import SAMPLE_SECRET, get_key, get_safe_template
 from hookbus._utils.redaction import redact
 from hookbus._utils.secret_values import REDACTED
-from hookbus._utils.values import escape_control_characters, shorten
+from hookbus._utils.values import escape_control_characters, iter_leaves, shorten
 
 
 def dump_resolved(
@@ -55,7 +55,7 @@ def show_references(
 
 def reject_redacted_values(document: Document) -> None:
     """Add a problem to a document for each secret that was redacted when the file was written."""
-    for path, value in _iter_leaves(document.data, ()):
+    for path, value in iter_leaves(document.data):
         if isinstance(value, str) and _is_redacted(value, get_key(path)):
             name = "".join(character if character.isalnum() else "_" for character in get_key(path)).upper()
             message = (
@@ -116,11 +116,3 @@ def _is_redacted(value: str, key: str) -> bool:
     if REDACTED not in value:
         return False
     return value == REDACTED or redact(value.replace(REDACTED, SAMPLE_SECRET), key) == value
-
-
-def _iter_leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    if isinstance(data, (dict, list)):
-        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-            yield from _iter_leaves(value, (*path, key))
-    else:
-        yield path, data

@@ -23,8 +23,8 @@ from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
 from hookbus._events.point_owners import PointOwners
 from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
 from hookbus._events.registry import FunctionPlugin
-from hookbus._events.schedules import CounterView, Schedule
-from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, Replace, Statements, Wrap
+from hookbus._events.schedules import Schedule
+from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, PointEffects, Replace, Wrap
 from hookbus._utils import packages
 from hookbus._utils.deprecations import deprecated, to_deprecations
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
@@ -40,7 +40,7 @@ class EventBus:
         order: Order of the listeners at each point, `"nested"` or `"ascending"`.
         points: Points of the bus, by name.
         actions: Spec class of the actions.
-        prologue, epilogue, default_arguments, namespace, counter_view, non_aborting: See `EventTable`.
+        effects: What the run executes at the points.
         emitter_wrapper: Function of a point, the function that emits it, and the run. Returns the function that `emit`
             calls.
         find_alias: Lookup of callback names of other frameworks, for error messages.
@@ -65,12 +65,7 @@ class EventBus:
         order: Order,
         points: Mapping[str, Point],
         actions: type,
-        prologue: Statements,
-        epilogue: Statements,
-        default_arguments: Callable[[Point], dict[str, str]],
-        namespace: Callable[[Any], dict[str, Any]],
-        counter_view: Callable[[Any, Point], CounterView],
-        non_aborting: Collection[str],
+        effects: PointEffects,
         emitter_wrapper: Callable[[Point, Emitter, Any], Emitter],
         find_alias: AliasLookup,
     ) -> None:
@@ -84,19 +79,8 @@ class EventBus:
         self.lock = RLock()
         self.actions: Mapping[str, tuple[str, ...]] = action_arguments(actions)
         self.pm = BusPluginManager(self, find_alias)
-        self.table = EventTable(
-            order,
-            self.pm.members.implementations,
-            self.invalidate,
-            self.release,
-            prologue=prologue,
-            epilogue=epilogue,
-            default_arguments=default_arguments,
-            namespace=namespace,
-            counter_view=counter_view,
-            non_aborting=non_aborting,
-            actions=actions,
-        )
+        implementations = self.pm.members.implementations
+        self.table = EventTable(order, implementations, self.invalidate, self.release, effects, actions)
         self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
         self.pm.add_specs(actions)
         self._add(points)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -23,6 +24,26 @@ Implementations = Callable[[str], Iterable[Implementation]]
 """Function that returns the implementations of a point or an action, in registration order."""
 Statements = Callable[[str, Any], Sequence[str]]
 """Function of a point and a run that returns statements of the generated function of the point."""
+
+
+@dataclass(frozen=True)
+class PointEffects:
+    """What a run executes at its points in addition to the listeners.
+
+    Attributes:
+        prologue, epilogue: Functions that return the statements before and after the listeners of a point.
+        default_arguments: Function that returns the expressions that replace omitted arguments of a point, by name.
+        namespace: Function that returns the globals of these statements and expressions for a run.
+        counter_view: Function that returns the view of the counters of a run from a point.
+        non_aborting: Points that call every listener even if one of them fails.
+    """
+
+    prologue: Statements
+    epilogue: Statements
+    default_arguments: Callable[[Point], dict[str, str]]
+    namespace: Callable[[Any], dict[str, Any]]
+    counter_view: Callable[[Any, Point], CounterView]
+    non_aborting: Collection[str]
 
 
 class EventRun(Protocol):
@@ -115,12 +136,7 @@ class EventTable:
         implementations: Function that returns the implementations of the registered plugins.
         on_change: Called when the tables must be compiled again.
         on_disabled: Called with the name and the plugin of a hook that was disabled because it failed.
-        prologue: Function that returns the statements before the listeners of a point.
-        epilogue: Function that returns the statements after the listeners of a point.
-        default_arguments: Function that returns the expressions that replace omitted arguments of a point, by name.
-        namespace: Function that returns the globals of these statements and expressions for a run.
-        counter_view: Function that returns the view of the counters of a run from a point.
-        non_aborting: Points that call every listener even if one of them fails.
+        effects: What a run executes at its points in addition to the listeners.
         actions: Spec class of the actions.
 
     Attributes:
@@ -141,28 +157,20 @@ class EventTable:
         implementations: Implementations,
         on_change: Callable[[], None],
         on_disabled: Callable[[str, object], None],
-        *,
-        prologue: Statements,
-        epilogue: Statements,
-        default_arguments: Callable[[Point], dict[str, str]],
-        namespace: Callable[[Any], dict[str, Any]],
-        counter_view: Callable[[Any, Point], CounterView],
-        non_aborting: Collection[str],
+        effects: PointEffects,
         actions: type,
     ) -> None:
         self.order = order
         self.points: dict[str, Point] = {}
         self.steps: dict[str, Step] = {}
         self.priority_overrides: dict[str, int] = {}
-        self.failures = Failures(on_change, on_disabled, non_aborting)
+        self.failures = Failures(on_change, on_disabled, effects.non_aborting)
         self.wrap: Wrap | None = None
         self.replace_event: Replace | None = None
         self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
         self._actions = Actions(actions)
-        self._prologue, self._epilogue = prologue, epilogue
-        self._default_arguments, self._namespace = default_arguments, namespace
-        self._counter_view = counter_view
+        self._effects = effects
 
     def compile(self, name: str, run: EventRun) -> Callable[..., Any] | None:
         """Compile the function that emits a point or executes an action.
@@ -180,7 +188,7 @@ class EventTable:
         if self.replace_event is not None:
             return self.replace_event(name)
         listeners = self.listeners(name, run)
-        first, last = self._prologue(name, run), self._epilogue(name, run)
+        first, last = self._effects.prologue(name, run), self._effects.epilogue(name, run)
         if name in self.failures.non_aborting:
             # Exceptions were collected while all listeners were called; raise them before any request is processed.
             last = [f"_report({name!r})", *last]
@@ -231,10 +239,10 @@ class EventTable:
             self.points[name],
             listeners,
             run.clock,
-            counter_view=self._counter_view,
+            counter_view=self._effects.counter_view,
             run=run,
-            default_arguments=self._default_arguments(self.points[name]),
-            namespace={**self._namespace(run), "_report": self.failures.raise_pending},
+            default_arguments=self._effects.default_arguments(self.points[name]),
+            namespace={**self._effects.namespace(run), "_report": self.failures.raise_pending},
             handle_exception=self.failures.handle_exception,
             prologue=first,
             epilogue=last,

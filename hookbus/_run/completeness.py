@@ -14,6 +14,7 @@ from hookbus._run.objects import iter_parameters
 from hookbus._run.run_view import RunView
 from hookbus._run.stepped_optimizers import SteppedOptimizers
 from hookbus._utils.named import format_label
+from hookbus._utils.values import iter_leaves
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import CheckpointError
 
@@ -178,9 +179,9 @@ def _shares_state(optimizer: Any, known: Any) -> bool:
     return has_same_groups and (not optimizer.state or optimizer.state is getattr(known, "state", None))
 
 
-def _contains_tensor(parts: Iterable[Any], tensor: Any) -> bool:
+def _contains_tensor(parts: list[Any], tensor: Any) -> bool:
     """Return whether parts of a checkpoint contain the value of a tensor."""
-    return any(_is_equal(leaf, tensor) for leaf in _iter_leaves(parts))
+    return any(_is_equal(leaf, tensor) for _, leaf in iter_leaves(parts))
 
 
 def _is_equal(leaf: Any, tensor: Any) -> bool:
@@ -190,7 +191,7 @@ def _is_equal(leaf: Any, tensor: Any) -> bool:
     return hasattr(leaf, "shape") and leaf.shape == tensor.shape and bool((leaf.to(tensor.device) == tensor).all())
 
 
-def _contains_optimizer(parts: Iterable[Any], optimizer: Any) -> bool:
+def _contains_optimizer(parts: list[Any], optimizer: Any) -> bool:
     """Return whether parts of a checkpoint contain the state dict of an optimizer."""
     groups = [(len(group["params"]), group.get("lr")) for group in optimizer.param_groups]
     return any(
@@ -204,19 +205,6 @@ def _iter_dicts(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yield all mappings in a nested value."""
     if isinstance(value, Mapping):
         yield value
-    for item in _get_items(value):
-        yield from _iter_dicts(item)
-
-
-def _iter_leaves(value: Any) -> Iterator[Any]:
-    """Yield all values that are no containers in a nested value."""
-    if not isinstance(value, (Mapping, list, tuple)):
-        yield value
-    for item in _get_items(value):
-        yield from _iter_leaves(item)
-
-
-def _get_items(value: Any) -> Iterable[Any]:
-    if isinstance(value, Mapping):
-        return value.values()
-    return value if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _iter_dicts(item)

@@ -1,7 +1,8 @@
-"""Values, names and lists of errors in messages: on one line, without control characters, and of bounded length."""
+"""Values in messages, on one line, without control characters and of bounded length; and values in containers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 MAX_VALUE_LENGTH = 80
@@ -44,3 +45,17 @@ def format_value(value: Any, limit: int = MAX_VALUE_LENGTH) -> str:
     except Exception:  # includes a RecursionError of nested values
         text = f"<{type(value).__name__}>"
     return shorten(escape_control_characters(" ".join(text.split())), limit)
+
+
+def iter_leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the values in nested mappings, lists and tuples that are no containers themselves, with their paths.
+
+    Args:
+        value: A container, or a single value.
+        path: Path of the value. Default: none.
+    """
+    if not isinstance(value, (Mapping, list, tuple)):
+        yield path, value
+        return
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from iter_leaves(item, (*path, key))

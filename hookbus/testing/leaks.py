@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, strided
 
+from hookbus._utils.values import iter_leaves
 from hookbus.testing.training import Training
 
 MT_STATE_WORDS = 624
@@ -99,13 +100,11 @@ def find_shared_tensor(state: Any, training: Training) -> str | None:
     return next((place for place, tensor in _iter_tensors(state) if _data_pointer(tensor) in addresses - {0}), None)
 
 
-def _iter_tensors(value: Any, place: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Iterate over the tensors in nested containers with their paths, such as `['best'][0]`."""
-    if isinstance(value, Tensor):
-        yield place, value
-    elif isinstance(value, (Mapping, list, tuple)):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _iter_tensors(item, f"{place}[{key!r}]")
+def _iter_tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors in nested containers with their paths, such as `['best'][0]`."""
+    for path, leaf in iter_leaves(value):
+        if isinstance(leaf, Tensor):
+            yield "".join(f"[{key!r}]" for key in path), leaf
 
 
 def _data_pointer(tensor: Tensor) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
+
+from hookbus._utils.values import iter_leaves
 
 
 def flatten(value: Any, separator: str = ".") -> dict[str, Any]:
@@ -15,16 +16,4 @@ def flatten(value: Any, separator: str = ".") -> dict[str, Any]:
         value: Nested mappings and sequences.
         separator: Separator between the components of a key. Default: ".".
     """
-    return dict(_iter_leaves(value, "", separator))
-
-
-def _iter_leaves(value: Any, key: str, separator: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        items = [(str(name), item) for name, item in value.items()]
-    elif isinstance(value, (list, tuple)):
-        items = [(str(index), item) for index, item in enumerate(value)]
-    else:
-        yield key, value
-        return
-    for name, item in items:
-        yield from _iter_leaves(item, f"{key}{separator}{name}" if key else name, separator)
+    return {separator.join(map(str, path)): leaf for path, leaf in iter_leaves(value)}

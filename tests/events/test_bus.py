@@ -12,6 +12,7 @@ from hookbus._events.actions import actionspec
 from hookbus._events.bus import EventBus
 from hookbus._events.ordering import Listener
 from hookbus._events.points import Point, Unit, counted, parse_points
+from hookbus._events.table import PointEffects
 from hookbus.errors import PointError
 
 
@@ -92,12 +93,14 @@ class RenderBus(EventBus):
             order="nested",
             points=parse_points(Rendering),
             actions=Actions,
-            prologue=lambda point, run: ["_clock.images += 1"] if point == "after_render" else [],
-            epilogue=lambda point, run: [],
-            default_arguments=lambda point: {"image": "blank"},
-            namespace=lambda run: {"blank": "a blank image"},
-            counter_view=lambda clock, point: clock,
-            non_aborting=(),
+            effects=PointEffects(
+                prologue=lambda point, run: ["_clock.images += 1"] if point == "after_render" else [],
+                epilogue=lambda point, run: [],
+                default_arguments=lambda point: {"image": "blank"},
+                namespace=lambda run: {"blank": "a blank image"},
+                counter_view=lambda clock, point: clock,
+                non_aborting=(),
+            ),
             emitter_wrapper=lambda point, emitter, run: emitter,
             find_alias=lambda name: None,
         )
