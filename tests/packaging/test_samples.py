@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Environment
+from tests.packaging.toys import install_wheels
 from tests.pages import ROOT, blocks
 
 SAMPLES = sorted(path.parent for path in ROOT.glob("docs/examples/*/pyproject.toml"))
@@ -35,22 +33,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     """Create an environment with wheels of the core, the samples and their requirements, without the sources."""
     environment = Environment(tmp_path_factory.mktemp("wheel_environment"))
-    core = importlib.metadata.distribution("hookbus").files or ()
-    for name in {"0.pth", *(file.parts[0] for file in core if file.parts[0] != "..")}:
-        (environment.packages / name).unlink(missing_ok=True)
-    wheels = tmp_path_factory.mktemp("wheels")
-    for project in (ROOT, *(ROOT / "plugins" / name for name in NEEDED), *SAMPLES):
-        copy = shutil.copytree(project, wheels / "source" / project.name, ignore=_ignored_names)
-        command = ["-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), str(copy)]
-        subprocess.run([sys.executable, *command], check=True, capture_output=True, text=True)
-    environment.install(*wheels.glob("*.whl"))
+    projects = [*(ROOT / "plugins" / name for name in NEEDED), *SAMPLES]
+    install_wheels(environment, projects, tmp_path_factory.mktemp("wheels"))
     return environment
-
-
-def _ignored_names(directory: str, names: list[str]) -> set[str]:
-    """Return the names in a directory that are not sources."""
-    left_by_runs = {"runs", "dist"} if Path(directory, "pyproject.toml").exists() else set()
-    return {name for name in names if name.startswith(".") or name in {"__pycache__", *left_by_runs}}
 
 
 def test_packages_are_imported_from_the_wheels(wheel_environment: Environment) -> None:
