@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hookbus._config.hooks import get_default_hooks as get_default_hooks
     from hookbus._config.load import load_config as load_config
     from hookbus._config.models import RunConfig as RunConfig
+    from hookbus._events.actions import actionspec as actionspec
     from hookbus._events.markers import hookimpl as hookimpl
     from hookbus._events.markers import hookspec as hookspec
     from hookbus._events.points import Unit as Unit
@@ -74,6 +75,7 @@ _MODULES = {
     "Writer": "hookbus.writers.writer",
     "WriterConfig": "hookbus.writers.hook",
     "WriterHook": "hookbus.writers.hook",
+    "actionspec": "hookbus._events.actions",
     "between": "hookbus._events.schedules",
     "build_hook": "hookbus._config.hooks",
     "build_hooks": "hookbus._config.hooks",

@@ -5,12 +5,12 @@ The training loop calls the compiled functions of the points through `bus.calls`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookbus._events.actions import actionspec, as_step
+from hookbus._events.actions import actionspec
 from hookbus._events.checks import as_hook_list
 from hookbus._events.framework_aliases import find_framework_alias
 from hookbus._events.table import Order, PointEffects
@@ -21,7 +21,6 @@ from hookbus._run.point_effects import default_arguments, epilogue, namespace, p
 from hookbus._run.run import Run
 from hookbus._run.run_bus import RunBus
 from hookbus._utils.keywords import check_keywords
-from hookbus.errors import PointError, suggest_names
 from hookbus.lifecycle import POINTS
 
 if TYPE_CHECKING:
@@ -99,28 +98,6 @@ class HookBus(RunBus):
     def admit(self, name: str, plugin: object) -> None:
         """Let a plugin that was registered take part in the active run, if there is one."""
         admit(self.current, name, plugin)
-
-    # -- actions -----------------------------------------------------------------------------
-
-    def action(self, name: str, step: Callable[..., Any]) -> Callable[[Any], Any]:
-        """Make a step of a custom loop an action, which hooks may replace or wrap.
-
-        Args:
-            name: `"train_step"`, `"val_step"` or `"test_step"`.
-            step: `step(batch)` or `step(run, batch)`.
-
-        Returns:
-            Function of the batch. It remains valid when hooks are registered or unregistered.
-
-        Raises:
-            PointError: If the action does not exist or `step` takes other arguments.
-        """
-        if name not in self.actions:
-            raise PointError(f"Unknown action {name!r}.{suggest_names(name, self.actions)}")
-        self.table.steps[name] = as_step(step)
-        self.invalidate()
-        # Looked up per call, because registration recompiles the action.
-        return lambda batch: self.calls.get(name)(self.current, batch)
 
     # -- runs --------------------------------------------------------------------------------
 

@@ -86,16 +86,16 @@ def print_order(explanation: Explanation) -> None:
     columns = ["point", "priority", "priority from", "when", *(["constraints"] if has_constraints else [])]
     cells: list[Sequence[str | Text]] = []
     packages: dict[str, str] = {}
-    for point, rows in explanation.points.items():
+    actions = {f"action {action}": rows for action, rows in explanation.actions.items()}
+    for point, rows in {**explanation.points, **actions}.items():
         cells.append([Text(point, "bold")])
         for row in rows:
             packages[row.hook] = row.package
             constraints = ", ".join(
                 [*(f"before {name}" for name in row.before), *(f"after {name}" for name in row.after)]
             )
-            cells.append(
-                [f"  {row.hook}", str(row.priority), row.source, row.when, *([constraints] if has_constraints else [])]
-            )
+            cell = [f"  {row.hook}", str(row.priority), row.source, row.when or row.role]
+            cells.append([*cell, *([constraints] if has_constraints else [])])
     print_paragraph(f"order: {explanation.order}; hooks are listed in call order")
     output_console().print()
     print_table(columns, cells)

@@ -8,36 +8,108 @@ outermost.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
 import pluggy
 
 from hookbus._events.checks import Implementation
-from hookbus._events.codegen import use_spec_names
+from hookbus._events.codegen import compile_source, use_spec_names
 from hookbus._events.failure_notes import annotate
 from hookbus._events.markers import PROJECT
+from hookbus._events.points import is_action_spec
 from hookbus.errors import PointError
 
 _pluggy_spec = pluggy.HookspecMarker(PROJECT)
 
 F = TypeVar("F", bound=Callable[..., Any])
-Step = Callable[[Any, Any], Any]
+Step = Callable[..., Any]
+"""Function of the run and the arguments of an action."""
+
+DEFAULT_STEP = "__hookbus_step__"
+"""Global variable of the generated function that calls the step of the loop."""
 
 
 def actionspec(function: F) -> F:
     """Mark a method of a spec class as an action. It lists `run` and its arguments."""
+    function.action = True  # type: ignore[attr-defined]
     return _pluggy_spec(firstresult=True)(function)
 
 
 def action_arguments(specs: type) -> dict[str, tuple[str, ...]]:
     """Return the arguments of each action of a spec class in addition to `run`."""
-    methods = {name: method for name, method in vars(specs).items() if not name.startswith("_")}
+    methods = {name: method for name, method in vars(specs).items() if is_action_spec(method)}
     return {
         name: tuple(argument for argument in inspect.signature(method).parameters if argument not in ("self", "run"))
         for name, method in methods.items()
     }
+
+
+def parse_action(function: Callable[..., Any]) -> tuple[str, inspect.Signature]:
+    """Return the name of the action that a function executes or a method declares, and its signature without `run`.
+
+    Raises:
+        PointError: If the first parameter is not `run`, or the function takes `*args`, `**kwargs` or keyword-only
+            parameters.
+    """
+    name, signature = getattr(function, "__name__", repr(function)), inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if is_action_spec(function):
+        return name, signature.replace(parameters=[p for p in parameters if p.name not in ("self", "run")])
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].name != "run" or any(p.kind not in kinds for p in parameters):
+        raise PointError(
+            f"{name}{signature}: invalid function of an action. Define it with `run` and positional parameters: "
+            f"{name}(run, ...)."
+        )
+    return name, signature.replace(parameters=parameters[1:])
+
+
+def generate_action_spec(action: str, arguments: Sequence[str]) -> type:
+    """Generate a pluggy spec class for an action."""
+    namespace: dict[str, Any] = {"actionspec": actionspec}
+    source = f"class Spec:\n    @actionspec\n    def {action}({', '.join(('self', 'run', *arguments))}): ...\n"
+    exec(compile_source(source, action), namespace)
+    return namespace["Spec"]  # type: ignore[no-any-return]
+
+
+def missing_step(action: str, arguments: Sequence[str]) -> Step:
+    """Return the step of an action without one, which raises an error if no hook implements the action."""
+
+    def fail(*_: Any) -> Any:
+        raise PointError(
+            f"{action}: no hook has returned a result, and the action has no step. Register a hook with a method "
+            f"{action}({', '.join(('run', *arguments))}), or pass a step to bus.action({action!r}, step)."
+        )
+
+    return fail
+
+
+def bind_action(
+    action: str, call: Callable[..., Any], signature: inspect.Signature, doc: str = ""
+) -> Callable[..., Any]:
+    """Return a function that executes an action, with positional or keyword arguments.
+
+    Args:
+        action: Name of the action.
+        call: Function of the positional arguments.
+        signature: Signature without `run`.
+        doc: Docstring of the function.
+    """
+
+    def execute(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise PointError(f"{action}: {error}. Call {action}{signature}.") from None
+        bound.apply_defaults()
+        return call(*bound.arguments.values())
+
+    execute.__name__ = execute.__qualname__ = action
+    execute.__doc__ = doc or f"Execute the action {action}."
+    execute.__signature__ = signature  # type: ignore[attr-defined]
+    return execute
 
 
 class _PluggyAdapter:
@@ -60,11 +132,11 @@ class Actions:
     """Callers of the actions for the registered plugins of a bus.
 
     Args:
-        specs: Spec class of the actions.
+        arguments: Arguments of each action, by name.
     """
 
-    def __init__(self, specs: type) -> None:
-        self._specs = specs
+    def __init__(self, arguments: Mapping[str, tuple[str, ...]]) -> None:
+        self._arguments = arguments
 
     def build_step(self, action: str, default: Step, implementations: Sequence[Implementation]) -> Step:
         """Return the function that executes an action: `default` if no hook implements the action.
@@ -78,11 +150,12 @@ class Actions:
         """
         if not implementations:
             return default
-        caller = _build_caller(self._specs, action, default, implementations)
+        names = self._arguments[action]
+        caller = _build_caller(action, names, default, implementations)
 
-        def execute(run: Any, batch: Any) -> Any:
+        def execute(run: Any, *arguments: Any) -> Any:
             try:
-                return caller(run=run, batch=batch)
+                return caller(run=run, **dict(zip(names, arguments, strict=True)))
             except Exception as error:
                 raiser = _failing_implementation(error, implementations)
                 if raiser is None:
@@ -96,19 +169,19 @@ class Actions:
 
 
 def _build_caller(
-    specs: type, action: str, default: Step, implementations: Sequence[Implementation]
+    action: str, arguments: Sequence[str], default: Step, implementations: Sequence[Implementation]
 ) -> Callable[..., Any]:
     """Build pluggy's caller of an action, with the step of the loop as the innermost implementation.
 
     Args:
-        specs: Spec class of the actions.
         action: Name of the action.
+        arguments: Arguments of the action.
         default: Step of the loop.
         implementations: Implementations, outermost first.
     """
     manager = _Caller(PROJECT)
-    manager.add_hookspecs(specs)
-    manager.register(_PluggyAdapter(action, lambda run, batch: default(run, batch)))
+    manager.add_hookspecs(generate_action_spec(action, arguments))
+    manager.register(_PluggyAdapter(action, _name_arguments(action, default, arguments)))
     # pluggy calls the plugin that was registered last first.
     for implementation in reversed(implementations):
         manager.register(
@@ -117,14 +190,22 @@ def _build_caller(
     return getattr(manager.hook, action)  # type: ignore[no-any-return]
 
 
+def _name_arguments(action: str, default: Step, arguments: Sequence[str]) -> Step:
+    """Return the step of the loop as a function with the parameter names that pluggy requires."""
+    names = ", ".join(("run", *arguments))
+    namespace: dict[str, Any] = {DEFAULT_STEP: default}
+    exec(compile_source(f"def {action}({names}): return {DEFAULT_STEP}({names})\n", action), namespace)
+    return namespace[action]  # type: ignore[no-any-return]
+
+
 def _failing_implementation(error: Exception, implementations: Sequence[Implementation]) -> Implementation | None:
     """Return the implementation that raised an exception, None if the step of the loop raised it."""
     trace, raiser = error.__traceback__, None
     while trace is not None:
         frame = trace.tb_frame
-        # A frame of this module within the traceback is the lambda around the step of the loop: frames below it belong
-        # to the loop, unless a further implementation follows.
-        if frame.f_globals is globals():
+        # Frames below the function around the step of the loop belong to the loop, unless a further implementation
+        # follows.
+        if DEFAULT_STEP in frame.f_globals:
             raiser = None
         else:
             raiser = next((item for item in implementations if _is_running(item.call, frame)), raiser)
@@ -139,22 +220,24 @@ def _is_running(function: Any, frame: FrameType) -> bool:
     return frame.f_code is plain.__code__ and (owner is None or frame.f_locals.get("self", owner) is owner)
 
 
-def as_step(function: Callable[..., Any]) -> Step:
-    """Return a step of a custom loop as a function of `(run, batch)`.
+def as_step(function: Callable[..., Any], arguments: Sequence[str] = ("batch",)) -> Step:
+    """Return a step of a custom loop as a function of the run and the arguments of its action.
 
     Args:
-        function: `step(batch)` or `step(run, batch)`, with any parameter names.
+        function: Function of the arguments, or of the run and the arguments, with any parameter names.
+        arguments: Arguments of the action.
 
     Raises:
-        PointError: If the function does not have one or two required parameters.
+        PointError: If the function does not have that number of required parameters.
     """
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [p for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.default is p.empty]
-    if len(required) == 1:
-        return lambda _, batch: function(batch)
-    if len(required) == 2:
-        return lambda run, batch: function(run, batch)
+    if len(required) == len(arguments):
+        return lambda _, *values: function(*values)
+    if len(required) == len(arguments) + 1:
+        return lambda run, *values: function(run, *values)
     name = getattr(function, "__name__", function)
+    plain, with_run = ", ".join(arguments), ", ".join(("run", *arguments))
     raise PointError(
-        f"{name}: invalid step, got {len(required)} required parameters. Define it as (batch) or (run, batch)."
+        f"{name}: invalid step, got {len(required)} required parameters. Define it as ({plain}) or ({with_run})."
     )

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
 from types import FunctionType, MethodType
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, overload
 
+from hookbus._events.action_declarations import ActionDeclarations
 from hookbus._events.actions import action_arguments
 from hookbus._events.checks import AliasLookup, is_configured
 from hookbus._events.emitters import Emitter, bind_point, compile_emitter
@@ -33,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 
 
-class EventBus:
+class EventBus(ActionDeclarations):
     """Event bus of a run. A subclass defines the points and the statements that the run executes at them.
 
     Args:
@@ -52,12 +53,14 @@ class EventBus:
         current: Run whose events the bus emits, assigned by the subclass.
         lock: Lock that guards registration and compilation.
         pm: The pluggy PluginManager. Its register, unregister and set_blocked are equivalent to those of the bus.
+        reserved_names: Names that neither a point nor an action may have.
 
     Raises:
         ConfigError: If `order` is invalid.
     """
 
     current: EventRun
+    reserved_names: ClassVar[Collection[str]] = ()
 
     def __init__(
         self,
@@ -77,10 +80,10 @@ class EventBus:
         self._point_owners = PointOwners()
         # Reentrant, because registration and compilation acquire the lock inside of each other.
         self.lock = RLock()
-        self.actions: Mapping[str, tuple[str, ...]] = action_arguments(actions)
+        self._init_actions(action_arguments(actions))
         self.pm = BusPluginManager(self, find_alias)
         implementations = self.pm.members.implementations
-        self.table = EventTable(order, implementations, self.invalidate, self.release, effects, actions)
+        self.table = EventTable(order, implementations, self.invalidate, self.release, effects, self.actions)
         self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
         self.pm.add_specs(actions)
         self._add(points)
@@ -159,7 +162,9 @@ class EventBus:
         return bind_point(self.emit, point)
 
     def declare_from(self, spec: type) -> None:
-        """Declare the points of a spec class like `Lifecycle`. Points that are already declared are skipped.
+        """Declare the points of a spec class like `Lifecycle`, and the actions among its methods.
+
+        Methods marked with `@actionspec` are actions. Points and actions that are already declared are skipped.
 
         Raises:
             PointError: If a name is reserved, a method takes `*args` or `**kwargs`, or a unit is unknown.
@@ -169,25 +174,32 @@ class EventBus:
             self._point_owners.add(name, owner, is_new=True)
 
     def discover_points(self, names: Collection[str], module: str = "") -> bool:
-        """Declare the points that installed packages publish under the given names, or in the package of `module`.
+        """Declare the points and actions that installed packages publish under names, or in the package of `module`.
 
         Returns:
-            Whether any point was declared.
+            Whether any of them was declared.
         """
-        before = len(self.points)
+        before = len(self.points) + len(self.actions)
         for spec in packages.load_point_specs(names, module):
             self._declare_missing(spec)
-        return len(self.points) > before
+        return len(self.points) + len(self.actions) > before
+
+    def _check_declared(self, point: Point) -> None:
+        """Check the names of a point or an action."""
+        check_point(point, {*POINT_ALIASES, *self.actions, *vars(DispatchTable), *self.reserved_names})
 
     def _declare_missing(self, spec: type) -> list[str]:
-        """Declare the points of a spec class that are not declared yet, and return their names."""
+        """Declare the points and actions of a spec class that are not declared yet; return the names of the points."""
         missing = {name: point for name, point in parse_points(spec).items() if name not in self.points}
         for point in missing.values():
             self._declare(point)
+        for name, arguments in action_arguments(spec).items():
+            if name not in self.actions:
+                self._declare_action(name, arguments, vars(spec)[name])
         return list(missing)
 
     def _declare(self, point: Point) -> None:
-        check_point(point, {*POINT_ALIASES, *self.actions, *vars(DispatchTable)})
+        self._check_declared(point)
         updated = self.pm.inspect_for({point.name: point})
         self._add({point.name: point})
         self.pm.update(updated)
@@ -319,6 +331,7 @@ class EventBus:
             if owned in members:  # a plugin may have left with the previous one
                 self.pm.unregister(name=owned)
         self.current.release(name, plugin)
+        self._release_actions(name)
         for point in self._point_owners.release(name, lambda point: any(members.implementations(point))):
             self._undeclare(point)
 
@@ -394,12 +407,12 @@ class EventBus:
     # -- instrumentation ---------------------------------------------------------------------
 
     def explain(self) -> Explanation:
-        """Return the order of the listeners at each point, with the source of each priority.
+        """Return the order of the listeners at each point and of the hooks of each action, with their priorities.
 
         Raises:
             OrderError: If the before=/after= constraints form a cycle.
         """
-        return explain(self.table, self.current)
+        return explain(self.table, self.current, self.actions)
 
     @contextmanager
     def wrap_listeners(self, wrap: Wrap) -> Iterator[None]:

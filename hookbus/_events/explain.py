@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
 
+from hookbus._events.checks import Implementation
+from hookbus._events.listeners import resolve_priority
 from hookbus._events.ordering import Listener
 from hookbus._events.schedules import NEVER
 from hookbus._events.table import EventRun, EventTable
@@ -20,6 +24,7 @@ class Row:
         priority: Priority.
         source: Origin of the priority.
         when: Schedule, "" for every event.
+        role: "replaces" or "wraps" for an action, "" for a point.
         before, after: Names of hooks it must run before and after. Hooks that do not listen at the point are
             parenthesized.
     """
@@ -31,37 +36,55 @@ class Row:
     when: str = ""
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    role: Literal["", "replaces", "wraps"] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Execution order of the listeners at every point that has listeners.
+    """Execution order of the listeners at every point that has listeners, and of the hooks of every action.
 
     Attributes:
         order: "nested" or "ascending".
         points: Listeners by point, in the order of a run.
+        actions: Hooks by the action that they replace or wrap, outermost first.
     """
 
     order: str
     points: dict[str, list[Row]]
+    actions: dict[str, list[Row]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"order: {self.order}"]
         for point, rows in self.points.items():
             lines.append(point)
             lines += [f"  {row.priority:>4}  {row.hook}  ({row.source}){_format_options(row)}" for row in rows]
+        for action, rows in self.actions.items():
+            lines.append(f"action {action}")
+            lines += [f"  {row.priority:>4}  {row.hook}  ({row.source})  {row.role}" for row in rows]
         return "\n".join(lines)
 
 
-def explain(table: EventTable, run: EventRun) -> Explanation:
-    """Return the order of the listeners for a run.
+def explain(table: EventTable, run: EventRun, actions: Iterable[str] = ()) -> Explanation:
+    """Return the order of the listeners for a run, and of the hooks of actions.
 
     Raises:
         OrderError: If the before=/after= constraints form a cycle.
     """
     by_point = {point: table.listeners(point, run) for point in table.points}
     points = {point: _build_rows(listeners) for point, listeners in by_point.items() if listeners}
-    return Explanation(table.order, points)
+    by_action = {action: table.action_implementations(action, run) for action in actions}
+    return Explanation(
+        table.order, points, {action: _build_action_rows(table, items) for action, items in by_action.items() if items}
+    )
+
+
+def _build_action_rows(table: EventTable, implementations: list[Implementation]) -> list[Row]:
+    rows = []
+    for item in implementations:
+        priority, source = resolve_priority(item, table.priority_overrides.get(item.hook))
+        role: Literal["replaces", "wraps"] = "wraps" if item.options.get("wrapper") else "replaces"
+        rows.append(Row(item.hook, package_label(item.plugin), priority, source, role=role))
+    return rows
 
 
 def _build_rows(listeners: list[Listener]) -> list[Row]:

@@ -274,20 +274,23 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         if errors := list(self.find_unmatched()):
             raise RegistrationError("\n".join(map(str, errors)))
 
-    def inspect_for(self, points: Mapping[str, Point]) -> dict[str, RegisteredPlugin]:
-        """Return the registered plugins that implement more points if further points are declared, by name.
+    def inspect_for(
+        self, points: Mapping[str, Point], actions: Mapping[str, tuple[str, ...]] | None = None
+    ) -> dict[str, RegisteredPlugin]:
+        """Return the registered plugins that implement more if further points and actions are declared, by name.
 
         Args:
             points: Further points.
+            actions: Arguments of further actions, by name. Default: none.
 
         Raises:
             RegistrationError: If the implementation of one is invalid.
         """
-        every = {**self._bus.points, **points}
+        every, every_action = {**self._bus.points, **points}, {**self._bus.actions, **(actions or {})}
         updated = {}
         for name, member in list(self.members.items()):
-            if member.unmatched or any(hasattr(type(member.plugin), point) for point in points):
-                inspection = inspect_plugin(member.plugin, name, every, self._bus.actions, self._find_alias)
+            if member.unmatched or any(hasattr(type(member.plugin), target) for target in [*points, *(actions or ())]):
+                inspection = inspect_plugin(member.plugin, name, every, every_action, self._find_alias)
                 self._check_inspection(inspection, member.plugin, name, every)
                 updated[name] = RegisteredPlugin(member.plugin, inspection, member.owner)
         for member in updated.values() if self.warns_of_deprecations else ():

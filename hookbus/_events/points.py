@@ -79,8 +79,13 @@ def counted(unit: Unit) -> Callable[[F], F]:
     return mark
 
 
+def is_action_spec(method: object) -> bool:
+    """Return whether a method of a spec class is marked as an action, see `hookbus._events.actions.actionspec`."""
+    return getattr(method, "action", False) is True
+
+
 def parse_points(spec: type) -> dict[str, Point]:
-    """Return the points that a spec class declares: its public methods, in order of definition.
+    """Return the points that a spec class declares: its public methods except actions, in order of definition.
 
     Args:
         spec: A class like `Lifecycle`.
@@ -91,7 +96,8 @@ def parse_points(spec: type) -> dict[str, Point]:
     Raises:
         PointError: If a method takes `*args` or `**kwargs`.
     """
-    methods = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
+    functions = {name: method for name, method in vars(spec).items() if inspect.isfunction(method)}
+    methods = {name: method for name, method in functions.items() if not is_action_spec(method)}
     return {name: parse_point(method) for name, method in methods.items() if not name.startswith("_")}
 
 
@@ -130,6 +136,19 @@ def parse_point(method: Callable[..., object], *, skip: int = 1) -> Point:
     )
 
 
+def check_name(name: object) -> None:
+    """Raise if an object is not a valid name of a point, an action or an argument.
+
+    Raises:
+        PointError: If it is not.
+    """
+    # The names become source code of generated functions, whose own variables start with an underscore.
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise PointError(
+            f"invalid name of a point or argument, got {name!r}. Use an identifier without a leading underscore."
+        )
+
+
 def check_point(point: Point, taken: Collection[str]) -> None:
     """Raise if a custom point cannot be declared.
 
@@ -142,14 +161,11 @@ def check_point(point: Point, taken: Collection[str]) -> None:
             argument is unknown.
     """
     for name in (point.name, *point.args):
-        # The names become source code of generated functions, whose own variables start with an underscore.
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
-            raise PointError(
-                f"invalid name of a point or argument, got {name!r}. Use an identifier without a leading underscore."
-            )
+        check_name(name)
     if point.name in taken:
         raise PointError(
-            f"{point.name!r} is reserved for an alias, an action or an attribute of the bus. Choose another name."
+            f"{point.name!r} is reserved for an alias, an action, or an attribute of the bus or of hooks. Choose "
+            "another name."
         )
     reserved = sorted({"run", "self", *ARGUMENT_ALIASES} & set(point.args))
     if reserved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -137,7 +137,7 @@ class EventTable:
         on_change: Called when the tables must be compiled again.
         on_disabled: Called with the name and the plugin of a hook that was disabled because it failed.
         effects: What a run executes at its points in addition to the listeners.
-        actions: Spec class of the actions.
+        actions: Arguments of each action, by name.
 
     Attributes:
         points: Points by name.
@@ -158,7 +158,7 @@ class EventTable:
         on_change: Callable[[], None],
         on_disabled: Callable[[str, object], None],
         effects: PointEffects,
-        actions: type,
+        actions: Mapping[str, tuple[str, ...]],
     ) -> None:
         self.order = order
         self.points: dict[str, Point] = {}
@@ -182,7 +182,7 @@ class EventTable:
             AttributeError: If the point or action does not exist.
         """
         if name in self.steps:
-            return self._actions.build_step(name, self.steps[name], self._action_implementations(name, run))
+            return self._actions.build_step(name, self.steps[name], self.action_implementations(name, run))
         if name not in self.points:
             raise AttributeError(name)
         if self.replace_event is not None:
@@ -257,7 +257,7 @@ class EventTable:
             return False
         return run.runs_on_this_rank(implementation.plugin) and run.receives(implementation.hook, name)
 
-    def _action_implementations(self, action: str, run: EventRun) -> list[Implementation]:
+    def action_implementations(self, action: str, run: EventRun) -> list[Implementation]:
         """Return the implementations of an action, outermost first."""
         is_disabled = self.failures.counts.is_disabled
         implementations = (item for item in self._implementations(action) if not is_disabled(item.hook))

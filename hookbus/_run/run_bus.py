@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from hookbus._events.bus import EventBus
@@ -22,6 +23,8 @@ class RunBus(EventBus):
     """
 
     current: Run
+    # Methods of hooks that a point or an action of the same name would call.
+    reserved_names: ClassVar[Collection[str]] = frozenset(name for name in vars(Hook) if not name.startswith("_"))
     _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
     __deepcopy__ = deepcopy_as_none
 

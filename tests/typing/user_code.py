@@ -8,7 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hookbus import Hook, HookBus, HookConfig, Priority, Run, Trainer, between, every, hookimpl, hookspec, last, once
+from hookbus import (
+    Hook,
+    HookBus,
+    HookConfig,
+    Priority,
+    Run,
+    Trainer,
+    actionspec,
+    between,
+    every,
+    hookimpl,
+    hookspec,
+    last,
+    once,
+)
 
 
 class RenderPoints:
@@ -71,6 +85,28 @@ def custom_points(bus: HookBus) -> None:
     after_render("weights")  # type: ignore[arg-type] # mypy reports an error if an ignore is not needed
     after_render(torch.zeros(2, 2), tga="weights")  # type: ignore[call-arg]
     after_render()  # type: ignore[call-arg]
+
+
+def sample(run: Run, prompts: list[str], count: int = 1) -> list[Tensor]:
+    return [torch.zeros(1)] * count
+
+
+class SampleActions:
+    @actionspec
+    def grade(self, images: list[Tensor]) -> float:
+        """Grade images."""
+        raise NotImplementedError
+
+
+def custom_actions(bus: HookBus) -> list[Tensor]:
+    draw = bus.declare_action(sample)
+    images = draw(["a"], count=2)
+    draw(prompts=[1])  # type: ignore[list-item]
+    draw()  # type: ignore[call-arg]
+    grade = bus.declare_action(SampleActions.grade)
+    value: float = grade(images)
+    value = grade("images")  # type: ignore[arg-type]
+    return images if value else []
 
 
 def trainer() -> float:
