@@ -13,13 +13,12 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import hookbus
 from hookbus._utils.imports import describe_error
 from hookbus._utils.lookup_cache import cache_within_lookups
-from hookbus._utils.packages import HOOKS_GROUP, entry_points, normalize_name, split_entry_point
+from hookbus._utils.packages import HOOKS_GROUP, check_requirement, entry_points, normalize_name, split_entry_point
 from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry
 from hookbus._utils.published import explain_missing
-from hookbus.errors import PluginConflictError, PluginError, PluginImportError, PluginNotFoundError, PluginVersionError
+from hookbus.errors import PluginConflictError, PluginError, PluginImportError, PluginNotFoundError
 
 __all__ = ["check_version", "find_entry", "list_entries", "load_entry"]
 
@@ -96,22 +95,8 @@ def check_version(plugin: PluginEntry) -> None:
     Raises:
         PluginVersionError: If the package requires another version.
     """
-    # Imported here to keep `import hookbus` and `hookbus hooks` fast.
-    from packaging.requirements import InvalidRequirement, Requirement
-
     assert plugin.entry.dist is not None
-    for text in plugin.entry.dist.requires or ():
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if normalize_name(requirement.name) != "hookbus" or (requirement.marker and not requirement.marker.evaluate()):
-            continue
-        if not requirement.specifier.contains(hookbus.__version__, prereleases=True):
-            raise PluginVersionError(
-                f"{plugin.package} {plugin.version} requires hookbus{requirement.specifier}, but hookbus "
-                f"{hookbus.__version__} is installed. Run: pip install --upgrade hookbus {plugin.package}"
-            )
+    check_requirement(plugin.entry.dist)
 
 
 def load_entry(plugin: PluginEntry) -> Any:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Collection, Mapping
 from types import ModuleType
 
+import hookbus
 from hookbus._utils.imports import describe_error
 from hookbus._utils.lookup_cache import cache_within_lookups
-from hookbus.errors import PluginImportError
+from hookbus.errors import PluginImportError, PluginVersionError
 
 HOOKS_GROUP = "hookbus.hooks"
 """Entry-point group in which plugin packages publish their hooks."""
@@ -171,6 +172,30 @@ def get_module_name(plugin: object) -> str:
     return str(getattr(plugin, "__module__", None) or type(plugin).__module__)
 
 
+def check_requirement(distribution: importlib.metadata.Distribution) -> None:
+    """Raise if a distribution does not accept the running version of hookbus.
+
+    Raises:
+        PluginVersionError: If the distribution requires another version.
+    """
+    # Imported here to keep `import hookbus` and `hookbus hooks` fast.
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    package = normalize_name(distribution.name)
+    for text in distribution.requires or ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if normalize_name(requirement.name) != "hookbus" or (requirement.marker and not requirement.marker.evaluate()):
+            continue
+        if not requirement.specifier.contains(hookbus.__version__, prereleases=True):
+            raise PluginVersionError(
+                f"{package} {distribution.version} requires hookbus{requirement.specifier}, but hookbus "
+                f"{hookbus.__version__} is installed. Run: pip install --upgrade hookbus {package}"
+            )
+
+
 def load_point_specs(names: Collection[str], module: str = "") -> list[type]:
     """Import the spec classes of additional points.
 
@@ -182,6 +207,7 @@ def load_point_specs(names: Collection[str], module: str = "") -> list[type]:
         The spec classes, sorted by the name of their entry point.
 
     Raises:
+        PluginVersionError: If a package requires another version of hookbus.
         PluginImportError: If a spec class cannot be imported.
     """
     top = module.partition(".")[0]
@@ -191,12 +217,13 @@ def load_point_specs(names: Collection[str], module: str = "") -> list[type]:
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> type:
+    assert entry.dist is not None
+    check_requirement(entry.dist)
     try:
         return entry.load()  # type: ignore[no-any-return]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
-        assert entry.dist is not None
         raise PluginImportError(
             f"{entry.dist.name} {entry.dist.version} publishes the point {entry.name!r}, but {entry.value} cannot be "
             f"imported: {describe_error(error)}. Repair or remove the package."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Create an environment with wheels of the core, the samples and their requirements, without the sources."""
     environment = Environment(tmp_path_factory.mktemp("wheel_environment"))
     projects = [*(ROOT / "plugins" / name for name in NEEDED), *SAMPLES]

@@ -25,7 +25,7 @@ from hookbus._utils.packages import (
     split_entry_point,
 )
 from hookbus.discovery import find_entry, load_entry
-from hookbus.errors import PluginImportError, PluginNotFoundError
+from hookbus.errors import PluginImportError, PluginNotFoundError, PluginVersionError
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -161,6 +161,15 @@ def test_import_error_of_a_point_names_its_package(install: Install) -> None:
         PluginImportError, match="some-points 1.0 publishes the point 'after_some_thing', but nowhere_at_all"
     ):
         load_point_specs({"after_some_thing"})
+
+
+def test_points_of_a_package_for_another_version_are_not_imported(install: Install, tmp_path: Path) -> None:
+    (tmp_path / "future_points.py").write_text("raise AssertionError('imported')\n")
+    metadata = "Name: future-points\nVersion: 1.0\nRequires-Dist: hookbus>=99\n"
+    install("future-points", "[hookbus.points]\nafter_future = future_points:Spec\n", metadata=metadata)
+
+    with pytest.raises(PluginVersionError, match="future-points 1.0 requires hookbus>=99, but hookbus .* is installed"):
+        load_point_specs({"after_future"})
 
 
 def test_base_exception_at_import_is_an_error(install: Install, tmp_path: Path) -> None:
