@@ -941,11 +941,9 @@ class TestProfiling:
         [
             ({}, [".pt.trace.json.gz"]),
             ({"export_tensorboard": False}, [".json.gz"]),
-            # Either of the two settings exports the file.
-            ({"export_chrome_trace": False}, [".pt.trace.json.gz"]),
             ({"export_chrome_trace": False, "export_tensorboard": False}, []),
         ],
-        ids=["default", "without TensorBoard", "without Chrome", "without both"],
+        ids=["default", "without TensorBoard", "without both"],
     )
     def test_export_settings_determine_the_trace_files(
         self, tmp_path: Path, settings: Any, suffixes: list[str]
@@ -954,6 +952,10 @@ class TestProfiling:
         fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
         names = [path.name for path in (tmp_path / "profiler").glob("*.gz")]
         assert [name.removeprefix(name.split(".")[0]) for name in names] == suffixes
+
+    def test_trace_of_tensorboard_is_a_chrome_trace(self) -> None:
+        with pytest.raises(ConfigError, match="export_chrome_trace: no effect while export_tensorboard is true, got F"):
+            build_hook({"type": "ProfilerHook", "export_chrome_trace": False})
 
     @pytest.mark.parametrize("enabled", [True, False])
     def test_floating_point_operations_are_reported_if_configured(self, tmp_path: Path, enabled: bool) -> None:

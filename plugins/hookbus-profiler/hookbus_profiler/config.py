@@ -34,7 +34,9 @@ class ProfilerConfig(HookConfig):
     with_flops: bool = Field(default=True, description="Count the floating-point operations of one iteration.")
     export_chrome_trace: bool = Field(default=True, description="Export Chrome traces (for Perfetto).")
     export_tensorboard: bool = Field(
-        default=True, description="Name the trace files as expected by TensorBoard (.pt.trace.json.gz)."
+        default=True,
+        description="Name the Chrome traces as expected by TensorBoard (.pt.trace.json.gz); false: .json.gz. Requires "
+        "`export_chrome_trace`.",
     )
     max_megabytes: float = Field(
         default=500, gt=0, description="Maximum total size of the files of a run in MB, over all processes."
@@ -48,6 +50,15 @@ class ProfilerConfig(HookConfig):
             raise ValueError(
                 f"schedule: {plan}, but profile_iters is {self.profile_iters}. Set `profile_iters: {plan.length}` or "
                 "shorten the schedule."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_exports(self) -> ProfilerConfig:
+        if self.export_tensorboard and not self.export_chrome_trace:
+            raise ValueError(
+                "export_chrome_trace: no effect while export_tensorboard is true, got False, because both are the same "
+                "file. Set `export_tensorboard: false` as well to write no traces."
             )
         return self
 

@@ -37,10 +37,11 @@ class ProfilerOutput:
             run.register_output(self._directory)
             self._files = OutputFiles(run, self._directory)
             suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
-            exports_traces = config.export_chrome_trace or config.export_tensorboard
             # Each rank writes its own files without communication, so the limit is divided evenly.
             max_bytes = config.max_megabytes * 1e6 / world_size()
-            self._traces = TraceWriter(self._files, f"rank{rank()}", suffix if exports_traces else None, max_bytes)
+            self._traces = TraceWriter(
+                self._files, f"rank{rank()}", suffix if config.export_chrome_trace else None, max_bytes
+            )
 
     def write_cycle(self, cycle: Cycle, number: int) -> None:
         """Write the output of a cycle and call `on_trace_ready`.

@@ -52,7 +52,6 @@ def list_files(work_dir):
     [
         ({}, ["rank0-cycle7-iteration2.pt.trace.json.gz"]),
         ({"export_tensorboard": False}, ["rank0-cycle7-iteration2.json.gz"]),
-        ({"export_chrome_trace": False}, ["rank0-cycle7-iteration2.pt.trace.json.gz"]),
         ({"export_tensorboard": False, "export_chrome_trace": False}, []),
     ],
 )

@@ -101,22 +101,26 @@ class TensorBoardHook(WriterHook):
 
     # -- text and hparams ------------------------------------------------------------------------
 
+    def before_run(self, run: Run, mode: str) -> None:
+        """Create the queue. A run that starts at iteration 0 logs its configuration."""
+        super().before_run(run, mode)
+        if not run.iters_done:
+            self._config_digest = ""
+
     def before_train(self, run: Run) -> None:
         """Start writing; log the configuration and a summary of the model as text."""
         super().before_train(run)
-        if self._run_config:
-            self._log_again_if_changed()
-            self.log_text(run, "config", format_config(self._run_config), run.steps_done)
+        self._log_changed_config(run)
         if run.model is not None:
             self.log_text(run, "model", format_model(run.model), run.steps_done)
 
-    def _log_again_if_changed(self) -> None:
-        """Log a configuration at the resume only if it differs from the logged one, except in how the run resumes."""
-        config = {key: value for key, value in self._run_config.items() if key != "resume"}
-        digest = sha256(format_config(config).encode()).hexdigest()
-        if digest != self._config_digest:
-            self._opening_records.discard("text:config")
-        self._config_digest = digest
+    def _log_changed_config(self, run: Run) -> None:
+        """Log the configuration as text if it differs from the logged one, except in how the run resumes."""
+        config, step = self._run_config, run.steps_done
+        digest = sha256(format_config({k: v for k, v in config.items() if k != "resume"}).encode()).hexdigest()
+        if config and digest != self._config_digest:
+            self._config_digest = digest
+            self.enqueue("configurations", lambda writer: writer.write_config(config, step))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the writer hook, and the digest of the logged configuration."""
@@ -135,6 +139,9 @@ class TensorBoardHook(WriterHook):
     def enqueue_config(self, config: Mapping[str, Any]) -> None:
         """Store the configuration, which is logged as text when training starts and as hparams when the run ends."""
         self._run_config = config
+        # At the start of a run it is not known yet whether the run resumes.
+        if self._started:
+            self._log_changed_config(self.run)
 
     def after_run(self, run: Run) -> None:
         """Log the hparams with the final results of a training."""

@@ -12,6 +12,7 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter, summary
 from hookbus import Writer
 from hookbus.writers import RecordKey, flatten, to_finite_array
 from hookbus_tensorboard.events import EventFile, iter_records
+from hookbus_tensorboard.summary import format_config
 
 __all__ = ["TensorBoardWriter"]
 
@@ -85,8 +86,9 @@ class TensorBoardWriter(Writer):
         """Write a text, which TensorBoard renders as Markdown."""
         self._summary_writer.add_text(name, text, step, self.time)
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        """Do nothing: the hook logs the configuration as text and as hparams."""
+    def write_config(self, config: Mapping[str, Any], step: int = 0) -> None:
+        """Write the configuration as the text `config`; `write_hparams` writes it with the final results."""
+        self.write_text("config", format_config(config), step)
 
     def write_graph(self, graph: Any) -> None:
         """Write the graph of a model, as returned by `trace_graph`."""

@@ -218,6 +218,25 @@ def test_resume_logs_the_configuration_only_if_it_has_changed(tmp_path, rate, ex
     assert [event.step for event in events.Scalars("train/loss")] == [3, 6]
 
 
+def test_configuration_that_is_logged_during_the_training_is_written(tmp_path):
+    class LogConfig(Hook):
+        def after_train_epoch(self, run):
+            run.writer.write_config({"lr": 0.5 / run.epochs_done, "token": "x"})
+
+    fake_training([TensorBoardHook(), LogConfig()], epochs=2, work_dir=tmp_path, config={"lr": 0.5})
+
+    events = load_events(tmp_path / "logs" / "tensorboard")
+    assert [event.step for event in events.Tensors("config/text_summary")] == [0, 3, 6]
+    assert ['"lr": 0.25' in text for text in get_texts(events, "config")] == [False, False, True]
+
+
+def test_second_run_of_a_hook_logs_its_configuration(tmp_path):
+    hook = TensorBoardHook()
+    for name in ("first", "second"):
+        fake_training([hook], work_dir=tmp_path / name, config={"lr": 0.5})
+        assert len(get_texts(load_events(tmp_path / name / "logs" / "tensorboard"), "config")) == 1
+
+
 class LogEnvironment(Hook):
     """Log records at the start of each process."""
 

@@ -57,6 +57,15 @@ def test_histogram_contains_the_finite_values(writer, tmp_path):
     assert (histogram.min, histogram.max, histogram.num, histogram.sum) == (1.0, 3.0, 2.0, 4.0)
 
 
+def test_configuration_is_a_text_with_an_indented_code_block(writer, tmp_path):
+    writer.write_config({"lr": 0.5})
+    writer.write_config({"lr": 0.25}, 3)
+    writer.flush()
+    events = load_events(tmp_path)
+    assert [event.step for event in events.Tensors("config/text_summary")] == [0, 3]
+    assert get_texts(events, "config") == ['    {\n      "lr": 0.5\n    }', '    {\n      "lr": 0.25\n    }']
+
+
 def test_hparams_contain_the_flat_configuration_and_the_results(writer, tmp_path):
     writer.write_hparams({"model": {"type": "mlp"}, "lr": 0.5, "none": None, "list": [1]}, {"val/accuracy": 0.5}, 3)
     writer.flush()
