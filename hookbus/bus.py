@@ -87,6 +87,9 @@ class HookBus(RunBus):
     def from_file(cls, path: str | Path) -> HookBus:
         """Build a bus with the hooks of a run file.
 
+        Args:
+            path: Path of the run file.
+
         Raises:
             ConfigError: If the file is invalid. The message lists all errors.
         """

@@ -283,7 +283,11 @@ def format_path(path: str | os.PathLike[str]) -> str:
 
 
 def format_error(error: BaseException) -> str:
-    """Return the type and the message of an error on one line: "ValueError: no such layer"."""
+    """Return the type and the message of an error on one line: "ValueError: no such layer".
+
+    Args:
+        error: The exception.
+    """
     return _prefix_type(error, " ".join(_get_message(error).split()))
 
 

@@ -341,7 +341,11 @@ class Hook(BaseListeners):
         """
 
     def get_service(self, name: str) -> Any:
-        """Return a service of the run, or None if the run does not provide it or the hook has no run yet."""
+        """Return a service of the run, or None if the run does not provide it or the hook has no run yet.
+
+        Args:
+            name: Name of the service, see `run.get`.
+        """
         return None if self._run is None else self._run.get(name)
 
     def find_others(self, run: Run, cls: type[OtherHook]) -> dict[str, OtherHook]:
@@ -382,21 +386,39 @@ class Hook(BaseListeners):
                 raise ConfigError([f"{prefix}hook {name!r} also {effect}. {remedy}"])
 
     def every_n_epochs(self, run: Run, n: int) -> bool:
-        """Return whether the number of the current epoch, from 1, is a multiple of `n`."""
+        """Return whether the number of the current epoch, from 1, is a multiple of `n`.
+
+        Args:
+            run: The run.
+            n: Interval; never due if it is not positive.
+        """
         return n > 0 and run.current("epoch") % n == 0
 
     def every_n_iters(self, run: Run, n: int) -> bool:
-        """Return whether the number of the current iteration, from 1, is a multiple of `n`."""
+        """Return whether the number of the current iteration, from 1, is a multiple of `n`.
+
+        Args:
+            run: The run.
+            n: Interval; never due if it is not positive.
+        """
         return n > 0 and run.current("iter") % n == 0
 
     every_n_train_iters = every_n_iters
 
     def is_last_epoch(self, run: Run) -> bool:
-        """Return whether the current epoch is the last of the run; False if the limit is unknown."""
+        """Return whether the current epoch is the last of the run; False if the limit is unknown.
+
+        Args:
+            run: The run.
+        """
         return run.current("epoch") == run.limit("epoch")
 
     def is_last_iter(self, run: Run) -> bool:
-        """Return whether the current iteration is the last of the run; False if the limit is unknown."""
+        """Return whether the current iteration is the last of the run; False if the limit is unknown.
+
+        Args:
+            run: The run.
+        """
         return run.current("iter") == run.limit("iter")
 
     def get_triggered_stages(self) -> list[str]:

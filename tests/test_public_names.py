@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import hookbus
+from hookbus.testing.imports import PUBLIC_MODULES, get_public_names
 
 PACKAGES = ("checkpoint", "data", "distributed", "evaluation", "metrics", "testing", "writers")
 
@@ -53,3 +56,24 @@ def test_import_does_not_import_torch(modules: list[str]) -> None:
     script = f"import sys, {', '.join(modules)}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def iter_functions() -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield the public functions by name."""
+    for module in PUBLIC_MODULES:
+        for name in get_public_names(module):
+            value = getattr(importlib.import_module(module), name)
+            if inspect.isfunction(value):
+                yield f"{module}.{name}", value
+
+
+@pytest.mark.parametrize(("name", "function"), iter_functions(), ids=lambda value: value if type(value) is str else "")
+def test_every_parameter_of_a_public_function_is_documented(name: str, function: Callable[..., object]) -> None:
+    text = inspect.getdoc(function) or ""
+    missing = [
+        parameter
+        for parameter in inspect.signature(function).parameters
+        if not re.search(rf"^\s+(?:\w+, )*{parameter}(?:, \w+)*(?: \(.*\))?:", text, re.MULTILINE)
+        and f"`{parameter}`" not in text  # described in a sentence
+    ]
+    assert missing == [], f"{name}: add them to the section Args"

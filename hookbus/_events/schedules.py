@@ -56,25 +56,49 @@ class CounterView(Protocol):
     def get_counter(self, unit: Unit) -> tuple[str, int, int] | None:
         """Return how to compute the numbers of a unit from an attribute of the counters.
 
+        Args:
+            unit: Unit to count in.
+
         Returns:
             Name of the attribute, and the offsets that yield the smallest and the largest number of an event. None if
             no attribute determines the numbers, so that each event must be evaluated.
         """
 
     def is_counted(self, unit: Unit | None) -> bool:
-        """Return whether the unit is counted at this event; False for the epoch if it was truncated."""
+        """Return whether the unit is counted at this event; False for the epoch if it was truncated.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
 
     def current(self, unit: Unit | None) -> int:
-        """Return the current number, from 1; 0 if there is none."""
+        """Return the current number, from 1; 0 if there is none.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
 
     def range(self, unit: Unit | None) -> tuple[int, int]:
-        """Return the first and last number that this event starts or completes; first > last if there is none."""
+        """Return the first and last number that this event starts or completes; first > last if there is none.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
 
     def limit(self, unit: Unit | None) -> int | None:
-        """Return the last number of the run, None if it is unknown."""
+        """Return the last number of the run, None if it is unknown.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
 
     def next_limit(self, unit: Unit, number: int) -> int | None:
-        """Return the limit, or the first number after `number` at which the limit may change."""
+        """Return the limit, or the first number after `number` at which the limit may change.
+
+        Args:
+            unit: Unit to count in.
+            number: Current number in the unit.
+        """
 
 
 @dataclass(frozen=True)
@@ -90,11 +114,20 @@ class Schedule:
     NEVER: ClassVar[int] = NEVER
 
     def due(self, view: CounterView) -> bool:
-        """Return whether a listener is due at this event."""
+        """Return whether a listener is due at this event.
+
+        Args:
+            view: Counters of the run at the point.
+        """
         raise TypeError(f"{type(self).__name__} must implement `due`")
 
     def next_due(self, number: int, limit: int | None) -> int:
-        """Return a number greater than `number` before which no event is due; `NEVER` if no further event is due."""
+        """Return a number greater than `number` before which no event is due; `NEVER` if no further event is due.
+
+        Args:
+            number: Current number in the unit of the schedule.
+            limit: Last number of the run, None if it is unknown.
+        """
         return number + 1
 
     def units(self) -> set[Unit | None]:
@@ -114,12 +147,18 @@ class Schedule:
     def check_limit(self, view: CounterView) -> None:
         """Check, before a run starts, that it has a limit in each unit whose limit this schedule uses.
 
+        Args:
+            view: Counters of the run at the point.
+
         Raises:
             ConfigError: If a limit is unknown.
         """
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
         """Replace the names of config fields, as in `every("interval")`, by their values.
+
+        Args:
+            config: Config of the hook, None if it has none.
 
         Raises:
             ConfigError: If a field does not exist, its value is invalid, or there is no config.
@@ -350,6 +389,11 @@ def every(interval: int | str | None, *, start: int | str | None = None, unit: U
 def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> Schedule:
     """Return a schedule that is due from `first` to `final`, both inclusive.
 
+    Args:
+        first: First number that is due, or the name of a config field of the hook.
+        final: Last number that is due, or the name of a config field of the hook.
+        unit: Unit to count in. Default: the unit of the point.
+
     Raises:
         ConfigError: If a number is less than 0, or `first` is greater than `final`.
     """
@@ -358,6 +402,10 @@ def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> 
 
 def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
     """Return a schedule that is due at each of the numbers; `once()` is due at number 1.
+
+    Args:
+        numbers: Numbers, or names of config fields of the hook. Default: 1.
+        unit: Unit to count in. Default: the unit of the point.
 
     Raises:
         ConfigError: If a number is less than 1.

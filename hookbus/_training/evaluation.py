@@ -45,7 +45,11 @@ def eval_mode(*modules: nn.Module | None) -> Iterator[None]:
 
 @contextmanager
 def preserve_training_modes(model: nn.Module) -> Iterator[None]:
-    """Restore the training mode of every module of the model on exit."""
+    """Restore the training mode of every module of the model on exit.
+
+    Args:
+        model: The model.
+    """
     # `model.train()` on exit would also put modules into training mode that the user has frozen with `eval()`.
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -92,7 +96,11 @@ def evaluate(
 
 
 def named_loaders(loaders: Any) -> list[tuple[str | None, Iterable[Any]]]:
-    """Return the (name, loader) pairs of a mapping; a single loader has the name None."""
+    """Return the (name, loader) pairs of a mapping; a single loader has the name None.
+
+    Args:
+        loaders: A loader, or a mapping of name to loader.
+    """
     return list(loaders.items()) if isinstance(loaders, Mapping) else [(None, loaders)]
 
 

@@ -38,7 +38,11 @@ def to_plain_dict(config: Any) -> Any:
 
 
 def redact_config(config: Any) -> Any:
-    """Convert a configuration to dicts and lists, with its secrets redacted."""
+    """Convert a configuration to dicts and lists, with its secrets redacted.
+
+    Args:
+        config: A pydantic model, or nested mappings and sequences.
+    """
     return redact(to_plain_dict(config))
 
 

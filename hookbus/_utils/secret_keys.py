@@ -93,7 +93,11 @@ _CREDENTIALS = frozenset({"access", "api", "auth", "hub", "oauth", "refresh"})
 
 @lru_cache(1024)
 def is_secret(key: str) -> bool:
-    """Return whether a key names a secret: `api_key`, `hf_token`, `clientSecret`, `DB_PASSWORD`; not `num_tokens`."""
+    """Return whether a key names a secret: `api_key`, `hf_token`, `clientSecret`, `DB_PASSWORD`; not `num_tokens`.
+
+    Args:
+        key: Name of a setting, such as "api_key".
+    """
     # In lower case as well: `APIkey` has no boundary of words in camel case.
     names = [name for part in key.split(".") for name in (part, part.lower())]
     return any(_contains_secret_word(_split(name)) or joins_to_secret("", name) for name in names)

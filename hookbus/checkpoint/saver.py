@@ -31,6 +31,10 @@ class CheckpointSaver(Protocol):
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool | None:
         """Write the planned checkpoint.
 
+        Args:
+            run: Run to save.
+            checkpoint: Complete checkpoint, see `write_checkpoint`. The saver may modify it.
+
         Returns:
             Whether the checkpoint is the best one; None if it could not be written.
         """

@@ -53,7 +53,11 @@ class CheckpointStore:
         return sidecars.list_newest_first(self.directory, pattern)
 
     def metadata(self, path: Path) -> Sidecar | None:
-        """Return the sidecar of a file: name, size, hash, generation and run; None if it is missing or corrupted."""
+        """Return the sidecar of a file: name, size, hash, generation and run; None if it is missing or corrupted.
+
+        Args:
+            path: Path of the file.
+        """
         return read_sidecar(path)
 
     def verify(self, path: Path) -> Sidecar:
@@ -106,7 +110,11 @@ class CheckpointStore:
         return sidecars.is_available(path, self.run)
 
     def sidecar_path(self, path: Path) -> Path:
-        """Return the path of the sidecar of a file."""
+        """Return the path of the sidecar of a file.
+
+        Args:
+            path: Path of the file.
+        """
         return sidecars.get_sidecar_path(path)
 
     # -- files -------------------------------------------------------------------------------
@@ -142,7 +150,11 @@ class CheckpointStore:
         return (number for number, path in iter_generations(self.directory) if is_generation(path))
 
     def generation_path(self, generation: int) -> Path:
-        """Return the directory of a generation; it need not exist."""
+        """Return the directory of a generation; it need not exist.
+
+        Args:
+            generation: Number of the generation.
+        """
         return self.directory / get_directory_name(generation)
 
     def write_sharded(self, checkpoint: dict[str, Any], generation: int, ranks: Collectives) -> dict[str, Any]:

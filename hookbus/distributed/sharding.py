@@ -32,7 +32,11 @@ def is_sharded(value: object) -> bool:
 
 
 def has_sharded_tensors(value: Any) -> bool:
-    """Return whether a checkpoint, or a part of one, contains a sharded tensor."""
+    """Return whether a checkpoint, or a part of one, contains a sharded tensor.
+
+    Args:
+        value: Nested mappings, lists and tuples.
+    """
     if isinstance(value, (dict, list, tuple)):
         return any(map(has_sharded_tensors, value.values() if isinstance(value, dict) else value))
     return is_sharded(value)
@@ -66,7 +70,11 @@ class ShardingSpec:
 
 
 def sharding_of(model: nn.Module | None) -> ShardingSpec | None:
-    """Return the sharding of the parameters of a model; None if they are not sharded."""
+    """Return the sharding of the parameters of a model; None if they are not sharded.
+
+    Args:
+        model: Model, wrapped or not; None for no model.
+    """
     parameters = [] if model is None else strip_wrappers(model).parameters()
     # FSDP2 shards all parameters of a model in the same way.
     sharded = next((parameter for parameter in parameters if is_sharded(parameter)), None)
@@ -91,7 +99,11 @@ def tree_map_with_path(value: Any, function: LeafFunction, path: Path = ()) -> A
 
 
 def to_full_tensors(value: Any) -> Any:
-    """Return a checkpoint, or a part of one, with full tensors. A collective call if it contains sharded tensors."""
+    """Return a checkpoint, or a part of one, with full tensors. A collective call if it contains sharded tensors.
+
+    Args:
+        value: Nested mappings, lists and tuples; not modified.
+    """
     if not has_sharded_tensors(value):
         return value
     return tree_map_with_path(value, lambda _, leaf: leaf.full_tensor() if is_sharded(leaf) else leaf)

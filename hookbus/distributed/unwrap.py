@@ -35,6 +35,9 @@ def unwrap_model(model: nn.Module) -> nn.Module:
     """Return the module without wrappers, whose methods and attributes are those of the user.
 
     Wrappers are those of `strip_wrappers`, and modules without own parameters whose only child is named `module`.
+
+    Args:
+        model: Model, wrapped or not.
     """
     while True:
         inner = strip_wrappers(model)
@@ -49,6 +52,9 @@ def strip_wrappers(model: nn.Module) -> nn.Module:
 
     Known wrappers are `torch.compile`, DDP, DataParallel, FSDP, DeepSpeed, Lightning Fabric and activation
     checkpointing. A module of another class whose child is named `module` is part of the model.
+
+    Args:
+        model: Model, wrapped or not.
     """
     while (name := _get_wrapped_name(model)) is not None:
         model = model._modules[name]  # type: ignore[assignment]
@@ -76,7 +82,11 @@ def named_parameters(model: nn.Module, *, remove_duplicate: bool = True) -> Iter
 
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of a model, without wrappers, with their names in the model without wrappers."""
+    """Yield the modules of a model, without wrappers, with their names in the model without wrappers.
+
+    Args:
+        model: Model, wrapped or not.
+    """
     inner = strip_wrappers(model)
     rename = _get_renaming(inner)
     for name, module in inner.named_modules():

@@ -29,7 +29,12 @@ class Metrics(dict[str, float]):
         return isinstance(name, str) and len(_find_matches(name, self)) == 1
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of a metric, or `default` if the name is unknown or ambiguous."""
+        """Return the value of a metric, or `default` if the name is unknown or ambiguous.
+
+        Args:
+            name: Name, see `resolve_metric_name`.
+            default: Value to return if there is no metric of this name. Default: None.
+        """
         try:
             return self[name]
         except MetricError:

@@ -42,7 +42,11 @@ class WriterTestCase:
         return self.cls({**self.settings, "interval": 1, **settings})
 
     def read_curves(self, work_dir: Path) -> dict[str, list[tuple[int, float]]]:
-        """Return (step, value) pairs by name in the order of the backend."""
+        """Return (step, value) pairs by name in the order of the backend.
+
+        Args:
+            work_dir: Work directory of the run.
+        """
         curves: dict[str, list[tuple[int, float]]] = {}
         for name, step, value in self.read(work_dir):
             curves.setdefault(name, []).append((step, float(value)))

@@ -13,6 +13,9 @@ def fingerprint(value: Any) -> str:
     """Return the SHA-256 hash of nested containers of built-in types and tensors.
 
     Bitwise identical values have equal hashes. The order of mappings is significant.
+
+    Args:
+        value: Nested mappings, sequences, built-in values and tensors.
     """
     digest = hashlib.sha256()
     _update_digest(digest, value)

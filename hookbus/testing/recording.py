@@ -71,7 +71,11 @@ class RecordingBus(HookBus):
         return [event.point for event in self.events if event.source is None]
 
     def get_arguments(self, point: str) -> list[Mapping[str, Any]]:
-        """Return the arguments of each emission of a point; of `log_scalars`, those without a source only."""
+        """Return the arguments of each emission of a point; of `log_scalars`, those without a source only.
+
+        Args:
+            point: Name of the point.
+        """
         return [event.arguments for event in self.events if event.point == point and event.source is None]
 
 

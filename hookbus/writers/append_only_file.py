@@ -31,7 +31,11 @@ class AppendOnlyFile:
         self._open()
 
     def append(self, data: bytes) -> None:
-        """Buffer data for the next `flush`."""
+        """Buffer data for the next `flush`.
+
+        Args:
+            data: Bytes, usually complete lines.
+        """
         self._pending.append(data)
 
     def flush(self) -> None:
@@ -69,6 +73,9 @@ class AppendOnlyFile:
 
     def replace(self, content: bytes) -> None:
         """Replace the content of the file atomically; buffered data remains buffered.
+
+        Args:
+            content: New content of the file.
 
         Raises:
             OSError: If the content could not be written; the file is unchanged.

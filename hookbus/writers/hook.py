@@ -106,13 +106,20 @@ class WriterHook(LogPointsMixin):
 
         Called at the start of a run. The returned function is called on the writer's thread, and again after an error.
 
+        Args:
+            run: The run.
+
         Raises:
             ConfigError: If no writer can be created; the message contains the setting to change.
         """
         raise NotImplementedError(f"{type(self).__name__}: `writer_factory` is not implemented.")
 
     def backend_name(self, name: str) -> str:
-        """Return the name of a record in the backend. Default: `name`."""
+        """Return the name of a record in the backend. Default: `name`.
+
+        Args:
+            name: Full name of a record, such as "val/accuracy".
+        """
         return name
 
     def prepare_directory(self, run: Run) -> None:
@@ -120,6 +127,9 @@ class WriterHook(LogPointsMixin):
 
         Default: remove the temporary files of killed processes of the run. If a training starts at iteration 0, a
         directory with the records of an earlier process is renamed, so that they are kept.
+
+        Args:
+            run: The run.
 
         Raises:
             OSError: If the directory cannot be renamed.
@@ -134,6 +144,9 @@ class WriterHook(LogPointsMixin):
         """Return whether a training starts at iteration 0 and has no records of this process.
 
         A backend whose records continue those of the stopped training returns False.
+
+        Args:
+            run: The run.
         """
         is_new = run.mode == "train" and not run.resumed and not run.iters_done
         return is_new and self._recorded_run != run.id
@@ -146,6 +159,10 @@ class WriterHook(LogPointsMixin):
         """Return the directory for files: `directory`, or a directory named after this hook in the run's log directory.
 
         A directory of this name that no run has created is left unchanged, and a numbered name is used instead.
+
+        Args:
+            run: The run.
+            directory: Directory, None for the one in the log directory of the run.
 
         Raises:
             HookError: If `directory` is None and the run has no work directory.
@@ -229,11 +246,19 @@ class WriterHook(LogPointsMixin):
         self._enqueue_entry(self._entries.make_call(kind, write))
 
     def enqueue_config(self, config: Mapping[str, Any]) -> None:
-        """Enqueue the configuration, whose secrets are already redacted."""
+        """Enqueue the configuration, whose secrets are already redacted.
+
+        Args:
+            config: The configuration as built-in Python types.
+        """
         self.enqueue("configurations", lambda writer: writer.write_config(config))
 
     def warn_once(self, message: str) -> None:
-        """Log a warning about data that cannot be written, if it is the first warning of the run."""
+        """Log a warning about data that cannot be written, if it is the first warning of the run.
+
+        Args:
+            message: What cannot be written, and why.
+        """
         if self._writer_thread is not None:
             self._writer_thread.record_error(message)
             self._warn_of_error(self._writer_thread)

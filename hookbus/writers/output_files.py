@@ -118,14 +118,22 @@ class OutputFiles:
 
 
 def iter_numbered_paths(path: Path) -> Iterator[Path]:
-    """Yield a path, and then the path with a number appended to its stem: `x.png`, `x-2.png`, `x-3.png`, ..."""
+    """Yield a path, and then the path with a number appended to its stem: `x.png`, `x-2.png`, `x-3.png`, ...
+
+    Args:
+        path: Path without a number.
+    """
     yield path
     for number in count(2):
         yield path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
 def is_plain_file(path: Path) -> bool:
-    """Return whether a path is a regular file; False for a symbolic link and for a missing file."""
+    """Return whether a path is a regular file; False for a symbolic link and for a missing file.
+
+    Args:
+        path: Path of the file.
+    """
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
@@ -181,6 +189,10 @@ def claim_directory(run: Run, directory: Path, is_foreign: Callable[[Path], bool
 
 def set_aside(run: Run, path: Path) -> Path:
     """Rename a file or directory of a run that starts again from iteration 0 to `<stem>-old`, and return the new path.
+
+    Args:
+        run: Active run.
+        path: File or directory that the run has created.
 
     Raises:
         OSError: If it cannot be renamed.

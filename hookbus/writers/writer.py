@@ -42,18 +42,39 @@ class Writer(ABC):
 
     @abstractmethod
     def write_scalar(self, name: str, value: Any, step: int) -> None:
-        """Write a number under its full name."""
+        """Write a number under its full name.
+
+        Args:
+            name: Full name, such as "val/accuracy".
+            value: A number.
+            step: Number of optimizer steps.
+        """
 
     @abstractmethod
     def write_image(self, name: str, image: Any, step: int, caption: str | None = None) -> None:
-        """Write an image of shape (H, W, C) or (C, H, W): uint8 in [0, 255] or float in [0, 1]."""
+        """Write an image of shape (H, W, C) or (C, H, W): uint8 in [0, 255] or float in [0, 1].
+
+        Args:
+            name: Full name.
+            image: Tensor or array of shape (H, W, C) or (C, H, W).
+            step: Number of optimizer steps.
+            caption: Caption. Default: None, for no caption.
+        """
 
     @abstractmethod
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the configuration of the run."""
+        """Write the configuration of the run.
+
+        Args:
+            config: Resolved configuration as built-in Python types, with secrets redacted.
+        """
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write the numbers of one step, by full name. Default: one `write_scalar` call per number.
+
+        Args:
+            values: Numbers by full name.
+            step: Number of optimizer steps.
 
         Raises:
             RejectedRecordsError: If some numbers cannot be written.
@@ -71,25 +92,51 @@ class Writer(ABC):
             raise RejectedRecordsError(f"{first!r}: {format_error(cause)}", errors) from cause
 
     def write_figure(self, name: str, figure: Any, step: int) -> None:
-        """Write a matplotlib figure. Default: render the figure and write it as an image."""
+        """Write a matplotlib figure. Default: render the figure and write it as an image.
+
+        Args:
+            name: Full name.
+            figure: A `matplotlib.figure.Figure`.
+            step: Number of optimizer steps.
+        """
         from hookbus.writers.images import figure_to_image
 
         self.write_image(name, figure_to_image(figure), step)
 
     def write_histogram(self, name: str, values: Any, step: int) -> None:  # noqa: B027 - optional
-        """Write a histogram of values. Default: ignore it."""
+        """Write a histogram of values. Default: ignore it.
+
+        Args:
+            name: Full name.
+            values: Tensor, array, or sequence of numbers, of any shape.
+            step: Number of optimizer steps.
+        """
 
     def write_text(self, name: str, text: str, step: int) -> None:  # noqa: B027 - optional
-        """Write text. Default: ignore it."""
+        """Write text. Default: ignore it.
+
+        Args:
+            name: Full name.
+            text: The text, in Markdown.
+            step: Number of optimizer steps.
+        """
 
     def write_artifact(self, path: Path, name: str | None = None) -> None:  # noqa: B027 - optional
-        """Write a file. Default: ignore it."""
+        """Write a file. Default: ignore it.
+
+        Args:
+            path: Path of the file.
+            name: Name in the backend. Default: None, for that of the file.
+        """
 
     def write_outcome(self, outcome: str) -> None:  # noqa: B027 - optional
         """Write the outcome of the run: finished, stopped, preempted, interrupted, aborted or failed.
 
         Called last, after a `flush` of all other records. If the backend becomes unavailable at the end of a run, each
         new writer gets the outcome.
+
+        Args:
+            outcome: The outcome, see `run.outcome`.
         """
 
     def resume(self, since: int, step: int) -> AbstractSet[RecordKey]:
