@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import hookbus
+
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus._config.hooks import HOOK_REGISTRY as HOOK_REGISTRY
@@ -20,20 +22,8 @@ if TYPE_CHECKING:
     from hookbus.hook import HookConfig as HookConfig
     from hookbus.hook import Priority as Priority
 
-CORE_NAMES = frozenset(
-    {
-        "HOOKS",
-        "HOOK_REGISTRY",
-        "BaseHook",
-        "Hook",
-        "HookConfig",
-        "HookRegistry",
-        "Priority",
-        "build_hook",
-        "build_hooks",
-        "get_default_hooks",
-    }
-)
+MODULES = ("hookbus.hook", "hookbus._config.hooks")
+CORE_NAMES = frozenset(name for name, module in hookbus._MODULES.items() if module in MODULES)
 """Names of hookbus itself. No installed package can replace them."""
 
 
@@ -41,8 +31,6 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
     if name in CORE_NAMES:
-        import hookbus
-
         return getattr(hookbus, name)
     from hookbus.discovery import find_entry, load_entry
     from hookbus.errors import PluginError

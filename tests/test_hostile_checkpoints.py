@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from hookbus import HookBus, Run, Trainer
 from hookbus.checkpoint.state import (
     build_checkpoint,
-    find_latest_checkpoint,
     read_checkpoint,
     restore_checkpoint,
     write_checkpoint,
@@ -28,6 +27,7 @@ from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_ema import EMAHook
 from hookbus_logger import JsonlHook, LoggerHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
+from tests.checkpoints import find_latest_checkpoint
 from tests.sharded_models import single_process_group, write_sharded_checkpoint
 
 HOSTILE: list[Any] = [

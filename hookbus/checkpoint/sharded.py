@@ -78,19 +78,6 @@ def write_shards(
     return {path.name: (path.stat().st_size, hash_file(path)) for path in own}
 
 
-def read_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
-    """Load full tensors, or the local shards of sharded tensors. Not a collective call.
-
-    Args:
-        directory: Directory written by any number of ranks.
-        tensors: Tensors to load into, by name: full or sharded, with the shapes of the written tensors.
-
-    Raises:
-        CheckpointCorruptedError: If the files are missing, or contain other objects than data.
-    """
-    _load_shards(directory, tensors, _read_metadata(directory))
-
-
 def _read_metadata(directory: Path) -> Metadata:
     try:
         return read_metadata(directory)

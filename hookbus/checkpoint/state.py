@@ -241,31 +241,6 @@ def _check_has_data(path: Path, content: Mapping[str, Any]) -> None:
         raise CheckpointCorruptedError(f"{path}: {error}.") from None
 
 
-def find_latest_checkpoint(
-    directory: Path, *, map_location: Any = "cpu"
-) -> tuple[Path, dict[str, Any], list[str]] | None:
-    """Load the newest valid checkpoint of a directory.
-
-    Args:
-        directory: Directory to search.
-        map_location: Device of the tensors; "meta" to load their metadata only. Default: "cpu".
-
-    Returns:
-        Path, content, and a message for each file that was skipped; None if the directory contains no checkpoint.
-
-    Raises:
-        CheckpointError: If the directory contains checkpoints, but none of them is valid.
-    """
-    messages: list[str] = []
-    for path, checkpoint, reason in iter_checkpoints(directory, map_location=map_location):
-        if checkpoint is not None:
-            return path, checkpoint, messages + find_missing_files(directory)
-        messages.append(reason)
-    if messages:
-        raise CheckpointError("No checkpoint can be used:\n" + "\n".join(messages))
-    return None
-
-
 def _check_if_complete(checkpoint: Mapping[str, Any]) -> None:
     """Raise if a value of a checkpoint is invalid; a file of weights, or of another version, is not checked."""
     if all(key in checkpoint for key in REQUIRED_KEYS) and _get_format_version(checkpoint) == FORMAT_VERSION:

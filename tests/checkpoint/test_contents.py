@@ -17,11 +17,11 @@ from hookbus.checkpoint.contents import check_contents
 from hookbus.checkpoint.state import (
     build_checkpoint,
     extract_weights,
-    find_latest_checkpoint,
     restore_checkpoint,
     write_checkpoint,
 )
 from hookbus.errors import CheckpointError
+from tests.checkpoints import find_latest_checkpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden/run-0.1.0/checkpoints/iter_9.pth"
 

@@ -16,11 +16,12 @@ from hookbus.checkpoint import atomic_files
 from hookbus.checkpoint.generations import read_manifest, verify_generation
 from hookbus.checkpoint.load import load_file, load_on_meta
 from hookbus.checkpoint.sharded import read_generation, write_generation
-from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint, write_checkpoint
+from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
 from hookbus.checkpoint.store import remove_unreferenced
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import is_sharded
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
+from tests.checkpoints import find_latest_checkpoint
 from tests.crashes import kill_at_each_operation
 from tests.sharded_models import (
     WEIGHT,

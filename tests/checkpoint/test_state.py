@@ -24,7 +24,6 @@ from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import (
     build_checkpoint,
-    find_latest_checkpoint,
     hash_config,
     load_weights,
     read_checkpoint,
@@ -34,6 +33,7 @@ from hookbus.checkpoint.state import (
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning
 from hookbus.hook import Hook
 from hookbus.testing import fingerprint
+from tests.checkpoints import find_latest_checkpoint
 from tests.crashes import kill_at_each_operation, run_in_fork
 from tests.toys import Saver, idle_run, net, trainer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hookbus.checkpoint.state import find_latest_checkpoint
+from tests.checkpoints import find_latest_checkpoint
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch, LaunchResult

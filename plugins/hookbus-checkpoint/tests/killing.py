@@ -17,7 +17,7 @@ from typing import Any
 
 from hookbus import Hook
 from hookbus.checkpoint.sidecars import list_newest_first, verify
-from hookbus.checkpoint.state import find_latest_checkpoint
+from hookbus.checkpoint.state import iter_checkpoints
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
 
@@ -69,8 +69,14 @@ def get_newest_generation(folder: Path) -> int:
     """Verify all checkpoints, and return the generation from which a training resumes, 0 without checkpoints."""
     for path in list_newest_first(folder):
         verify(path)
-    newest = find_latest_checkpoint(folder)
+    newest = find_newest(folder)
     return 0 if newest is None else verify(newest[0]).generation
+
+
+def find_newest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Return the newest valid checkpoint, None if there is none."""
+    checkpoints = ((path, checkpoint) for path, checkpoint, _ in iter_checkpoints(folder) if checkpoint is not None)
+    return next(checkpoints, None)
 
 
 def main(directory: Path, mode: Any, kills: int) -> dict[str, Any]:
@@ -85,7 +91,7 @@ def main(directory: Path, mode: Any, kills: int) -> dict[str, Any]:
         assert current >= generation, f"generation {current} after {generation}"
         generation = current
         amid += any(folder.glob(".tmp-*"))
-    newest = find_latest_checkpoint(folder)
+    newest = find_newest(folder)
     assert newest is not None
     train(directory, mode, null, epochs=newest[1]["meta"]["epoch"] + 2)
     left = sorted(path.name for path in folder.iterdir() if not path.name.startswith("iter_"))

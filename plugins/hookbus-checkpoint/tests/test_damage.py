@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from hookbus.checkpoint.sidecars import list_newest_first, verify
-from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, ConfigError, HookWarning
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
+from tests.checkpoints import find_latest_checkpoint
 
 Corruption = Callable[[Path, random.Random], Path]
 """Corrupts a checkpoint of a folder, or its sidecar, and returns the checkpoint."""

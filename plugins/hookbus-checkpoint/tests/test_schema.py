@@ -19,10 +19,11 @@ from hookbus import Hook
 from hookbus._run.run import Run
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.checkpoint.sidecars import verify
-from hookbus.checkpoint.state import find_latest_checkpoint, read_checkpoint
+from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointCorruptedError, HookWarning
 from hookbus.testing import fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
+from tests.checkpoints import find_latest_checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 
