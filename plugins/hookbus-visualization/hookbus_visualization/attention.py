@@ -6,13 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hookbus_visualization.attention_weights import capture_attention_weights
-from hookbus_visualization.grid import resize_to_fit
-from hookbus_visualization.heatmap import FloatArray, apply_colormap, normalize, overlay_heatmap
+from hookbus_visualization.heatmap import apply_colormap, normalize, overlay_maps
 from hookbus_visualization.panel import RGBImage
 
 __all__ = ["Patches", "infer_patches", "render_attention"]
@@ -86,18 +84,15 @@ def _render_layer(weights: Tensor, images: Sequence[RGBImage] | None) -> list[RG
     # Windowed attention folds windows into the batch dimension: the weights are then not per image.
     if images is None or patches is None or len(images) != len(weights):
         return [apply_colormap(normalize(matrix)) for matrix in _downsample(weights).numpy()]
-    return [
-        overlay_heatmap(resize_to_fit(image), normalize(_get_patch_weights(matrix, patches)))
-        for image, matrix in zip(images, weights.numpy(), strict=True)
-    ]
+    return overlay_maps(images, _get_patch_weights(weights, patches))
 
 
-def _get_patch_weights(weights: FloatArray, patches: Patches) -> FloatArray:
-    """Return the weights of the class token, or the mean over all queries, as (rows, columns)."""
+def _get_patch_weights(weights: Tensor, patches: Patches) -> Tensor:
+    """Return the weights of the class token, or the mean over all queries, as (N, rows, columns)."""
     # A matrix that is not square is cross-attention, whose first query is not a class token.
-    has_class = patches.extra > 0 and weights.shape[0] == weights.shape[1]
-    row = weights[0] if has_class else weights.mean(0)
-    return np.asarray(row[patches.extra :].reshape(patches.rows, patches.columns))
+    has_class = patches.extra > 0 and weights.shape[1] == weights.shape[2]
+    row = weights[:, 0] if has_class else weights.mean(1)
+    return row[:, patches.extra :].reshape(-1, patches.rows, patches.columns)
 
 
 def _downsample(weights: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from hookbus.errors import HookError
-from hookbus_visualization.isolated_forward import copy_tensors, get_modules, isolated_forward
-from hookbus_visualization.preserve_model import call_model
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, get_modules, isolated_forward
 
 __all__ = ["capture_attention_weights", "compute_weights"]
 

@@ -22,9 +22,8 @@ from hookbus_visualization.anomalies import collect_anomalies
 from hookbus_visualization.compose import compose_panels, has_display, open_window
 from hookbus_visualization.config import ImageConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
-from hookbus_visualization.isolated_forward import copy_tensors, isolated_forward
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.panel import Panel, RGBImage
-from hookbus_visualization.preserve_model import call_model
 from hookbus_visualization.samples import Samples, describe_shapes, extract_predictions, extract_samples
 
 __all__ = ["ImageHook", "SampleHook"]

@@ -13,9 +13,8 @@ from torch.nn import functional
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_visualization.anomalies import name_values
 from hookbus_visualization.heatmap import apply_colormap, normalize
-from hookbus_visualization.isolated_forward import copy_tensors, get_modules, isolated_forward
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, get_modules, isolated_forward
 from hookbus_visualization.panel import RGBImage
-from hookbus_visualization.preserve_model import call_model
 from hookbus_visualization.samples import describe_shapes
 
 __all__ = [

@@ -6,16 +6,19 @@ visible in grayscale and with color blindness.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
 from hookbus_visualization.anomalies import report_anomaly
+from hookbus_visualization.grid import resize_to_fit
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["FloatArray", "apply_colormap", "normalize", "overlay_heatmap", "resize_map"]
+__all__ = ["FloatArray", "apply_colormap", "normalize", "overlay_heatmap", "overlay_maps", "resize_map"]
 
 FloatArray = NDArray[np.float32]
 
@@ -88,3 +91,11 @@ def overlay_heatmap(image: RGBImage, values: Any, opacity: float = 0.5) -> RGBIm
     # Values are interpolated, not colors: mixed colors are not on the colormap.
     colors = apply_colormap(resize_map(values, *image.shape[:2]))
     return np.asarray(np.rint((1 - opacity) * image + opacity * colors), np.uint8)
+
+
+def overlay_maps(images: Sequence[RGBImage], maps: Tensor) -> list[RGBImage]:
+    """Overlay images with heatmaps, (N, h, w), normalized per image; small images are enlarged."""
+    return [
+        overlay_heatmap(resize_to_fit(image), normalize(values))
+        for image, values in zip(images, maps.numpy(), strict=True)
+    ]

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from hookbus_visualization.attention import render_attention
-from hookbus_visualization.cam import render_cam
+from hookbus_visualization.attribution import compute_grad_cam, compute_saliency
 from hookbus_visualization.classification import get_class
 from hookbus_visualization.config import VisualizationConfig
 from hookbus_visualization.features import render_feature_maps
+from hookbus_visualization.heatmap import overlay_maps
 from hookbus_visualization.panel import Panel, RGBImage
-from hookbus_visualization.saliency import render_saliency
 
 __all__ = ["ModelInspector"]
 
@@ -58,17 +58,15 @@ class ModelInspector:
 
     def cam(self) -> PanelsByLabel:
         """Render the class activation map of each sample."""
-        return {
-            "cam": self._replace_images(
-                render_cam(self.model, self.inputs, *self._get_images_and_classes(), self.config.cam_layer)
-            )
-        }
+        images, classes = self._get_images_and_classes()
+        maps = compute_grad_cam(self.model, self.inputs, classes, self.config.cam_layer)
+        return {"cam": self._replace_images(overlay_maps(images, maps))}
 
     def gradients(self) -> PanelsByLabel:
         """Render the gradient of the class score with respect to the input, for each sample."""
-        return {
-            "gradients": self._replace_images(render_saliency(self.model, self.inputs, *self._get_images_and_classes()))
-        }
+        images, classes = self._get_images_and_classes()
+        maps = compute_saliency(self.model, self.inputs, classes)
+        return {"gradients": self._replace_images(overlay_maps(images, maps))}
 
     def _replace_images(self, images: Sequence[RGBImage]) -> list[Panel]:
         """Return the panels of the samples with other pixels, and with the same captions and frames."""

@@ -1,18 +1,19 @@
-"""Isolated forward passes of a model."""
+"""Isolated forward passes: the state of a model is preserved while it is inspected."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hookbus.distributed import named_modules
-from hookbus_visualization.preserve_model import preserve_state
+from hookbus.distributed import named_modules, unwrap_model
+from hookbus.evaluation import isolate_rng, preserve_training_modes
 
-__all__ = ["copy_tensors", "get_modules", "isolated_forward"]
+__all__ = ["call_model", "copy_tensors", "get_modules", "isolated_forward", "preserve_state"]
 
 
 @contextmanager
@@ -72,3 +73,104 @@ def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) ->
         return {key: copy_tensors(item, copy) for key, item in value.items()}
     # Subclasses such as named tuples have other constructors.
     return type(value)([copy_tensors(item, copy) for item in value]) if type(value) in (tuple, list) else value
+
+
+@contextmanager
+def preserve_state(model: nn.Module) -> Iterator[nn.Module]:
+    """Context manager that restores the state of a model on exit.
+
+    Inside the context the model is in evaluation mode, its parameters have no gradients, and compiled modules run
+    eagerly, so that module hooks are called. On exit, also after an exception, the training mode of each module, the
+    buffers, the gradients, the RNG states and the module hooks are restored bit for bit.
+
+    Args:
+        model: The model, wrapped or not.
+
+    Yields:
+        The model without its wrappers, such as `torch.compile` and DDP, so that no other rank is involved.
+    """
+    inner = unwrap_model(model)
+    with isolate_rng(), ExitStack() as stack:
+        for preserve in (_preserve_hooks, _preserve_buffers, _preserve_gradients, preserve_training_modes):
+            stack.enter_context(preserve(inner))
+        stack.enter_context(_force_eager())
+        # Not `eval()`, which models may override: low-rank adapters merge their weights into the base weights.
+        for module in inner.modules():
+            module.training = False
+        yield inner
+
+
+def call_model(model: Callable[..., Any], inputs: Any) -> Any:
+    """Call a model as in the training loop: with keyword arguments, positional arguments, or a single argument.
+
+    Args:
+        model: The model, or another callable.
+        inputs: A dict of keyword arguments, a tuple of positional arguments, or a single argument.
+    """
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def _force_eager() -> AbstractContextManager[Any]:
+    """Return a context in which compiled code is not used and nothing is compiled."""
+    # If the compiler is not loaded, nothing is compiled; `set_stance` would import it, which takes seconds.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+@contextmanager
+def _preserve_gradients(model: nn.Module) -> Iterator[None]:
+    """Remove the gradients of the parameters inside the context, and restore the same tensors on exit."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    # Without gradients, a backward pass inside the context allocates new ones instead of accumulating.
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+@contextmanager
+def _preserve_buffers(model: nn.Module) -> Iterator[None]:
+    # `_buffers` instead of `named_buffers`, which skips buffers that are None.
+    buffers = [
+        (module, name, buffer, None if buffer is None else buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+    ]
+    try:
+        yield
+    finally:
+        for module, name, buffer, copy in buffers:
+            _restore_buffer(module, name, buffer, copy)
+
+
+@torch.no_grad()
+def _restore_buffer(module: nn.Module, name: str, buffer: Tensor | None, copy: Tensor | None) -> None:
+    # Both the content and the object are restored: other code may keep a reference to the buffer.
+    if buffer is not None and copy is not None:
+        buffer.copy_(copy)
+    setattr(module, name, buffer)
+
+
+@contextmanager
+def _preserve_hooks(model: nn.Module) -> Iterator[None]:
+    """Remove module hooks that were registered inside the context; other hooks are unchanged."""
+    tables = [table for module in model.modules() for table in _get_hook_tables(module)]
+    registered = [set(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, keys in zip(tables, registered, strict=True):
+            for key in set(table) - keys:
+                del table[key]
+
+
+def _get_hook_tables(module: nn.Module) -> list[dict[Any, Any]]:
+    # By name: torch.nn.Module stores each type of hook, and its options, in a private dict `_*_hooks*`.
+    return [value for name, value in vars(module).items() if "_hooks" in name and isinstance(value, dict)]

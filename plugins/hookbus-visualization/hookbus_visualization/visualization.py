@@ -10,8 +10,8 @@ from torch import nn
 from hookbus import Run
 from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
+from hookbus_visualization.attribution import check_cam
 from hookbus_visualization.base import SampleHook
-from hookbus_visualization.cam import check_cam
 from hookbus_visualization.config import VisualizationConfig
 from hookbus_visualization.features import select_layers
 from hookbus_visualization.images import is_image, to_array

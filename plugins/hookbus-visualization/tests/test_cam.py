@@ -9,7 +9,12 @@ import torch
 from torch import nn
 
 from hookbus.errors import ConfigError
-from hookbus_visualization.cam import compute_grad_cam, render_cam
+from hookbus_visualization.attribution import compute_grad_cam
+from hookbus_visualization.heatmap import overlay_maps
+
+
+def render_cam(model, inputs, images, targets=None):
+    return overlay_maps(images, compute_grad_cam(model, inputs, targets))
 
 
 def classifier(**options):

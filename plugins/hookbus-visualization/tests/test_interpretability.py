@@ -5,11 +5,11 @@ from torch import nn
 
 from hookbus_visualization import VisualizationConfig
 from hookbus_visualization.attention import render_attention
-from hookbus_visualization.cam import render_cam
+from hookbus_visualization.attribution import compute_grad_cam, compute_saliency
 from hookbus_visualization.features import render_feature_maps
+from hookbus_visualization.heatmap import overlay_maps
 from hookbus_visualization.interpretability import ModelInspector
 from hookbus_visualization.panel import CORRECT_COLOR, Panel
-from hookbus_visualization.saliency import render_saliency
 
 IMAGES = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 PIXELS = [np.full((8, 8, 3), value, np.uint8) for value in (10, 200)]
@@ -69,13 +69,13 @@ def test_attention_is_rendered_for_each_sample(images):
 @pytest.mark.parametrize(("target", "classes"), [("predicted", None), ("true", torch.tensor([2, 1]))])
 class TestClassContent:
     def test_class_activation_is_overlaid_on_the_images(self, classifier, target, classes):
-        rendered_images = render_cam(classifier, IMAGES, PIXELS, classes, "0.0")
+        rendered_images = overlay_maps(PIXELS, compute_grad_cam(classifier, IMAGES, classes, "0.0"))
         assert to_comparable(make_inspector(classifier, target=target, cam_layer="0.0").cam()) == {
             "cam": replace_pixels(rendered_images)
         }
 
     def test_gradients_are_overlaid_on_the_images(self, classifier, target, classes):
-        rendered_images = render_saliency(classifier, IMAGES, PIXELS, classes)
+        rendered_images = overlay_maps(PIXELS, compute_saliency(classifier, IMAGES, classes))
         assert to_comparable(make_inspector(classifier, target=target).gradients()) == {
             "gradients": replace_pixels(rendered_images)
         }

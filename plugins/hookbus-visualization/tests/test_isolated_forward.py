@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_visualization.isolated_forward import copy_tensors, get_modules, isolated_forward
-from hookbus_visualization.preserve_model import call_model
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, get_modules, isolated_forward
 
 
 class TestProbing:

@@ -7,7 +7,7 @@ from torch import nn
 
 from hookbus.data.rng import get_rng_state
 from hookbus.testing import fingerprint
-from hookbus_visualization.preserve_model import call_model, preserve_state
+from hookbus_visualization.isolated_forward import call_model, preserve_state
 
 
 def small_model():

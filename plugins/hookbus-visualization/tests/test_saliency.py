@@ -4,7 +4,12 @@ import torch
 from torch import nn
 
 from hookbus.testing import fingerprint
-from hookbus_visualization.saliency import compute_saliency, render_saliency
+from hookbus_visualization.attribution import compute_saliency
+from hookbus_visualization.heatmap import overlay_maps
+
+
+def render_saliency(model, inputs, images, targets=None):
+    return overlay_maps(images, compute_saliency(model, inputs, targets))
 
 
 class Weighted(nn.Module):

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hookbus_visualization.scores import extract_scores, make_leaf, select_classes
+from hookbus_visualization.attribution import extract_scores, make_leaf, select_classes
 
 SCORES = torch.tensor([[0.1, 0.9, 0.0], [0.8, 0.1, 0.1]])
 
