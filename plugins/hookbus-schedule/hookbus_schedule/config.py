@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, field_validator, model_validator
 
 from hookbus import HookConfig
 from hookbus_schedule.pipelines import build_pipeline
@@ -77,31 +77,37 @@ def replace_null(value: object) -> object:
     return 0 if value is False or value is None else value
 
 
+Length = Annotated[int, BeforeValidator(replace_null)]
+OtherLength = Annotated[int | None, BeforeValidator(replace_null)]
+"""Length of a phase of the training, with null and false for none; and the same in another unit, omitted by default."""
+
+
+def check_exclusive(config: BaseModel, *pairs: tuple[str, str]) -> None:
+    """Raise a ValueError if both settings of a pair are set."""
+    for key, other in pairs:
+        if all(name in config.model_fields_set and getattr(config, name) is not None for name in (key, other)):
+            raise ValueError(f"{key}: cannot be combined with {other}. Remove one of them.")
+
+
 class FinalPhaseConfig(HookConfig):
     """Length of the final phase of a training."""
 
-    num_last_epochs: int = Field(default=15, ge=0, description="Length of the final phase in epochs; 0: none.")
-    num_last_iters: int | None = Field(
+    num_last_epochs: Length = Field(default=15, ge=0, description="Length of the final phase in epochs; 0: none.")
+    num_last_iters: OtherLength = Field(
         default=None, ge=0, description="Length of the final phase in iterations, instead of epochs."
     )
 
-    @field_validator("num_last_epochs", "num_last_iters", mode="before")
-    @classmethod
-    def _replace_null_length(cls, value: object) -> object:
-        return replace_null(value)
-
     @model_validator(mode="after")
     def _validate_length(self) -> Self:
-        if self.num_last_iters is not None and "num_last_epochs" in self.model_fields_set:
-            raise ValueError("num_last_iters: cannot be combined with num_last_epochs. Remove one of them.")
+        check_exclusive(self, ("num_last_iters", "num_last_epochs"))
         return self
 
 
 class YOLOXLrUpdaterConfig(FinalPhaseConfig):
     """Quadratic warm-up, cosine decay, and a constant learning rate in the final phase."""
 
-    warmup_epochs: int = Field(default=5, ge=0, description="Length of the warm-up in epochs; 0: no warm-up.")
-    warmup_iters: int | None = Field(
+    warmup_epochs: Length = Field(default=5, ge=0, description="Length of the warm-up in epochs; 0: no warm-up.")
+    warmup_iters: OtherLength = Field(
         default=None, ge=0, description="Length of the warm-up in iterations, instead of epochs."
     )
     min_lr_ratio: float = Field(
@@ -112,16 +118,9 @@ class YOLOXLrUpdaterConfig(FinalPhaseConfig):
         default=False, description="Change the learning rate once per epoch, instead of at each iteration."
     )
 
-    @field_validator("warmup_epochs", "warmup_iters", mode="before")
-    @classmethod
-    def _replace_null_warmup(cls, value: object) -> object:
-        return replace_null(value)
-
     @model_validator(mode="after")
     def _validate_units(self) -> Self:
-        for key, other in (("warmup_iters", "warmup_epochs"), ("min_lr", "min_lr_ratio")):
-            if {key, other} <= self.model_fields_set:
-                raise ValueError(f"{key}: cannot be combined with {other}. Remove one of them.")
+        check_exclusive(self, ("warmup_iters", "warmup_epochs"), ("min_lr", "min_lr_ratio"))
         if self.by_epoch and (self.num_last_iters is not None or self.warmup_iters is not None):
             raise ValueError(
                 "by_epoch: requires lengths in epochs, got warmup_iters or num_last_iters. Set warmup_epochs and "
@@ -184,8 +183,7 @@ class FreezeConfig(HookConfig):
 
     @model_validator(mode="after")
     def _validate_length(self) -> Self:
-        if self.until_epoch is not None and self.until_iter is not None:
-            raise ValueError("until_iter: cannot be combined with until_epoch. Remove one of them.")
+        check_exclusive(self, ("until_iter", "until_epoch"))
         return self
 
 
