@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from hookbus import Hook, Run, between, hookimpl, once
 from hookbus.data import get_targets, loader_length
@@ -14,9 +15,9 @@ from hookbus.errors import ConfigError, LoopError
 from hookbus.evaluation import named_loaders
 from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 from hookbus_guards.config import StartupCheckConfig
-from hookbus_guards.labels import invalid_labels
 
-__all__ = ["StartupCheckHook"]
+__all__ = ["StartupCheckHook", "invalid_labels"]
+
 
 MAX_SHOWN = 5
 
@@ -133,3 +134,21 @@ def _check_optimizers(model: nn.Module, optimizers: Iterable[Any]) -> None:
 def _format_items(items: Sequence[Any]) -> str:
     shown = ", ".join(map(str, items[:MAX_SHOWN]))
     return shown if len(items) <= MAX_SHOWN else f"{shown} and {len(items) - MAX_SHOWN} more"
+
+
+def invalid_labels(targets: Any, num_classes: int, ignore_index: int = -100) -> list[int]:
+    """Return the labels outside the class range.
+
+    Args:
+        targets: Integer tensor of any shape; any other value contains no labels.
+        num_classes: Number of classes; valid labels are 0 to `num_classes` - 1.
+        ignore_index: Label that is always valid.
+
+    Returns:
+        Sorted distinct invalid labels.
+    """
+    if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.dtype == torch.bool:
+        return []
+    invalid = ((targets < 0) | (targets >= num_classes)) & (targets != ignore_index)
+    # `any` first: valid batches cost one device synchronization instead of a masked copy.
+    return sorted(targets[invalid].unique().tolist()) if bool(invalid.any()) else []

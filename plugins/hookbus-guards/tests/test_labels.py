@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookbus_guards.labels import invalid_labels
+from hookbus_guards.startup import invalid_labels
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hookbus_guards.terms import check_finite, extract_loss_terms, format_terms
+from hookbus_guards.invalid_loss import check_finite, extract_loss_terms, format_terms
 
 INF, NAN = math.inf, math.nan
 

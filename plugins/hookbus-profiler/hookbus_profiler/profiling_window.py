@@ -12,11 +12,10 @@ from typing import Any
 from hookbus import Hook, Run
 from hookbus.errors import HookError
 from hookbus.testing import time_hooks
-from hookbus_profiler.clocks import get_clock
 from hookbus_profiler.cycle import Cycle, is_profiling
 from hookbus_profiler.flops import FlopCounter
 from hookbus_profiler.plan import ScheduleConfig
-from hookbus_profiler.time_breakdown import RESUMED, TimeBreakdown, Times
+from hookbus_profiler.time_breakdown import RESUMED, TimeBreakdown, Times, get_clock
 
 __all__ = ["ProfilingWindow"]
 

@@ -3,7 +3,7 @@ import time
 import pytest
 import torch
 
-from hookbus_profiler.clocks import DeviceClock, HostClock, get_clock
+from hookbus_profiler.time_breakdown import DeviceClock, HostClock, get_clock
 
 
 def test_host_clock_returns_seconds_without_blocking():

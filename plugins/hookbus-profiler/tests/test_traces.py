@@ -7,7 +7,7 @@ import torch
 from hookbus import HookBus
 from hookbus.writers.output_files import MARKER, OutputFiles
 from hookbus_profiler.cycle import Cycle
-from hookbus_profiler.traces import TraceWriter, format_operators
+from hookbus_profiler.output import TraceWriter, format_operators
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hookbus import Hook, Run, hookimpl
-from hookbus_runtime.config import TimeLimitConfig
-from hookbus_runtime.durations import parse_duration
+from hookbus_runtime.config import TimeLimitConfig, parse_duration
 
 __all__ = ["TimeLimitHook"]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hookbus_runtime.durations import parse_duration
+from hookbus_runtime.config import parse_duration
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import ExponentialLR, LinearLR
 
-from hookbus_schedule.momentum import MomentumSchedule
+from hookbus_schedule.scheduler_entries import MomentumSchedule
 
 
 def make_weight() -> torch.nn.Parameter:

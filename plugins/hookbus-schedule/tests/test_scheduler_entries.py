@@ -10,8 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from hookbus.errors import ConfigError
 from hookbus_schedule import SchedulerConfig
-from hookbus_schedule.momentum import MomentumSchedule
-from hookbus_schedule.scheduler_entries import build_scheduler_entry, check_scheduler_config
+from hookbus_schedule.scheduler_entries import MomentumSchedule, build_scheduler_entry, check_scheduler_config
 
 
 @pytest.fixture

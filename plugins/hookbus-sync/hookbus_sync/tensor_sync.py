@@ -9,9 +9,32 @@ from torch import Tensor, nn
 from hookbus import Hook, Run, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus_sync.buffer_sync import sync_tensors
-from hookbus_sync.norms import get_norm_states
 
-__all__ = ["SyncBuffersHook", "SyncNormHook"]
+__all__ = ["SyncBuffersHook", "SyncNormHook", "get_norm_states"]
+
+
+NORM_LAYERS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+
+
+def get_norm_states(model: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters and buffers of all normalization layers by their name in the state dict of the model."""
+    return {
+        f"{name}.{inner}" if name else inner: value
+        for name, module in model.named_modules()
+        if isinstance(module, NORM_LAYERS)
+        for inner, value in module.state_dict().items()
+    }
 
 
 class SyncHook(Hook):

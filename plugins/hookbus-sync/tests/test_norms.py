@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from hookbus_sync.norms import get_norm_states
+from hookbus_sync.tensor_sync import get_norm_states
 
 
 def test_state_of_normalization_layers_has_names_of_the_state_dict() -> None:

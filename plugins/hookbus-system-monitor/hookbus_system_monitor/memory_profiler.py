@@ -16,12 +16,13 @@ from hookbus_system_monitor.config import MemoryProfilerConfig
 from hookbus_system_monitor.deferred_records import MonitorHook
 from hookbus_system_monitor.memory import (
     Memory,
+    format_memory_fields,
+    format_memory_sentence,
     get_process_memory,
     get_process_peak,
     get_swap_memory,
     get_system_memory,
 )
-from hookbus_system_monitor.memory_text import format_memory_fields, format_memory_sentence
 from hookbus_system_monitor.readings import GB, Reader
 from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
 from hookbus_system_monitor.threshold_watch import ThresholdWatch

@@ -3,7 +3,7 @@ import math
 import numpy
 import pytest
 
-from hookbus_system_monitor.leak_detector import LeakDetector
+from hookbus_system_monitor.threshold_watch import LeakDetector
 
 
 def detect(values, size=20, step=50):

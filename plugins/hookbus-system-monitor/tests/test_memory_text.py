@@ -1,5 +1,4 @@
-from hookbus_system_monitor.memory import Memory
-from hookbus_system_monitor.memory_text import format_memory_fields, format_memory_sentence
+from hookbus_system_monitor.memory import Memory, format_memory_fields, format_memory_sentence
 
 MB = 2**20
 MEMORY = Memory(total=255767 * MB, available=246360 * MB, used=9407 * MB, percent=3.7)

@@ -16,9 +16,14 @@ from hookbus.errors import format_error, format_path
 from hookbus.evaluation import eval_mode
 from hookbus.writers import claim_directory, resolve_output_path
 from hookbus_tensorboard.config import TensorBoardConfig
-from hookbus_tensorboard.graph import trace_graph
-from hookbus_tensorboard.inputs import find_images, get_model_arguments, subsample
-from hookbus_tensorboard.summary import format_config, format_model
+from hookbus_tensorboard.inputs import (
+    find_images,
+    format_config,
+    format_model,
+    get_model_arguments,
+    subsample,
+    trace_graph,
+)
 
 __all__ = ["TensorBoardHook"]
 

@@ -1,13 +1,17 @@
-"""Extraction of model arguments and images from a batch, and subsampling of large tensors."""
+"""Data that is derived from a batch, a model or a configuration: arguments, images, values, graph and summaries."""
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-__all__ = ["find_images", "get_model_arguments", "subsample"]
+__all__ = ["find_images", "format_config", "format_model", "get_model_arguments", "subsample", "trace_graph"]
+
 
 MAX_VALUES = 1 << 16
 """Maximum number of values in a histogram."""
@@ -67,3 +71,54 @@ def _rescale(images: Tensor) -> Tensor:
     # `clamp` instead of an `if` on the extrema: an `if` would synchronize the device.
     low, high = images.amin().clamp(max=0), images.amax().clamp(min=1)
     return (images - low) / (high - low)
+
+
+def format_model(model: nn.Module) -> str:
+    """Return a Markdown table of the parameter counts of a model and its child modules, followed by its structure."""
+    rows = [("", type(model).__name__, *_count_parameters(model))]
+    rows += [(name, type(child).__name__, *_count_parameters(child)) for name, child in model.named_children()]
+    lines = ["| module | type | parameters | trainable |", "|---|---|---:|---:|"]
+    lines += [f"| {name} | {kind} | {count:,} | {trainable:,} |" for name, kind, count, trainable in rows]
+    return "\n".join([*lines, "", *_format_code(str(model))])
+
+
+def format_config(config: Mapping[str, Any]) -> str:
+    """Return a nested configuration as JSON in a Markdown code block."""
+    return "\n".join(_format_code(json.dumps(config, indent=2, ensure_ascii=False, default=str)))
+
+
+def _count_parameters(module: nn.Module) -> tuple[int, int]:
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
+    return sum(size for size, _ in sizes), sum(size for size, trainable in sizes if trainable)
+
+
+def _format_code(text: str) -> list[str]:
+    # Indented, not fenced: the text itself can contain backticks.
+    return [f"    {line}" for line in text.splitlines()]
+
+
+def trace_graph(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Trace a model.
+
+    Args:
+        model: Model in evaluation mode, with gradients disabled.
+        arguments: Positional arguments of the model.
+        keywords: Keyword arguments of the model.
+
+    Returns:
+        The graph in the form that `torch.utils.tensorboard.FileWriter.add_graph` accepts.
+
+    Raises:
+        Exception: If the model cannot be traced with these arguments.
+    """
+    # The private module, because the public `SummaryWriter.add_graph` traces and writes in one call, and the writer's
+    # thread must not run the model while training does.
+    from torch.utils.tensorboard import _pytorch_graph
+
+    with warnings.catch_warnings():
+        # Tracing warns of its deprecation (torch 2.13) and of each Python value that becomes a constant.
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(
+            model, arguments or None, example_kwarg_inputs=keywords or None, strict=False, check_trace=False
+        )
+        return _pytorch_graph.graph(traced, arguments)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_tensorboard.graph import trace_graph
+from hookbus_tensorboard.inputs import trace_graph
 
 
 class TwoInputs(nn.Module):

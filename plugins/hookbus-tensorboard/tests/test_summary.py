@@ -1,6 +1,6 @@
 from torch import nn
 
-from hookbus_tensorboard.summary import format_config, format_model
+from hookbus_tensorboard.inputs import format_config, format_model
 
 
 def test_model_summary_is_a_table_of_child_modules_and_the_structure():

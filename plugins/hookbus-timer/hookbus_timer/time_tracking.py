@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -12,13 +13,73 @@ from typing import Any
 from hookbus import Hook, Priority, Run
 from hookbus.checkpoint import schema
 from hookbus.errors import HookError, format_path
-from hookbus.writers import is_plain_file, iter_numbered_paths, resolve_output_path, set_aside
+from hookbus.writers import (
+    is_plain_file,
+    iter_numbered_paths,
+    open_for_writing,
+    open_regular_file,
+    resolve_output_path,
+    set_aside,
+)
 from hookbus_timer.config import TimeTrackingConfig
-from hookbus_timer.durations import UNKNOWN, format_duration
 from hookbus_timer.epoch_timer import EpochTimer
-from hookbus_timer.lines import append_line, read_first_line
 
-__all__ = ["TimeTrackingHook"]
+__all__ = ["UNKNOWN", "TimeTrackingHook", "append_line", "format_duration", "read_first_line"]
+
+
+MAX_LINE_BYTES = 1000
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line; the directory and the file are created if they do not exist.
+
+    Args:
+        path: Path of the file.
+        line: Text without a newline.
+
+    Raises:
+        OSError: If the line cannot be written; the file is unchanged. A link or a FIFO is refused.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = f"{line}\n".encode()
+    # Unbuffered, so that `write` makes one system call and returns the number of bytes that fit on the disk.
+    with open(path, "ab", buffering=0, opener=open_for_writing) as file:
+        before = file.tell()
+        if file.write(data) != len(data):
+            file.truncate(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def read_first_line(path: Path) -> str:
+    """Return the first line of a file, without the end of a long line; "" if it cannot be read."""
+    try:
+        with open_regular_file(path, follow=False) as file:
+            return file.readline(MAX_LINE_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+UNKNOWN = "unknown"
+"""Text for an unknown duration or time."""
+
+
+def format_duration(seconds: float | None) -> str:
+    """Format a duration as `4.2 s`, `0:01:02`, `1:02:03`, `2 d 3:04:05`, or `unknown`.
+
+    Args:
+        seconds: Duration in seconds, at least 0; None if it is unknown.
+    """
+    if seconds is None:
+        return UNKNOWN
+    # Rounded before the comparison, or else 59.96 would be formatted as "60.0 s".
+    if round(seconds, 1) < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02}:{rest:02}"
+    return f"{days} d {clock}" if days else clock
+
 
 _check_state = schema.record(
     {

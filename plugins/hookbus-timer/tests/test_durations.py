@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_timer.durations import format_duration
+from hookbus_timer.time_tracking import format_duration
 
 
 def parse_duration(text: str) -> int:

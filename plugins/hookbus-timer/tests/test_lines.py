@@ -3,7 +3,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from hookbus_timer.lines import append_line
+from hookbus_timer.time_tracking import append_line
 
 
 @contextmanager

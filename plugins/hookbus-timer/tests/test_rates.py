@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_timer.rates import Rates, compute_rates
+from hookbus_timer.windowed_timer import Rates, compute_rates
 
 seconds = st.floats(min_value=0, max_value=1e6, allow_subnormal=False)
 laps = st.lists(st.tuples(seconds, st.none() | seconds, st.integers(0, 1024)), min_size=1, max_size=60)

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 from hookbus import Run
 from hookbus_visualization.base import SampleHook
-from hookbus_visualization.nested_values import get_first, split_samples
 from hookbus_visualization.panel import Panel, RGBImage
-from hookbus_visualization.samples import Samples
+from hookbus_visualization.samples import Samples, get_first, split_samples
 
 __all__ = ["AnnotationHook"]
 

@@ -9,10 +9,10 @@ from hookbus_visualization.anomalies import name_values
 from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.images import to_array
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
-from hookbus_visualization.nested_values import get_first
 from hookbus_visualization.palette import report_unknown_classes
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.regions import draw_regions, read_regions
+from hookbus_visualization.samples import get_first
 
 __all__ = ["build_objects_panel", "build_regions_panel", "has_boxes", "is_segmentation"]
 

@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hookbus_visualization.anomalies import report_anomaly
-from hookbus_visualization.boxes import BoxFormat, draw_boxes, get_visible_mask, to_xyxy
+from hookbus_visualization.boxes import BoxFormat, draw_boxes, draw_tags, get_visible_mask, to_xyxy
 from hookbus_visualization.images import to_array
 from hookbus_visualization.masks import draw_edges, find_boundaries, merge_instances, overlay_classes, to_instance_masks
-from hookbus_visualization.nested_values import get_first, sort_by_score
 from hookbus_visualization.palette import class_colors, class_name
 from hookbus_visualization.panel import Color, RGBImage
-from hookbus_visualization.tags import draw_tags
+from hookbus_visualization.samples import get_first, sort_by_score
 
 __all__ = ["BOX_KEYS", "DrawStyle", "Instances", "draw_instances", "read_instances"]
 

@@ -1,4 +1,4 @@
-"""Colors and names of classes. Independent of hookbus.
+"""Colors, names and legend of classes. Independent of hookbus.
 
 A color depends only on the class index, so it is constant over a run. The default colors are the seven chromatic colors
 of Okabe and Ito ("Color Universal Design", 2008), which are distinguishable with all forms of color blindness. Classes
@@ -8,17 +8,27 @@ from the eighth on have darker and lighter shades of these colors.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ImageColor
+from PIL import Image, ImageColor, ImageDraw
 
 from hookbus_visualization.anomalies import report_anomaly
-from hookbus_visualization.panel import Color
+from hookbus_visualization.grid import ellipsize, get_font
+from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Color, RGBImage
 
-__all__ = ["class_color", "class_colors", "class_name", "contrast_color", "parse_color", "report_unknown_classes"]
+__all__ = [
+    "class_color",
+    "class_colors",
+    "class_name",
+    "contrast_color",
+    "draw_legend",
+    "parse_color",
+    "report_unknown_classes",
+]
+
 
 BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),
@@ -136,3 +146,60 @@ def _apply_shade(color: Color, amount: float) -> Color:
 
 def _linearize(value: float) -> float:
     return value / 12.92 if value <= 0.04045 else math.pow((value + 0.055) / 1.055, 2.4)
+
+
+LINE_HEIGHT_PIXELS, SWATCH_PIXELS, GAP_PIXELS = 18, 12, 8
+MAX_CLASSES = 40
+"""Maximum number of classes; the last entry shows the number of omitted classes."""
+
+
+def draw_legend(
+    classes: Iterable[int], width: int, names: Sequence[str] = (), palette: Sequence[Color] = ()
+) -> RGBImage:
+    """Draw a color swatch and the name of each class, in lines of a given width.
+
+    Args:
+        classes: Class indices; each distinct class has one entry, in ascending order.
+        width: Width of the image in pixels; longer names are truncated.
+        names: Names of the classes, by class index. A class without a name is shown as its index.
+        palette: Colors of the first classes. Other classes have the default colors.
+
+    Returns:
+        The pixels, (H, `width`, 3), uint8. H is 0 if there are no classes.
+    """
+    ids = sorted(set(classes))
+    entries = [(class_name(class_id, names), class_color(class_id, palette)) for class_id in ids[:MAX_CLASSES]]
+    if len(ids) > MAX_CLASSES:
+        # A swatch in the color of the background is invisible.
+        entries.append((f"and {len(ids) - MAX_CLASSES} more", BACKGROUND_COLOR))
+    font, text_width = get_font(), width - SWATCH_PIXELS - 2 * GAP_PIXELS
+    texts = [ellipsize(name, text_width) for name, _ in entries]
+    positions, lines = _place_entries(
+        [SWATCH_PIXELS + 2 * GAP_PIXELS + round(font.getlength(text)) for text in texts], width
+    )
+    sheet = Image.new("RGB", (width, lines * LINE_HEIGHT_PIXELS), BACKGROUND_COLOR)
+    draw = ImageDraw.Draw(sheet)
+    for (x, line), text, (_, color) in zip(positions, texts, entries, strict=True):
+        top = line * LINE_HEIGHT_PIXELS + (LINE_HEIGHT_PIXELS - SWATCH_PIXELS) // 2
+        draw.rectangle((x, top, x + SWATCH_PIXELS - 1, top + SWATCH_PIXELS - 1), color)
+        draw.text(
+            (x + SWATCH_PIXELS + GAP_PIXELS // 2, line * LINE_HEIGHT_PIXELS + LINE_HEIGHT_PIXELS // 2),
+            text,
+            TEXT_COLOR,
+            font,
+            anchor="lm",
+        )
+    return np.array(sheet)
+
+
+def _place_entries(widths: Iterable[int], limit: int) -> tuple[list[tuple[int, int]], int]:
+    """Return the positions of entries in lines with a maximum width, as (x, line), and the number of lines."""
+    positions: list[tuple[int, int]] = []
+    x, line = 0, 0
+    for width in widths:
+        # The first entry of a line is placed there even if it is too wide.
+        if x and x + width > limit:
+            x, line = 0, line + 1
+        positions.append((x, line))
+        x += width
+    return positions, line + 1 if positions else 0

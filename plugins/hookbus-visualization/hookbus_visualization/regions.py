@@ -21,8 +21,8 @@ from hookbus_visualization.masks import (
     to_instance_masks,
     to_label_map,
 )
-from hookbus_visualization.nested_values import get_first, sort_by_score
 from hookbus_visualization.panel import Color, RGBImage
+from hookbus_visualization.samples import get_first, sort_by_score
 
 __all__ = ["TARGET_KEYS", "Regions", "draw_regions", "read_regions"]
 

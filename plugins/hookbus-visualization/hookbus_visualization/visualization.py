@@ -16,10 +16,9 @@ from hookbus_visualization.config import VisualizationConfig
 from hookbus_visualization.features import select_layers
 from hookbus_visualization.images import is_image, to_array
 from hookbus_visualization.interpretability import ModelInspector
-from hookbus_visualization.nested_values import split_samples
 from hookbus_visualization.panel import CORRECT_COLOR, Panel
 from hookbus_visualization.panels import build_sample_panel
-from hookbus_visualization.samples import Samples
+from hookbus_visualization.samples import Samples, split_samples
 
 __all__ = ["VisualizationHook"]
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hookbus_visualization.compose import compose_panels, has_display, open_window
-from hookbus_visualization.figure import render_figure
+from hookbus_visualization.compose import compose_panels, has_display, open_window, render_figure
 from hookbus_visualization.grid import render_grid
 from hookbus_visualization.panel import Panel
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from hookbus_visualization.figure import render_figure
+from hookbus_visualization.compose import render_figure
 from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Panel
 
 PANEL = Panel(np.full((4, 6, 3), (10, 200, 30), np.uint8), "true $a\npredicted $b", CORRECT_COLOR)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from hookbus_visualization.legend import LINE_HEIGHT_PIXELS, MAX_CLASSES, draw_legend
+from hookbus_visualization.palette import LINE_HEIGHT_PIXELS, MAX_CLASSES, draw_legend
 
 ORANGE, BLUE = [230, 159, 0], [86, 180, 233]
 

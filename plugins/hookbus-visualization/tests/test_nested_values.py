@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookbus_visualization.nested_values import get_first, sort_by_score, split_samples
+from hookbus_visualization.samples import get_first, sort_by_score, split_samples
 
 
 class TestFirstOf:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hookbus_visualization.tags import MAX_TAGS, draw_tags
+from hookbus_visualization.boxes import MAX_TAGS, draw_tags
 
 ORANGE, BLUE, BLACK, WHITE = (230, 159, 0), (0, 114, 178), (0, 0, 0), (255, 255, 255)
 GRAY = np.full((100, 160, 3), 90, np.uint8)
