@@ -17,8 +17,6 @@ from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot
 from hookbus_checkpoint.stable_tensors import StableTensors
 
-__all__ = ["AsyncWriter", "WeightsChangedError"]
-
 
 class WeightsChangedError(CheckpointError):
     """Raised if weights changed during their copy, outside of an optimizer step, so that the copy is invalid."""

@@ -15,8 +15,6 @@ from hookbus.metrics import Metrics, infer_direction, resolve_metric_name
 from hookbus_checkpoint.comparison import get_file_stem, is_better
 from hookbus_checkpoint.config import CheckpointConfig
 
-__all__ = ["BestTracker"]
-
 
 class BestTracker:
     """Compare results with the best so far, which are stored in `run.best`.

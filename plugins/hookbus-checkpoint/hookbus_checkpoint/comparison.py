@@ -8,8 +8,6 @@ import unicodedata
 
 from hookbus import Direction
 
-__all__ = ["get_file_stem", "is_better"]
-
 MAX_STEM_BYTES = 180
 """Maximum length in bytes. File names have at most 255 bytes, and temporary files add a prefix and suffix."""
 

@@ -13,8 +13,6 @@ from hookbus import Direction, HookConfig
 from hookbus.metrics import ambiguous_direction_message, infer_direction
 from hookbus_checkpoint.comparison import get_file_stem
 
-__all__ = ["CheckpointConfig", "PreemptionConfig"]
-
 DURATION = re.compile(r"(\d+)\s*(s|min|h|)")
 SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 ITERATION_TEMPLATE = "iter_{}.pth"

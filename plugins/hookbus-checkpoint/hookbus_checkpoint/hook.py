@@ -14,8 +14,6 @@ from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.writer import CheckpointWriter
 
-__all__ = ["CheckpointHook", "RunListeners"]
-
 
 class RunListeners:
     """Listeners for a failure of the run, and for a loop without epochs.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from hookbus.checkpoint import CheckpointStore
 
-__all__ = ["CheckpointDirectory", "Plan"]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

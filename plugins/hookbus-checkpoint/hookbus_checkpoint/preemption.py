@@ -13,8 +13,6 @@ from typing import Any
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus_checkpoint.config import PreemptionConfig
 
-__all__ = ["PreemptionHook"]
-
 
 class PreemptionHook(Hook):
     """Save one checkpoint and stop the run at the next boundary after SIGTERM or SIGUSR1.

@@ -14,8 +14,6 @@ from hookbus.checkpoint import atomic_write, flatten_weights, read_checkpoint
 from hookbus.distributed import to_full_tensors
 from hookbus.errors import CheckpointError, format_path
 
-__all__ = ["NAME", "publish"]
-
 NAME = "model.safetensors"
 
 

@@ -20,8 +20,6 @@ from hookbus.metrics import Metrics
 from hookbus_checkpoint.plan import CheckpointDirectory, Plan
 from hookbus_checkpoint.snapshot import NO_MEMORY, get_memory
 
-__all__ = ["Save", "iter_tensors"]
-
 
 @dataclass(slots=True)
 class Save:

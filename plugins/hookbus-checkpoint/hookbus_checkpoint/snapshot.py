@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NO_MEMORY", "Snapshot", "get_memory"]
-
 Memory = tuple[int, torch.device]
 """Address of the storage of a tensor, and its device."""
 

@@ -11,8 +11,6 @@ from hookbus import Run
 from hookbus.checkpoint import flatten_weights
 from hookbus.distributed import named_parameters
 
-__all__ = ["StableTensors"]
-
 
 class StableTensors:
     """Find the tensors of a checkpoint that may be copied during the next forward and backward, and detect changes.

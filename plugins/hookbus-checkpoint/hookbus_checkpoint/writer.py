@@ -21,8 +21,6 @@ from hookbus_checkpoint.plan import CheckpointDirectory, Plan
 from hookbus_checkpoint.publish import NAME, publish
 from hookbus_checkpoint.saving import Save
 
-__all__ = ["CheckpointWriter"]
-
 LAST = "last.pth"
 MAX_LISTED = 10
 """Maximum number of files that an error message lists."""

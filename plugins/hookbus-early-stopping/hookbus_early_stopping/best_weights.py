@@ -14,8 +14,6 @@ from hookbus.checkpoint import flatten_weights, read_checkpoint
 from hookbus.errors import ConfigError, MetricError
 from hookbus.metrics import resolve_metric_name
 
-__all__ = ["BestWeights", "check_saver", "restore_best_weights"]
-
 
 @dataclass(frozen=True, slots=True)
 class BestWeights:

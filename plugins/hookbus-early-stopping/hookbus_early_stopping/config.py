@@ -10,8 +10,6 @@ from hookbus import HookConfig
 from hookbus.metrics import ambiguous_direction_message, infer_direction
 from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
 
-__all__ = ["EarlyStoppingConfig"]
-
 DEFAULT_PATIENCE = 10
 
 

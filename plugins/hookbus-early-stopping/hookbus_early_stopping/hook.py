@@ -11,8 +11,6 @@ from hookbus_early_stopping.best_weights import BestWeights, check_saver, restor
 from hookbus_early_stopping.config import EarlyStoppingConfig
 from hookbus_early_stopping.monitor import Monitor
 
-__all__ = ["EarlyStoppingHook"]
-
 _weights = schema.mapping_of(schema.any_value)
 _check_state = schema.record(
     {

@@ -11,8 +11,6 @@ from hookbus.errors import HookWarning, MetricError
 from hookbus.metrics import resolve_metric_name
 from hookbus_early_stopping.stopping_rule import Mode
 
-__all__ = ["Monitor"]
-
 
 class Monitor:
     """A monitored metric.

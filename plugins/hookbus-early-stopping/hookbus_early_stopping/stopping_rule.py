@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-__all__ = ["Mode", "StoppingRule"]
-
 Mode = Literal["min", "max"]
 
 

@@ -19,8 +19,6 @@ from hookbus_ema.tensors import (
     to_local,
 )
 
-__all__ = ["ExponentialMovingAverage"]
-
 
 class ExponentialMovingAverage:
     """Exponential moving average (EMA) of the weights of a model.

@@ -8,8 +8,6 @@ from pydantic import Field, field_validator
 
 from hookbus import HookConfig
 
-__all__ = ["EMAConfig"]
-
 
 class EMAConfig(HookConfig):
     """Momentum, update interval, initial averages, and device of the moving average."""

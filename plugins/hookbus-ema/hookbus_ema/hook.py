@@ -16,8 +16,6 @@ from hookbus_ema.config import EMAConfig
 from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, report_unaveraged, sync_with_model
 from hookbus_ema.resume import restore_average, start_average
 
-__all__ = ["EMAHook"]
-
 # With `resume_from`, the average may have more steps than the run.
 _check_state = schema.record(
     {"steps": schema.integer(), "averaged": schema.mapping_of(schema.tensor())},

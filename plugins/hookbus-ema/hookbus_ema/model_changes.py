@@ -13,8 +13,6 @@ from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
 
-__all__ = ["get_unwrapped_model", "is_initialized", "report_unaveraged", "sync_with_model"]
-
 
 def sync_with_model(
     average: ExponentialMovingAverage, model: nn.Module, config: EMAConfig, logger: logging.Logger

@@ -12,8 +12,6 @@ from torch import nn
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 
-__all__ = ["AsyncMovingAverage", "build_average"]
-
 
 class AsyncMovingAverage(ExponentialMovingAverage):
     """Moving average that is updated on another thread during the next forward and backward.

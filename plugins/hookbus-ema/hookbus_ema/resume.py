@@ -16,8 +16,6 @@ from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
 
-__all__ = ["load_average", "restore_average", "start_average"]
-
 _mapping = schema.mapping_of(schema.any_value)
 _check_records = schema.mapping_of(schema.record({"state": _mapping}, {"type": schema.string()}))
 

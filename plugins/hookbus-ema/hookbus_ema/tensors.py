@@ -8,16 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-__all__ = [
-    "can_be_averaged",
-    "can_be_copied",
-    "describe_unaveraged",
-    "get_tensors",
-    "init_average",
-    "shard_like",
-    "to_local",
-]
-
 AVERAGED_DTYPES = frozenset(
     {
         torch.float16,

@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, Field, ImportString, field_validator, mode
 from hookbus import Direction, HookConfig, resolve_import
 from hookbus.metrics import ambiguous_direction_message, infer_direction
 
-__all__ = ["EvalConfig"]
-
 RUN_LOADER = "val_loader"
 DEFAULT_METRIC = "accuracy"
 

@@ -10,8 +10,6 @@ from hookbus_eval.config import EvalConfig
 from hookbus_eval.schedule import AtEnd, build_validation_schedule
 from hookbus_eval.validation import CustomValidation
 
-__all__ = ["DistEvalHook", "EvalHook"]
-
 
 class EvalHook(Hook):
     """Schedule the validations of a run, in place of the validation of the Trainer after every epoch.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from hookbus import CounterView, Schedule, Unit, between, every
 
-__all__ = ["AtEnd", "build_validation_schedule"]
-
 
 @dataclass(frozen=True, repr=False)
 class AtEnd(Schedule):

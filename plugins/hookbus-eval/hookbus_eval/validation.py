@@ -12,8 +12,6 @@ from hookbus.errors import HookError
 from hookbus.evaluation import build_metrics, evaluate, named_loaders
 from hookbus_eval.config import EvalConfig
 
-__all__ = ["CustomValidation"]
-
 
 class CustomValidation:
     """Validation with the data, metrics and function of a configuration.

@@ -13,8 +13,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hookbus_gradient_flow.statistics import Gradient
 
-__all__ = ["render_chart"]
-
 LABEL_WIDTH, BAR_WIDTH, MARGIN = 320, 560, 16
 HEADER_HEIGHT, FOOTER_HEIGHT, FONT_SIZE = 28, 24, 12
 MAX_ROW_HEIGHT, MIN_ROW_HEIGHT, MAX_HEIGHT = 16, 3, 2400

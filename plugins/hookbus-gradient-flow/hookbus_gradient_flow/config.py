@@ -6,8 +6,6 @@ from pydantic import Field, field_validator
 
 from hookbus import HookConfig
 
-__all__ = ["GradientFlowConfig"]
-
 
 class GradientFlowConfig(HookConfig):
     """Configuration of `GradientFlowHook`."""

@@ -11,8 +11,6 @@ from typing import Literal
 
 from hookbus_gradient_flow.statistics import Gradient
 
-__all__ = ["EXPLODING", "VANISHING", "ProblemReporter", "ProblemType", "find_problems", "format_problem"]
-
 ProblemType = Literal["missing", "not finite", "vanishing", "exploding"]
 
 VANISHING = 1e-8

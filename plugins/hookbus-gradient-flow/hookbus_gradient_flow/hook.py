@@ -20,8 +20,6 @@ from hookbus_gradient_flow.diagnostics import ProblemReporter
 from hookbus_gradient_flow.statistics import Gradient, GradientStats, compute_gradient_stats, get_loss_scale
 from hookbus_gradient_flow.targets import list_paths, match_targets, select_parameters
 
-__all__ = ["GradientFlowHook"]
-
 
 class GradientFlowHook(Hook):
     """Log statistics of the gradients of each parameter, and warn of abnormal gradients.

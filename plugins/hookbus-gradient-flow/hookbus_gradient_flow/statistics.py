@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Gradient", "GradientStats", "compute_gradient_stats", "get_loss_scale"]
-
 
 @dataclass(frozen=True, slots=True)
 class Gradient:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-__all__ = ["list_paths", "match_targets", "select_parameters"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from torch import nn
 from hookbus.data import iter_datasets
 from hookbus.distributed import named_modules
 
-__all__ = ["datasets_with_classes", "find_heads", "get_classes"]
-
 
 def get_classes(dataset: Any) -> Any:
     """Return the class names that a dataset declares.

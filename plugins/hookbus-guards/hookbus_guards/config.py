@@ -8,8 +8,6 @@ from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
 
-__all__ = ["CheckInvalidLossConfig", "NumClassCheckConfig", "StartupCheckConfig"]
-
 
 class CheckInvalidLossConfig(HookConfig):
     """Check interval and policy for a loss that is not finite."""

@@ -14,9 +14,6 @@ from hookbus.checkpoint import schema
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
 
-__all__ = ["CheckInvalidLossHook", "check_finite", "extract_loss_terms", "format_terms", "has_invalid_weights"]
-
-
 _check_state = schema.record(
     {
         "last_good": schema.nullable(schema.list_of(schema.any_value, 2, 2)),

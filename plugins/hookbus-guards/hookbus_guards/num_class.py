@@ -12,8 +12,6 @@ from hookbus.evaluation import named_loaders
 from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 from hookbus_guards.config import NumClassCheckConfig
 
-__all__ = ["NumClassCheckHook"]
-
 MODES = ("train", "val", "test")
 
 

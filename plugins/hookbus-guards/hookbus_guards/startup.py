@@ -16,9 +16,6 @@ from hookbus.evaluation import named_loaders
 from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
 from hookbus_guards.config import StartupCheckConfig
 
-__all__ = ["StartupCheckHook", "invalid_labels"]
-
-
 MAX_SHOWN = 5
 
 

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from hookbus import HookConfig
 
-__all__ = ["JsonlConfig", "LoggerConfig", "ProgressConfig", "RecordConfig"]
-
 
 class RecordConfig(HookConfig):
     """Interval at which training metrics are logged."""

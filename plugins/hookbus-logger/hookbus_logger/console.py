@@ -17,8 +17,6 @@ from rich.segment import Segment, Segments
 from hookbus import Run
 from hookbus_logger.format import Part
 
-__all__ = ["ConsoleHandler", "get_console", "print_block", "print_line", "redirect_messages"]
-
 LOGGER_NAME = "hookbus"
 PIPED_WIDTH = 160
 CONTROL_CHARACTERS = dict.fromkeys({*range(32), 127} - {ord("\t"), ord("\n")})

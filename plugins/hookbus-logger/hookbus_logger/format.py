@@ -10,19 +10,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-__all__ = [
-    "Cell",
-    "Part",
-    "build_epoch_table",
-    "format_clock_time",
-    "format_count",
-    "format_duration",
-    "format_number",
-    "format_values",
-    "is_time",
-    "join_groups",
-]
-
 Part = tuple[str, str]
 """Text and rich style of a part of a line; the style "" means none."""
 

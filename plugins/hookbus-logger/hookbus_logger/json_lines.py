@@ -16,8 +16,6 @@ from typing import Any, NoReturn
 from hookbus.checkpoint import atomic_write
 from hookbus.writers import open_for_writing, open_regular_file
 
-__all__ = ["JsonLines", "contains_line", "iter_rows", "parse_row", "read_jsonl"]
-
 Row = dict[str, Any]
 
 MAX_SEARCHED_LINES, MAX_SEARCHED_BYTES = 1000, 16 << 20

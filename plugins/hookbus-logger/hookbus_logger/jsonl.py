@@ -21,8 +21,6 @@ from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 from hookbus_logger.run_log import POSITION_FIELDS, LogPosition, OpeningRows, open_log, truncate_log
 
-__all__ = ["JsonlHook"]
-
 _check_rows = schema.record({"rows": schema.nullable(schema.integer())})
 _check_position = schema.record(
     {"moment": schema.any_value, "keys": schema.list_of(schema.any_value)},

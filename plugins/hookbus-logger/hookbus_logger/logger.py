@@ -25,8 +25,6 @@ from hookbus_logger.format import (
 )
 from hookbus_logger.metric_recorder import MetricRecorder, get_epoch, has_epochs
 
-__all__ = ["LoggerHook"]
-
 _check_cells = schema.record({"cells": schema.mapping_of(schema.list_of(schema.any_value, 3, 3))})
 _check_cell = schema.record({"metric": schema.string(), "column": schema.string(), "value": schema.number()})
 

@@ -10,8 +10,6 @@ from hookbus.checkpoint import schema
 from hookbus.metrics import Metrics, Window
 from hookbus_logger.config import RecordConfig
 
-__all__ = ["MetricRecorder", "get_epoch", "has_epochs"]
-
 _check_state = schema.record({"recorded_epoch": schema.integer(-1), "waiting": schema.boolean})
 
 

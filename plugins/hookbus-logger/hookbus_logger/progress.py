@@ -19,8 +19,6 @@ from hookbus_logger.console import get_console, print_line
 from hookbus_logger.format import format_clock_time, format_count
 from hookbus_logger.progress_bar import ProgressState, ThroughputMeter, Ticker, build_bar, format_line
 
-__all__ = ["ProgressHook"]
-
 INDENT = " " * 7
 """Indentation of plain lines, aligned with the position in the lines of `LoggerHook`."""
 

@@ -15,8 +15,6 @@ from rich.text import Text
 
 from hookbus_logger.format import format_count, format_number
 
-__all__ = ["ProgressState", "ThroughputMeter", "Ticker", "build_bar", "format_line", "format_throughput"]
-
 MAX_BAR_WIDTH, MIN_BAR_WIDTH, GAP = 32, 6, 2
 
 # A process forked during a tick, such as a DataLoader worker, would inherit locked console locks and no thread that

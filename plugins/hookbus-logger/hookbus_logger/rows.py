@@ -7,16 +7,6 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-__all__ = [
-    "KINDS",
-    "get_identity",
-    "get_sort_key",
-    "has_equal_content",
-    "to_json",
-    "to_number",
-    "to_scalar_fields",
-]
-
 KINDS = ("config", "train", "val", "test", "scalars", "text")
 """Kinds of rows, in the order in which rows of one moment are written."""
 

@@ -17,8 +17,6 @@ from hookbus.writers import is_plain_file, iter_numbered_paths, set_aside
 from hookbus_logger.json_lines import JsonLines, Row, contains_line, iter_rows
 from hookbus_logger.rows import get_identity, get_sort_key, has_equal_content
 
-__all__ = ["POSITION_FIELDS", "LogPosition", "OpeningRows", "open_log", "truncate_log"]
-
 POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
 """Fields that locate a row in the run; rows with equal values are sorted by kind."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-__all__ = ["MAX_FAILURES", "RejectedError", "ServerError", "send_accepted"]
-
 T = TypeVar("T")
 
 MAX_FAILURES = 20

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from hookbus.writers import WriterConfig
 
-__all__ = ["MLflowConfig"]
-
 
 class MLflowConfig(WriterConfig):
     """Configuration of `MLflowHook`."""

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from hookbus.checkpoint import make_temporary_name
 
-__all__ = ["ensure_database"]
-
 
 def ensure_database(path: Path, artifacts: str, owner: str = "") -> str:
     """Create an SQLite database of MLflow atomically, unless it exists.

@@ -11,8 +11,6 @@ from hookbus.writers import redact
 from hookbus_mlflow.config import MLflowConfig
 from hookbus_mlflow.names import to_mlflow_name
 
-__all__ = ["MLflowHook"]
-
 
 class MLflowHook(WriterHook):
     """Log to the MLflow run of the work directory; a resumed training continues the same MLflow run."""

@@ -6,8 +6,6 @@ import re
 
 from hookbus.writers import sanitize_name
 
-__all__ = ["to_mlflow_name"]
-
 MAX_LENGTH = 250
 FORBIDDEN = re.compile(r"[^/\w.\- ]|^/|(?<=/)/|/$|(?:(?<=^)|(?<=/))\.\.?(?=/|$)")
 """Characters other than letters, digits and `_ - . / space`, and the parts that make a path not normalized."""

@@ -27,8 +27,6 @@ from hookbus_mlflow.batches import RejectedError, ServerError, send_accepted
 from hookbus_mlflow.database import ensure_database
 from hookbus_mlflow.names import to_mlflow_name
 
-__all__ = ["MLflowWriter", "Target"]
-
 METRICS_PER_BATCH, PARAMS_PER_BATCH = 1000, 100
 """Limits of the `log-batch` request in the MLflow REST API."""
 

@@ -10,8 +10,6 @@ from pydantic import BeforeValidator, Field, ImportString, model_validator
 from hookbus import HookConfig, resolve_import
 from hookbus_profiler.plan import ScheduleConfig, fit_schedule
 
-__all__ = ["ProfilerConfig", "ScheduleConfig"]
-
 
 class ProfilerConfig(HookConfig):
     """Length of the profiling, traced iterations and exported files."""

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerAction, profile
 
-__all__ = ["Cycle", "is_profiling"]
-
 
 def is_profiling() -> bool:
     """Return whether a torch profiler is active in this process, including one that waits or warms up.

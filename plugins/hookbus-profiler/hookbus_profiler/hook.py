@@ -14,8 +14,6 @@ from hookbus_profiler.output import ProfilerOutput
 from hookbus_profiler.profiling_window import ProfilingWindow
 from hookbus_profiler.report import Report
 
-__all__ = ["ProfilerHook"]
-
 
 class ProfilerHook(Hook):
     """Profile the first iterations of a training: trace some of them and report the time breakdown of the others.

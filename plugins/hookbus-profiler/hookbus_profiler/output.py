@@ -17,9 +17,6 @@ from hookbus_profiler.config import ProfilerConfig
 from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.report import Report
 
-__all__ = ["ProfilerOutput", "TraceWriter", "format_operators"]
-
-
 MAX_TABLE_ROWS = 20
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["ScheduleConfig", "fit_schedule"]
-
 
 class ScheduleConfig(BaseModel):
     """Cycles of the profiler, in iterations, as in `torch.profiler.schedule`."""

@@ -17,8 +17,6 @@ from hookbus_profiler.flops import FlopCounter
 from hookbus_profiler.plan import ScheduleConfig
 from hookbus_profiler.time_breakdown import RESUMED, TimeBreakdown, Times, get_clock
 
-__all__ = ["ProfilingWindow"]
-
 
 class ProfilingWindow(Hook):
     """Time every iteration, count the FLOPs of one, and trace the iterations of a plan.

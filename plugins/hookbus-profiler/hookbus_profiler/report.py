@@ -15,8 +15,6 @@ from rich.text import Text
 
 from hookbus_profiler.time_breakdown import OTHER, PARTS, Times
 
-__all__ = ["Report"]
-
 WIDTH = 100
 MIN_BOTTLENECK_SHARE = 0.3
 """Minimum share of the time at which a part other than the model is reported as the bottleneck."""

@@ -17,8 +17,6 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["OTHER", "PARTS", "RESUMED", "Clock", "DeviceClock", "HostClock", "TimeBreakdown", "Times", "get_clock"]
-
 
 class Clock(Protocol):
     """Clock that records marks and measures the time between them."""

@@ -10,16 +10,6 @@ from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
 
-__all__ = [
-    "EmptyCacheConfig",
-    "GarbageCollectionConfig",
-    "MeanTeacherConfig",
-    "OutOfMemoryConfig",
-    "TimeLimitConfig",
-    "parse_duration",
-]
-
-
 SECONDS_PER_UNIT = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 UNIT_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])\s*")
 CLOCK_PATTERN = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")

@@ -7,8 +7,6 @@ import torch
 from hookbus import Hook, hookimpl
 from hookbus_runtime.config import EmptyCacheConfig
 
-__all__ = ["EmptyCacheHook", "empty_cache"]
-
 
 def empty_cache() -> None:
     """Release the cached memory of the accelerator; a no-op without an accelerator."""

@@ -15,8 +15,6 @@ import torch
 
 import hookbus
 
-__all__ = ["collect_environment", "get_device_name", "get_git_revision"]
-
 GIT_TIMEOUT_S = 5
 """Timeout of a git command, in seconds."""
 

@@ -8,8 +8,6 @@ from weakref import WeakSet
 from hookbus import Hook, every, hookimpl
 from hookbus_runtime.config import GarbageCollectionConfig
 
-__all__ = ["GarbageCollectionHook"]
-
 _disabled_by: WeakSet[GarbageCollectionHook] = WeakSet()
 """Hooks that have disabled automatic collection, which is a setting of the process."""
 

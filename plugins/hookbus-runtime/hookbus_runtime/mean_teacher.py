@@ -13,8 +13,6 @@ from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError, HookError
 from hookbus_runtime.config import MeanTeacherConfig
 
-__all__ = ["MeanTeacherHook", "list_copied", "match_tensors", "update_teacher"]
-
 
 class MeanTeacherHook(Hook):
     """Update the teacher module as a moving average of the student module after each optimizer step.

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["format_shapes", "get_batch_size", "merge_outputs", "split_batch"]
-
 
 def get_batch_size(batch: Any) -> int:
     """Return the number of samples: the length of the first tensor that is not a scalar, 0 if there is none."""

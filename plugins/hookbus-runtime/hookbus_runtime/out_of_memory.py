@@ -13,8 +13,6 @@ from hookbus_runtime.config import OutOfMemoryConfig
 from hookbus_runtime.empty_cache import empty_cache
 from hookbus_runtime.micro_batches import format_shapes, get_batch_size, merge_outputs, split_batch
 
-__all__ = ["OutOfMemoryHook"]
-
 _check_state = schema.record({"parts": schema.integer(1)})
 
 BYTES_PER_GIB = 2**30

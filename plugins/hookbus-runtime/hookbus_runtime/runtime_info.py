@@ -9,8 +9,6 @@ from hookbus import Hook, Priority, Run
 from hookbus.writers import flatten
 from hookbus_runtime.environment import collect_environment
 
-__all__ = ["RuntimeInfoHook"]
-
 
 class RuntimeInfoHook(Hook):
     """Log the environment of a run: to the log and `status.json` at its start, to all writers before training."""

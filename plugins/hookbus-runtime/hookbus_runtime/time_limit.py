@@ -9,8 +9,6 @@ from typing import Any
 from hookbus import Hook, Run, hookimpl
 from hookbus_runtime.config import TimeLimitConfig, parse_duration
 
-__all__ = ["TimeLimitHook"]
-
 
 class TimeLimitHook(Hook):
     """Request to stop the run at the end of the first iteration that exceeds the time limit.

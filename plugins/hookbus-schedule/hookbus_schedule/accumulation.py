@@ -8,8 +8,6 @@ from hookbus import Hook, Run, hookimpl
 from hookbus.checkpoint import schema
 from hookbus_schedule.config import AccumulationConfig
 
-__all__ = ["AccumulationHook"]
-
 _check_state = schema.record({"accumulate": schema.nullable(schema.integer(1))})
 
 

@@ -9,16 +9,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 from hookbus import HookConfig
 from hookbus_schedule.pipelines import build_pipeline
 
-__all__ = [
-    "AccumulationConfig",
-    "FreezeConfig",
-    "ParamSchedulerConfig",
-    "PipelineSwitchConfig",
-    "SchedulerConfig",
-    "YOLOXLrUpdaterConfig",
-    "YOLOXModeSwitchConfig",
-]
-
 
 class SchedulerConfig(BaseModel):
     """A scheduler: an object, or a type with its arguments. Keys without a field are arguments of the type."""

@@ -10,8 +10,6 @@ from hookbus import Hook, Run, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 
-__all__ = ["SetEpochInfoHook"]
-
 
 class SetEpochInfoHook(Hook):
     """Call `model.set_epoch(epoch)` before each training epoch, with the index from 0, also after a resume."""

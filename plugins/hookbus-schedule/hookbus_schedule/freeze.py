@@ -13,8 +13,6 @@ from hookbus.distributed import named_modules, named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_schedule.config import FreezeConfig
 
-__all__ = ["FreezeHook"]
-
 
 class FreezeHook(Hook):
     """Freeze modules: no gradients, no optimizer steps, no weight decay, no updates of running statistics.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from hookbus import Run
 from hookbus.errors import ConfigError
 
-__all__ = ["Milestone", "final_phase_start", "get_epoch_length"]
-
 
 @dataclass(frozen=True)
 class Milestone:

@@ -13,8 +13,6 @@ from hookbus_schedule.config import YOLOXModeSwitchConfig
 from hookbus_schedule.milestones import Milestone, final_phase_start
 from hookbus_schedule.pipelines import SkipTypes, warn_shared_dataset
 
-__all__ = ["YOLOXModeSwitchHook"]
-
 
 class YOLOXModeSwitchHook(Hook):
     """Skip transforms such as Mosaic and enable the L1 loss of the model in the final phase of a training.

@@ -18,8 +18,6 @@ from hookbus_schedule.scheduler_entries import (
     get_monitor,
 )
 
-__all__ = ["ParamSchedulerHook", "get_scheduled"]
-
 _check_state = schema.record({"schedulers": schema.list_of(schema.mapping_of(schema.any_value))})
 
 

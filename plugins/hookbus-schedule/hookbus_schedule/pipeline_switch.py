@@ -10,8 +10,6 @@ from hookbus_schedule.config import PipelineSwitchConfig
 from hookbus_schedule.milestones import Milestone
 from hookbus_schedule.pipelines import SwitchPipeline, warn_shared_dataset
 
-__all__ = ["PipelineSwitchHook"]
-
 
 class PipelineSwitchHook(Hook):
     """Replace the pipeline of the training dataset from an epoch or iteration, in all processes that read it.

@@ -12,8 +12,6 @@ from hookbus.data import iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_schedule.milestones import Milestone
 
-__all__ = ["Compose", "DatasetSwitch", "SkipTypes", "SwitchPipeline", "build_pipeline", "warn_shared_dataset"]
-
 
 class Compose:
     """Sequence of transforms.

@@ -15,8 +15,6 @@ from hookbus import import_string
 from hookbus.errors import ConfigError, suggest_names
 from hookbus_schedule.config import SchedulerConfig
 
-__all__ = ["MomentumSchedule", "SchedulerEntry", "build_scheduler_entry", "check_scheduler_config", "get_monitor"]
-
 
 class MomentumSchedule:
     """Apply a learning rate scheduler to the momentum of an optimizer.

@@ -14,8 +14,6 @@ from hookbus_schedule.config import YOLOXLrUpdaterConfig
 from hookbus_schedule.milestones import get_epoch_length
 from hookbus_schedule.param_scheduler import ParamSchedulerHook, get_scheduled
 
-__all__ = ["YOLOXLrUpdaterHook", "yolox_lr"]
-
 
 class YOLOXLrUpdaterHook(Hook):
     """Set the learning rate of each parameter group before each iteration.

@@ -11,7 +11,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from hookbus.distributed import Collectives
 
-__all__ = ["sync_tensors", "to_widest_float", "variance_across_ranks"]
 
 MEAN, VARIANCE, COUNTER = "running_mean", "running_var", "num_batches_tracked"
 

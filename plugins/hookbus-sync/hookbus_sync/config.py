@@ -8,8 +8,6 @@ from pydantic import Field, field_validator
 
 from hookbus import HookConfig
 
-__all__ = ["SyncMetricsConfig", "SyncRandomSizeConfig"]
-
 PositiveInt = Annotated[int, Field(ge=1)]
 
 

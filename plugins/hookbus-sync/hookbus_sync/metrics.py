@@ -13,8 +13,6 @@ from hookbus.errors import MetricError
 from hookbus_sync.buffer_sync import to_widest_float
 from hookbus_sync.config import SyncMetricsConfig
 
-__all__ = ["SyncMetricsHook"]
-
 
 class SyncMetricsHook(Hook):
     """Replace step outputs of each iteration by their mean over the ranks.

@@ -10,9 +10,6 @@ from hookbus.data import derive_seed, iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_sync.config import SyncRandomSizeConfig
 
-__all__ = ["Resize", "Sizes", "SyncRandomSizeHook"]
-
-
 SIZE_DIVISOR = 32
 """Divisor of all sizes, in pixels: the largest stride of common detectors."""
 

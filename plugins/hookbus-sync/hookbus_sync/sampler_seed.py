@@ -7,8 +7,6 @@ from typing import Any
 from hookbus import Hook, Run, hookimpl
 from hookbus.errors import ConfigError
 
-__all__ = ["DistSamplerSeedHook"]
-
 
 class DistSamplerSeedHook(Hook):
     """Call `set_epoch(epoch)` of the training sampler before each epoch, with the epoch index from 0.

@@ -10,9 +10,6 @@ from hookbus import Hook, Run, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus_sync.buffer_sync import sync_tensors
 
-__all__ = ["SyncBuffersHook", "SyncNormHook", "get_norm_states"]
-
-
 NORM_LAYERS = (
     nn.BatchNorm1d,
     nn.BatchNorm2d,

@@ -10,9 +10,6 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["Allocation", "get_allocation", "parse_allocation"]
-
-
 NO_STATISTICS = "is not a DeviceAllocator"
 """Part of the message of an allocator without statistics, such as that of MPS in older torch versions."""
 

@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-__all__ = ["Cgroup", "Usage"]
-
 T = TypeVar("T", "Usage", float)
 
 MICROSECONDS_PER_SECOND = 1_000_000

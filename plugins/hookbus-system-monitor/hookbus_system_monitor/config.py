@@ -6,8 +6,6 @@ from pydantic import Field
 
 from hookbus import HookConfig
 
-__all__ = ["MemoryProfilerConfig", "SystemMonitorConfig"]
-
 
 class SystemMonitorConfig(HookConfig):
     """Configuration of `SystemMonitorHook`."""

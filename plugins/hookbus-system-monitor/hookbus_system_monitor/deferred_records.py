@@ -8,8 +8,6 @@ from typing import Any
 
 from hookbus import Hook, Run, hookimpl
 
-__all__ = ["MonitorHook"]
-
 
 class MonitorHook(Hook):
     """Log values when they are due, at most once per optimizer step.

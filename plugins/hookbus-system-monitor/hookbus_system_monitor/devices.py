@@ -11,8 +11,6 @@ import torch
 
 from hookbus_system_monitor.readings import GB, Probe, Reader, Values
 
-__all__ = ["AcceleratorProvider", "Provider", "get_cuda_uuids"]
-
 
 class Provider(Protocol):
     """Provider of device metrics, called by a single thread.

@@ -16,8 +16,6 @@ from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.memory import Memory, get_process_memory, get_swap_memory, get_system_memory
 from hookbus_system_monitor.readings import GB, MB, Probe, Rate
 
-__all__ = ["build_cpu_probes", "build_disk_probes", "build_memory_probes", "build_network_probes"]
-
 Timer = Callable[[], float]
 
 

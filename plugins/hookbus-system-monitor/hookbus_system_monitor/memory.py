@@ -16,16 +16,6 @@ import psutil
 from hookbus_system_monitor.cgroup import Cgroup, Usage
 from hookbus_system_monitor.readings import GB, MB
 
-__all__ = [
-    "Memory",
-    "format_memory_fields",
-    "format_memory_sentence",
-    "get_process_memory",
-    "get_process_peak",
-    "get_swap_memory",
-    "get_system_memory",
-]
-
 
 class Memory(NamedTuple):
     """Memory usage, in bytes.

@@ -27,8 +27,6 @@ from hookbus_system_monitor.readings import GB, Reader
 from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
 from hookbus_system_monitor.threshold_watch import ThresholdWatch
 
-__all__ = ["MemoryProfilerHook"]
-
 PROCESS_LABEL = "process memory"
 DEVICE_LABEL = "tensor memory on the device"
 SYSTEM_LABEL = "system memory"

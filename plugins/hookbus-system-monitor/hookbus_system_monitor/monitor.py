@@ -22,8 +22,6 @@ from hookbus_system_monitor.sampler import Sampler
 from hookbus_system_monitor.samples import Samples
 from hookbus_system_monitor.visible_devices import get_process_devices
 
-__all__ = ["SystemMonitorHook"]
-
 EXCLUSIVE_SETTINGS = (
     "track_cpu",
     "track_memory",

@@ -19,8 +19,6 @@ import pynvml
 from hookbus_system_monitor.readings import GB, Probe, Reader, Total, Values, format_reason
 from hookbus_system_monitor.visible_devices import Entry, Gpu, select_gpus
 
-__all__ = ["NvmlProvider"]
-
 MAX_PAUSE_READINGS = 16
 
 NOT_AVAILABLE_VALUES = frozenset({2**32 - 1, 2**64 - 1})

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["group_by_unit", "plot_error", "save_plots"]
-
 UNIT_LABELS = {
     "percent": "%",
     "gb": "GB",

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-__all__ = ["GB", "MB", "Probe", "Rate", "Reader", "Total", "Values", "format_reason"]
-
 T = TypeVar("T")
 
 MB = 2**20

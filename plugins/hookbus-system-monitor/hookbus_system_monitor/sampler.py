@@ -8,8 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["Sampler"]
-
 
 class Sampler:
     """Daemon thread that calls a function at once and then at an interval until stopped.

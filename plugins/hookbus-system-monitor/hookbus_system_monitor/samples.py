@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 from hookbus_system_monitor.readings import Values
 
-__all__ = ["Samples"]
-
 
 class Samples:
     """Sum up samples for the next record, and store a history of at most `size` points.

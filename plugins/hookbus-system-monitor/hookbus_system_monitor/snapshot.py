@@ -11,8 +11,6 @@ import torch
 from hookbus.checkpoint import write_json
 from hookbus.writers import OutputFiles
 
-__all__ = ["is_out_of_memory", "save_snapshot"]
-
 OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "out of memory")
 
 

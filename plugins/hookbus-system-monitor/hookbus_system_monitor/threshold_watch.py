@@ -11,9 +11,6 @@ from statistics import correlation, linear_regression
 
 from hookbus_system_monitor.readings import GB
 
-__all__ = ["LeakDetector", "ThresholdWatch"]
-
-
 MIN_R_SQUARED = 0.95
 MIN_RELATIVE_GROWTH = 0.02
 

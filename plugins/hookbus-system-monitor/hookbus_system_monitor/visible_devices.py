@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-__all__ = ["Entry", "Gpu", "get_process_devices", "parse_visible_devices", "select_gpus"]
-
 UUID_PREFIXES = ("GPU-", "MIG-")
 INDEX_PATTERN = re.compile(r"\s*([+-]?[0-9]+)")
 

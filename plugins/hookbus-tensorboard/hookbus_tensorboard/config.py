@@ -8,8 +8,6 @@ from pydantic import Field
 
 from hookbus.writers import WriterConfig
 
-__all__ = ["TensorBoardConfig"]
-
 
 class TensorBoardConfig(WriterConfig):
     """Configuration of `TensorBoardHook`."""

@@ -19,8 +19,6 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from hookbus.writers import AppendOnlyFile, is_plain_file, iter_numbered_paths, open_regular_file
 
-__all__ = ["EventFile", "contains_events", "iter_records", "move_events"]
-
 PREFIX = "events.out.tfevents."
 _file_counter = count()
 

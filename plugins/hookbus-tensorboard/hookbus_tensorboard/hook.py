@@ -25,8 +25,6 @@ from hookbus_tensorboard.inputs import (
     trace_graph,
 )
 
-__all__ = ["TensorBoardHook"]
-
 _check_digest = schema.record({}, {"config": schema.string()})
 
 

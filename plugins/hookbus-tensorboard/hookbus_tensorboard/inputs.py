@@ -10,9 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["find_images", "format_config", "format_model", "get_model_arguments", "subsample", "trace_graph"]
-
-
 MAX_VALUES = 1 << 16
 """Maximum number of values in a histogram."""
 

@@ -14,8 +14,6 @@ from hookbus.writers import RecordKey, flatten, to_finite_array
 from hookbus_tensorboard.events import EventFile, iter_records
 from hookbus_tensorboard.summary import format_config
 
-__all__ = ["TensorBoardWriter"]
-
 RECORD_TYPES = {"simple_value": "scalar", "image": "image", "histo": "histogram", "text": "text"}
 """Types of values in event files, and the corresponding record types of hookbus."""
 

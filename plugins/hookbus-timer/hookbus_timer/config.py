@@ -6,8 +6,6 @@ from pydantic import Field
 
 from hookbus import HookConfig
 
-__all__ = ["IterTimerConfig", "TimeTrackingConfig"]
-
 
 class IterTimerConfig(HookConfig):
     """Configuration of `IterTimerHook`."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["EpochTimer"]
-
 
 class EpochTimer:
     """Timer of complete epochs, in intervals from the end of one epoch to the end of a later one.

@@ -11,8 +11,6 @@ from hookbus.checkpoint import schema
 from hookbus_timer.config import IterTimerConfig
 from hookbus_timer.windowed_timer import WindowedTimer
 
-__all__ = ["IterTimerHook"]
-
 _check_state = schema.record({"recorded_at": schema.integer(-1), "is_due": schema.boolean})
 
 

@@ -24,9 +24,6 @@ from hookbus.writers import (
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.epoch_timer import EpochTimer
 
-__all__ = ["UNKNOWN", "TimeTrackingHook", "append_line", "format_duration", "read_first_line"]
-
-
 MAX_LINE_BYTES = 1000
 
 

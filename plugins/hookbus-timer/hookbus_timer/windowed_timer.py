@@ -11,9 +11,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice
 
-__all__ = ["Rates", "TimedIteration", "WindowedTimer", "compute_rates"]
-
-
 TimedIteration = tuple[float, float | None, int]
 """One iteration: duration in seconds, data time in seconds (None if unknown), and number of samples."""
 

@@ -11,8 +11,6 @@ from hookbus_visualization.base import SampleHook
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.samples import Samples, get_first, split_samples
 
-__all__ = ["AnnotationHook"]
-
 
 class AnnotationHook(SampleHook):
     """Base class of hooks that draw annotations on images.

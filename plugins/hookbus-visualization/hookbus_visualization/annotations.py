@@ -14,8 +14,6 @@ from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.regions import draw_regions, read_regions
 from hookbus_visualization.samples import get_first
 
-__all__ = ["build_objects_panel", "build_regions_panel", "has_boxes", "is_segmentation"]
-
 
 def has_boxes(value: Any) -> bool:
     """Return whether a target or a prediction contains boxes under a usual key."""

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-__all__ = ["Anomaly", "collect_anomalies", "name_values", "report_anomaly"]
-
 MAX_EXAMPLES = 5
 """Maximum number of examples and of names in a message."""
 

@@ -13,8 +13,6 @@ from hookbus_visualization.attention_weights import capture_attention_weights
 from hookbus_visualization.heatmap import apply_colormap, normalize, overlay_maps
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["Patches", "infer_patches", "render_attention"]
-
 MAX_SIDE = 256
 """Maximum number of rows and columns of a rendered matrix; larger matrices are average-pooled."""
 

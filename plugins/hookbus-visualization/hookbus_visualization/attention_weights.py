@@ -21,8 +21,6 @@ from torch.overrides import TorchFunctionMode
 from hookbus.errors import HookError
 from hookbus_visualization.isolated_forward import call_model, copy_tensors, get_modules, isolated_forward
 
-__all__ = ["capture_attention_weights", "compute_weights"]
-
 POSITIONAL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """Positional arguments of `scaled_dot_product_attention`."""
 

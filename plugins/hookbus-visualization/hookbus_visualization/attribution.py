@@ -13,8 +13,6 @@ from hookbus_visualization.features import select_layers
 from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.samples import PREDICTION_KEYS, describe_shapes, extract_predictions
 
-__all__ = ["check_cam", "compute_grad_cam", "compute_saliency", "extract_scores", "make_leaf", "select_classes"]
-
 
 def compute_grad_cam(model: nn.Module, inputs: Any, targets: Tensor | None = None, layer: str | None = None) -> Tensor:
     """Compute Grad-CAM (Selvaraju et al. 2017, arXiv:1610.02391).

@@ -26,8 +26,6 @@ from hookbus_visualization.isolated_forward import call_model, copy_tensors, iso
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.samples import Samples, describe_shapes, extract_predictions, extract_samples
 
-__all__ = ["ImageHook", "SampleHook"]
-
 INVALID_NAME_CHARACTERS = re.compile(r"[^\w.-]|^\.")
 MAX_NAME_LENGTH = 100
 

@@ -18,9 +18,6 @@ from hookbus_visualization.grid import get_font
 from hookbus_visualization.palette import contrast_color
 from hookbus_visualization.panel import Color, RGBImage
 
-__all__ = ["BoxFormat", "draw_boxes", "draw_tags", "get_visible_mask", "to_xyxy"]
-
-
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 """Two corners; a corner, width and height; or the center, width and height."""
 

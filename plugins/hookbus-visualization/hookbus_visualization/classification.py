@@ -13,8 +13,6 @@ from hookbus_visualization.images import to_array
 from hookbus_visualization.palette import report_unknown_classes
 from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Color
 
-__all__ = ["ClassificationResult", "compare_classes", "get_class", "to_probabilities"]
-
 MAX_SHOWN_VALUES = 3
 """Maximum number of elements of a vector that are formatted."""
 

@@ -14,8 +14,6 @@ from PIL import Image
 from hookbus_visualization.grid import compute_layout, render_grid, resize_to_fit
 from hookbus_visualization.panel import Panel, RGBImage
 
-__all__ = ["compose_panels", "has_display", "open_window", "render_figure"]
-
 
 def compose_panels(panels: Sequence[Panel], title: str, backend: str) -> RGBImage:
     """Compose panels into one image.

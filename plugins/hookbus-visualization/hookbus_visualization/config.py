@@ -11,16 +11,6 @@ from hookbus import HookConfig, resolve_import
 from hookbus_visualization.boxes import BoxFormat
 from hookbus_visualization.palette import parse_color
 
-__all__ = [
-    "Backend",
-    "DetVisualizationConfig",
-    "FeatureMapConfig",
-    "ImageConfig",
-    "SampleConfig",
-    "SegVisualizationConfig",
-    "VisualizationConfig",
-]
-
 Backend = Literal["matplotlib", "pillow", "tensorboard"]
 
 

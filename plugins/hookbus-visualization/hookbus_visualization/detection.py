@@ -13,8 +13,6 @@ from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw
 from hookbus_visualization.palette import report_unknown_classes
 from hookbus_visualization.panel import Panel, RGBImage
 
-__all__ = ["DetVisualizationHook"]
-
 MIN_SIDE_PIXELS = 320
 """Minimum of the longer side of an image in pixels, so that lines and texts are readable."""
 

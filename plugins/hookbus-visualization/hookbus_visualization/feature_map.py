@@ -17,8 +17,6 @@ from hookbus_visualization.features import compute_feature_maps, render_layer, s
 from hookbus_visualization.panel import Panel
 from hookbus_visualization.samples import describe_shapes
 
-__all__ = ["FeatureMapHook"]
-
 DEFAULT_FREQUENCY = 100
 
 

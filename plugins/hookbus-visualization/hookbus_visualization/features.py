@@ -17,17 +17,6 @@ from hookbus_visualization.isolated_forward import call_model, copy_tensors, get
 from hookbus_visualization.panel import RGBImage
 from hookbus_visualization.samples import describe_shapes
 
-__all__ = [
-    "MAX_SIDE_PIXELS",
-    "capture_maps",
-    "compute_feature_maps",
-    "render_feature_maps",
-    "render_layer",
-    "render_maps",
-    "select_layers",
-    "to_maps",
-]
-
 T = TypeVar("T")
 
 MAX_SIDE_PIXELS = 128

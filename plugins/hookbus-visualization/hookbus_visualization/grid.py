@@ -11,8 +11,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Panel, RGBImage
 
-__all__ = ["compute_layout", "ellipsize", "get_font", "hstack_images", "render_grid", "resize_to_fit"]
-
 MIN_SIDE_PIXELS, MAX_SIDE_PIXELS = 120, 320
 """Bounds of the longer side of an image in pixels: smaller images are enlarged, larger images are downsampled."""
 

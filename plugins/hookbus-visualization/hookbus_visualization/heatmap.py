@@ -18,8 +18,6 @@ from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.grid import resize_to_fit
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["FloatArray", "apply_colormap", "normalize", "overlay_heatmap", "overlay_maps", "resize_map"]
-
 FloatArray = NDArray[np.float32]
 
 COLOR_STOPS = np.array([(8, 8, 40), (60, 20, 120), (150, 35, 120), (225, 75, 70), (250, 160, 50), (255, 250, 190)])

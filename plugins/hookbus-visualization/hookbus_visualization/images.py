@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.panel import RGBImage
 
-__all__ = ["is_image", "to_array", "to_pixels"]
-
 CHANNELS = (1, 3, 4)
 
 

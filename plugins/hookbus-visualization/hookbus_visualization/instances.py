@@ -17,8 +17,6 @@ from hookbus_visualization.palette import class_colors, class_name
 from hookbus_visualization.panel import Color, RGBImage
 from hookbus_visualization.samples import get_first, sort_by_score
 
-__all__ = ["BOX_KEYS", "DrawStyle", "Instances", "draw_instances", "read_instances"]
-
 # The names of torchvision, MMDetection, Detectron2, DETR and Ultralytics, in order of precedence.
 BOX_KEYS = ("boxes", "bboxes", "pred_boxes", "bbox")
 LABEL_KEYS = ("labels", "class_labels", "pred_classes", "classes", "cls")

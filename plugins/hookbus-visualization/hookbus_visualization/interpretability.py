@@ -17,8 +17,6 @@ from hookbus_visualization.features import render_feature_maps
 from hookbus_visualization.heatmap import overlay_maps
 from hookbus_visualization.panel import Panel, RGBImage
 
-__all__ = ["ModelInspector"]
-
 PanelsByLabel = Mapping[str, Sequence[Panel]]
 """Panels by the label of their record."""
 

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from hookbus.distributed import named_modules, unwrap_model
 from hookbus.evaluation import isolate_rng, preserve_training_modes
 
-__all__ = ["call_model", "copy_tensors", "get_modules", "isolated_forward", "preserve_state"]
-
 
 @contextmanager
 def isolated_forward(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]:

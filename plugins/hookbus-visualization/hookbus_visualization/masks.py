@@ -17,18 +17,6 @@ from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.palette import class_colors
 from hookbus_visualization.panel import Color, RGBImage
 
-__all__ = [
-    "NO_CLASS",
-    "draw_edges",
-    "find_boundaries",
-    "get_class_count",
-    "merge_instances",
-    "overlay_classes",
-    "resize_labels",
-    "to_instance_masks",
-    "to_label_map",
-]
-
 NO_CLASS = -1
 
 

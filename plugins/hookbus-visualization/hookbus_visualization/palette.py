@@ -19,17 +19,6 @@ from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.grid import ellipsize, get_font
 from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Color, RGBImage
 
-__all__ = [
-    "class_color",
-    "class_colors",
-    "class_name",
-    "contrast_color",
-    "draw_legend",
-    "parse_color",
-    "report_unknown_classes",
-]
-
-
 BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),
     (86, 180, 233),

@@ -7,8 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BACKGROUND_COLOR", "CORRECT_COLOR", "INCORRECT_COLOR", "TEXT_COLOR", "Color", "Panel", "RGBImage"]
-
 RGBImage = NDArray[np.uint8]
 """RGB pixels, (H, W, 3), uint8."""
 

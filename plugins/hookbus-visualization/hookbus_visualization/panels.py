@@ -15,8 +15,6 @@ from hookbus_visualization.images import is_image, to_array, to_pixels
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.tokens import render_tokens
 
-__all__ = ["build_sample_panel", "render_input"]
-
 PixelConverter = Callable[[Any], RGBImage]
 
 

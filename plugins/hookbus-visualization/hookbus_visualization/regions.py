@@ -24,8 +24,6 @@ from hookbus_visualization.masks import (
 from hookbus_visualization.panel import Color, RGBImage
 from hookbus_visualization.samples import get_first, sort_by_score
 
-__all__ = ["TARGET_KEYS", "Regions", "draw_regions", "read_regions"]
-
 MASK_KEYS = ("masks", "pred_masks", "mask_labels")
 LABEL_KEYS = ("labels", "class_labels", "pred_classes")
 SCORE_KEYS = ("scores", "score")

@@ -11,19 +11,6 @@ from numpy.typing import NDArray
 
 from hookbus.data import get_targets
 
-__all__ = [
-    "PREDICTION_KEYS",
-    "Samples",
-    "describe_shapes",
-    "extract_predictions",
-    "extract_samples",
-    "get_first",
-    "sort_by_score",
-    "split_samples",
-    "take_first",
-]
-
-
 # In order of precedence: a batch of a multimodal model may contain both "pixel_values" and "input_ids".
 IMAGE_KEYS = ("images", "image", "pixel_values", "inputs", "input", "input_ids", "img", "data", "x")
 PREDICTION_KEYS = ("output", "outputs", "logits", "predictions", "prediction", "preds", "pred", "probs", "out")

@@ -15,8 +15,6 @@ from hookbus_visualization.palette import draw_legend, report_unknown_classes
 from hookbus_visualization.panel import Panel, RGBImage
 from hookbus_visualization.regions import TARGET_KEYS, Regions, draw_regions, read_regions
 
-__all__ = ["SegVisualizationHook"]
-
 LEGEND_WIDTH_PIXELS = 320
 """Width of the legend in pixels."""
 

@@ -10,8 +10,6 @@ from PIL import Image, ImageDraw
 from hookbus_visualization.grid import LINE_HEIGHT_PIXELS, MAX_SIDE_PIXELS, ellipsize, get_font
 from hookbus_visualization.panel import BACKGROUND_COLOR, CORRECT_COLOR, INCORRECT_COLOR, TEXT_COLOR, Color, RGBImage
 
-__all__ = ["render_tokens"]
-
 PADDING_PIXELS = 4
 OVERFLOW_WIDTH_PIXELS = 100
 """Width in pixels that is reserved for `… <count> more`."""

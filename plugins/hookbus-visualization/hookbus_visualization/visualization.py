@@ -20,8 +20,6 @@ from hookbus_visualization.panel import CORRECT_COLOR, Panel
 from hookbus_visualization.panels import build_sample_panel
 from hookbus_visualization.samples import Samples, split_samples
 
-__all__ = ["VisualizationHook"]
-
 
 class VisualizationHook(SampleHook):
     """Hook that renders samples with targets and predictions: classes, numbers, images, tokens, boxes, label maps.

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from hookbus.writers import WriterConfig
 
-__all__ = ["WandbConfig"]
-
 
 class WandbConfig(WriterConfig):
     """Configuration of `WandbHook`."""

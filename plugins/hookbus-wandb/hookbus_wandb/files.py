@@ -21,8 +21,6 @@ from wandb.proto.wandb_internal_pb2 import Record
 from hookbus.writers import RecordKey
 from hookbus_wandb.names import STEP
 
-__all__ = ["TransactionLog", "find_run_files", "read_record_keys", "read_rows", "read_scalars"]
-
 FILE_HEADER_BYTES, BLOCK_BYTES = 7, 32768
 CHUNK_HEADER = struct.Struct("<IHB")
 FULL, LAST = 1, 4

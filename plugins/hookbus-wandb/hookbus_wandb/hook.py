@@ -11,8 +11,6 @@ from hookbus import Run, Writer, WriterHook
 from hookbus.writers import redact
 from hookbus_wandb.config import WandbConfig
 
-__all__ = ["WandbHook"]
-
 
 class WandbHook(WriterHook):
     """Log to the W&B run of the work directory; a resumed training continues the same W&B run."""

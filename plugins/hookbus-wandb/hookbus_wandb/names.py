@@ -6,8 +6,6 @@ import re
 
 from hookbus.writers import sanitize_name
 
-__all__ = ["STEP", "to_artifact_name", "to_wandb_name"]
-
 STEP = "trainer/step"
 """Name of the scalar that contains the step of each row: the x-axis of all charts."""
 

@@ -28,8 +28,6 @@ from hookbus.writers import RecordKey, is_secret, read_regular_file, redact, to_
 from hookbus_wandb.files import TransactionLog, find_run_files, read_record_keys, read_scalars
 from hookbus_wandb.names import STEP, to_artifact_name
 
-__all__ = ["Target", "WandbWriter", "get_run_id", "prepare"]
-
 ID_FILE = "run_id"
 MAX_ID_BYTES = 200
 """Maximum size of a file that contains an ID."""

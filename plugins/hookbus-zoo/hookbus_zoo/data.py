@@ -12,8 +12,6 @@ from torch.utils.data import TensorDataset
 from hookbus import Splits
 from hookbus.errors import ConfigError, LoopError
 
-__all__ = ["cifar10", "digits"]
-
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2470, 0.2435, 0.2616)
 """Mean and standard deviation per channel of the 50,000 training images, scaled to [0, 1]."""

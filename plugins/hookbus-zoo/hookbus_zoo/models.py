@@ -9,8 +9,6 @@ from torch import nn
 
 from hookbus.errors import ConfigError
 
-__all__ = ["cnn", "mlp"]
-
 DIGITS_SHAPE = (1, 8, 8)
 
 
