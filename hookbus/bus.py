@@ -20,6 +20,7 @@ from hookbus._run.point_counters import PointCounters
 from hookbus._run.point_effects import default_arguments, epilogue, namespace, prologue
 from hookbus._run.run import Run
 from hookbus._run.run_bus import RunBus
+from hookbus._run.torch_hooks import TorchHooks
 from hookbus._utils.keywords import check_keywords
 from hookbus.lifecycle import POINTS
 
@@ -61,6 +62,7 @@ class HookBus(RunBus):
         calls: Compiled function of every point and action, as used by the training loop.
         table: Event tables from which the functions are compiled.
         current: Active run, or an idle run if none is active.
+        torch_hooks: PyTorch hooks that the hooks have registered.
         lock: Lock that guards registration and compilation.
         pm: The pluggy PluginManager. Its register, unregister and set_blocked are equivalent to those of the bus.
 
@@ -79,6 +81,7 @@ class HookBus(RunBus):
             emitter_wrapper=wrap_emitter,
             find_alias=find_framework_alias,
         )
+        self.torch_hooks = TorchHooks(self)
         self.current = Run(self)
         for hook in as_hook_list(hooks):
             self.register(hook)

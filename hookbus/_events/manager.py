@@ -156,12 +156,21 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
             raise HookError(f"unregister: {name!r} is not the name of {plugin!r}. Pass the plugin or its name.")
         cleanup = self._remove(name, member)
         self._bus.release(name, member.plugin)
-        self._pending_cleanups.append((member.plugin, cleanup))
+        self.call_after_event(cleanup, member.plugin)
+        return member.plugin
+
+    def call_after_event(self, function: Callable[..., Any] | None, plugin: object = None) -> None:
+        """Call a function now or, within an event, at the next boundary.
+
+        Args:
+            function: The function, None if only the plugin is to be detached.
+            plugin: Plugin that is detached from its run afterwards if it is not registered.
+        """
+        self._pending_cleanups.append((plugin, function))
         # Processed like a request at the next boundary, because a listener of the plugin may be running.
         self._bus.current.pending = True
         if not in_event(self._bus.current):
             self.run_pending_cleanups()
-        return member.plugin
 
     def run_pending_cleanups(self) -> None:
         """Call `cleanup` of the unregistered plugins and detach them from their run. No event may be in progress."""

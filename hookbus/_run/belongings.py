@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
-from itertools import chain
-from typing import Any
-
 from hookbus._run.run_view import RunView
 
 
@@ -14,7 +9,7 @@ def release_belongings(run: RunView, name: str, plugin: object) -> None:
     """Remove what a hook has registered with a run, when it was unregistered or disabled.
 
     These are services, contexts around validations, averaged weights, functions that modify the training data, windows
-    of logged values, pending requests, and PyTorch hooks that are methods of the hook.
+    of logged values, and pending requests. The bus removes other hooks, points and PyTorch hooks.
 
     Args:
         run: The run.
@@ -27,8 +22,6 @@ def release_belongings(run: RunView, name: str, plugin: object) -> None:
     for owner in owners:
         owner.release(name)
     _drop_requests(run, name, plugin)
-    for handles, key in _iter_torch_hooks(run, plugin):
-        handles.pop(key, None)
 
 
 def _drop_requests(run: RunView, name: str, plugin: object) -> None:
@@ -43,23 +36,3 @@ def _drop_requests(run: RunView, name: str, plugin: object) -> None:
                 request.kind.value,
                 request,
             )
-
-
-def _iter_torch_hooks(run: RunView, plugin: object) -> Iterator[tuple[Any, Any]]:
-    """Yield the dict and the key of each PyTorch hook on model, loss and optimizers that is a method of a plugin."""
-    modules = [part for module in (run.model, run.loss) if module is not None for part in module.modules()]
-    parameters = [p for module in modules for p in module._parameters.values() if p is not None]
-    # PyTorch has no public API to list the hooks of an object (as of 2.13).
-    attributes = chain.from_iterable(vars(owner).items() for owner in (*modules, *run.optimizers.values()))
-    dicts = [value for name, value in attributes if name.endswith("_hooks")]
-    dicts += [getattr(p, name) for p in parameters for name in ("_backward_hooks", "_post_accumulate_grad_hooks")]
-    for handles in dicts:
-        if isinstance(handles, Mapping):
-            yield from ((handles, key) for key, hook in list(handles.items()) if _is_method(hook, plugin))
-
-
-def _is_method(hook: object, plugin: object) -> bool:
-    """Return whether a function is a method of a plugin, or a `partial` of one."""
-    while isinstance(hook, partial):
-        hook = hook.func
-    return getattr(hook, "__self__", None) is plugin

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hookbus._events.bus import EventBus
 from hookbus._events.registry import ensure_single_bus
+from hookbus._run.torch_hooks import TorchHooks
 from hookbus._utils.detached_copies import deepcopy_as_none
 from hookbus.hook import Hook
 
@@ -20,9 +21,11 @@ class RunBus(EventBus):
 
     Attributes:
         current: Active run, or an idle run if none is active.
+        torch_hooks: PyTorch hooks that the hooks have registered.
     """
 
     current: Run
+    torch_hooks: TorchHooks
     # Methods of hooks that a point or an action of the same name would call.
     reserved_names: ClassVar[Collection[str]] = frozenset(name for name in vars(Hook) if not name.startswith("_"))
     _belongs_to_run: ClassVar[bool] = True  # see `hookbus._utils.detached_copies`
@@ -50,10 +53,17 @@ class RunBus(EventBus):
         # Before anything is attached, so that an error leaves the previous run attached.
         self.check_attachable(run)
         self.current = run
+        self.torch_hooks.watch()
         for hook in self.hooks.values():
             if isinstance(hook, Hook):
                 hook._run = run
         self.invalidate()
+
+    def release(self, name: str, plugin: object) -> None:
+        """Remove what a hook has registered; called when it was unregistered or disabled."""
+        super().release(name, plugin)
+        for remove in self.torch_hooks.release(name, plugin, self.current):
+            self.pm.call_after_event(remove)
 
     def check_attachable(self, run: Run) -> None:
         """Check that a run can be attached, without attaching it.
