@@ -14,7 +14,7 @@ from docs.generating.settings import format_default, keys
 from docs.generating.tables import capitalize, parse_section, table
 from hookbus.hook import Hook, HookConfig
 
-__all__ = ["OFFERED", "package_parts", "packages"]
+__all__ = ["OFFERED", "hook_classes", "package_parts", "packages"]
 
 PACKAGES = Path(__file__).parents[2] / "plugins"
 OFFERED = ("hookbus.hooks", "hookbus.models", "hookbus.datasets")
@@ -45,6 +45,13 @@ def package_parts() -> Iterator[tuple[str, Callable[[], str]]]:
                 yield f"hook/{name}", functools.partial(_hook, name, target)
             else:
                 yield f"factory/{name}", functools.partial(_factory, target)
+
+
+def hook_classes() -> dict[str, type[Hook]]:
+    """Return the hook classes in `plugins/` by the name of their entry point."""
+    paths = {name: path for project in _projects() for name, path in _get_entry_points(project).items()}
+    targets = {name: pkgutil.resolve_name(path) for name, path in paths.items()}
+    return {name: cls for name, cls in targets.items() if inspect.isclass(cls) and issubclass(cls, Hook)}
 
 
 def _projects() -> list[dict[str, Any]]:

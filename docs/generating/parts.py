@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docs.generating.commands import commands
+from docs.generating.deprecations import deprecations
 from docs.generating.errors import exceptions, exit_codes
 from docs.generating.hooks import hook_facts, hook_questions
 from docs.generating.packages import package_parts, packages
@@ -20,6 +21,7 @@ DOCS = Path(__file__).parents[1]
 PART = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PARTS: Mapping[str, Callable[[], str]] = {
     "commands": commands,
+    "deprecations": deprecations,
     "exceptions": exceptions,
     "exit-codes": exit_codes,
     "hook-facts": hook_facts,
