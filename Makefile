@@ -27,7 +27,7 @@ test-all: .venv/all
 
 test-oldest: .venv/all
 	test -d $(OLDEST) || $(RUN) pip --disable-pip-version-check install --quiet --target $(OLDEST) pluggy==1.6.0
-	PYTHONPATH=$(OLDEST) $(PYTEST) -q -m "not slow and not gpu" tests/test_bus.py tests/events
+	PYTHONPATH=$(OLDEST) $(PYTEST) -m "not slow and not gpu" tests/test_bus.py tests/events
 
 coverage: .venv/all
 	$(RUN) coverage erase
