@@ -14,7 +14,7 @@ SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEE
 PYTEST := $(RUN) $(SHUFFLED)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-oldest coverage lint types imports package docs bench campaigns generate hooks changelog history release clean
+.PHONY: demo test test-all test-oldest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -72,7 +72,7 @@ generate: .venv/all
 	$(BIN)/python tests/generate.py
 	$(RUN) docs.generating
 
-hooks: .venv/all
+pre-commit: .venv/all
 	$(BIN)/pre-commit install
 
 changelog:
