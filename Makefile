@@ -31,7 +31,7 @@ test-oldest: .venv/all
 
 coverage: .venv/all
 	$(RUN) coverage erase
-	$(RUN) coverage run -m $(SHUFFLED) -m "not slow and not gpu" --numprocesses auto
+	$(RUN) coverage run -m $(SHUFFLED) --hypothesis-profile ci -m "not slow and not gpu" --numprocesses auto
 	$(RUN) coverage combine --quiet
 	$(RUN) coverage report
 
