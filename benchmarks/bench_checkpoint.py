@@ -79,7 +79,8 @@ class Saves:
         start = time.perf_counter()
         self._bus.emit("before_optimizer_step")
         waited = time.perf_counter() - start
-        self._bus.current.require("checkpoint_saver").wait_for_pending(self._bus.current)
+        saver: Any = self._bus.current.require("checkpoint_saver")
+        saver.wait_for_pending(self._bus.current)
         return saved, waited
 
 

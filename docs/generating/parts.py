@@ -13,6 +13,7 @@ from docs.generating.hooks import hook_facts, hook_questions
 from docs.generating.packages import package_parts, packages
 from docs.generating.points import points, priorities
 from docs.generating.samples import sample
+from docs.generating.services import services
 from docs.generating.settings import hook_keys, run_file
 
 __all__ = ["PARTS", "page_text", "pages"]
@@ -32,6 +33,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "priorities": priorities,
     "run-file": run_file,
     "sample": sample,
+    "services": services,
     **dict(package_parts()),
 }
 

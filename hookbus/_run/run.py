@@ -35,6 +35,7 @@ from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.run_logger import RunLogger
 from hookbus._run.sandbox import Trial, sandbox
+from hookbus._run.service_list import ServiceMethods
 from hookbus._run.services import DIRECTORIES, Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from hookbus.lifecycle import Mode
 
 
-class Run(ProgressMixin, RequestMixin, LoopMixin):
+class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
     """State of one run, and the operations that hooks can request from it.
 
     Attributes:
@@ -302,35 +303,6 @@ class Run(ProgressMixin, RequestMixin, LoopMixin):
         return self.optimizer is not None and self.clock.iters_since_step > 0
 
     # -- services ----------------------------------------------------------------------------
-
-    def provide(self, name: str, service: Any) -> None:
-        """Register an object as a service, replacing any previous service of the same name.
-
-        Args:
-            name: Name of the service.
-            service: Object that hooks receive from `run.get(name)`.
-        """
-        self.services.provide(name, service)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a service.
-
-        Args:
-            name: Name of the service.
-            default: Value to return if no service of this name is registered.
-        """
-        return self.services.get(name, default)
-
-    def require(self, name: str) -> Any:
-        """Return a service, or raise if no service of this name is registered.
-
-        Args:
-            name: Name of the service.
-
-        Raises:
-            ServiceError: If no service of this name is registered. The message lists similar names.
-        """
-        return self.services.require(name)
 
     @property
     def logger(self) -> RunLogger:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._run.owned_services import OwnedServices
 from hookbus._run.run_logger import RunLogger, get_run_logger, track_services
+from hookbus._run.service_list import SERVICES
 from hookbus.errors import ServiceError, suggest_names
 from hookbus.writers.writer import BusWriter, Visualizer
 
@@ -16,18 +17,8 @@ if TYPE_CHECKING:
 DIRECTORIES = {"checkpoints_dir": "checkpoints", "logs_dir": "logs", "visualization_dir": "visualization"}
 """Subdirectories of the work directory, by the name of their service."""
 
-PARTS = (
-    "trainer",
-    "config",
-    "model",
-    "train_loader",
-    "val_loader",
-    "test_loader",
-    "optimizer",
-    "scheduler",
-    "device",
-    "logger",
-)
+PARTS = tuple(name for name, service in SERVICES.items() if service.is_part)
+"""Services that are attributes of the run."""
 
 
 class Services:

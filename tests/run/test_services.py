@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_overloads
 
 import pytest
 import torch
 from torch import nn
 
 from hookbus import Hook, HookBus
+from hookbus._run.service_list import SERVICES, Directory, ServiceMethods
 from hookbus.errors import ServiceError
 from hookbus.writers.writer import BusWriter, Visualizer
 
@@ -113,3 +115,29 @@ def test_services_belong_to_one_run() -> None:
         run.provide("tracker", 5)
     with bus.run() as second:
         assert second.get("tracker") is None
+
+
+class TestList:
+    def test_services_of_a_run_are_listed(self, tmp_path: Path) -> None:
+        with HookBus().run(work_dir=tmp_path) as run:
+            missing = [name for name in SERVICES if run.get(name) is None]
+            assert missing == [
+                *("trainer", "model", "train_loader", "val_loader", "test_loader", "optimizer", "scheduler", "device"),
+                "checkpoint_saver",
+            ]
+
+    @pytest.mark.parametrize("method", [ServiceMethods.get, ServiceMethods.require])
+    def test_signatures_have_the_listed_types(self, method: Any) -> None:
+        overloads = [inspect.signature(overload) for overload in get_overloads(method)][:-1]
+        typed: dict[str, str] = {}
+        for signature in overloads:
+            annotation = signature.parameters["name"].annotation
+            names = get_args(Directory) if annotation == "Directory" else [annotation[len("Literal['") : -len("']")]]
+            typed |= dict.fromkeys(names, signature.return_annotation.removesuffix(" | None"))
+        assert typed == {name: service.type for name, service in SERVICES.items() if service.type != "Any"}
+
+    def test_values_have_the_listed_types(self, tmp_path: Path) -> None:
+        types = {"BusWriter": BusWriter, "Visualizer": Visualizer, "Path": Path}
+        with HookBus().run(work_dir=tmp_path) as run:
+            values = {name: run.require(name) for name, service in SERVICES.items() if service.type in types}
+        assert all(isinstance(value, types[SERVICES[name].type]) for name, value in values.items())

@@ -140,8 +140,8 @@ class SystemMonitorHook(MonitorHook):
     def _save_plots(self, run: Run) -> None:
         directory = run.get("visualization_dir")
         seconds, values = self._samples.history()
-        if values and plot_error(directory) is None:
-            files = OutputFiles(run, Path(directory))
+        if directory is not None and values and plot_error(directory) is None:
+            files = OutputFiles(run, directory)
             path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
             self._log_info(f"plots saved to {path}.")
 
