@@ -67,7 +67,9 @@ def iter_functions() -> Iterator[tuple[str, Callable[..., object]]]:
                 yield f"{module}.{name}", value
 
 
-@pytest.mark.parametrize(("name", "function"), iter_functions(), ids=lambda value: value if type(value) is str else "")
+@pytest.mark.parametrize(
+    ("name", "function"), [*iter_functions()], ids=lambda value: value if type(value) is str else ""
+)
 def test_every_parameter_of_a_public_function_is_documented(name: str, function: Callable[..., object]) -> None:
     text = inspect.getdoc(function) or ""
     missing = [

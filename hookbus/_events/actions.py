@@ -32,7 +32,11 @@ DEFAULT_STEP = "__hookbus_step__"
 
 
 def actionspec(function: F) -> F:
-    """Mark a method of a spec class as an action. It lists `run` and its arguments."""
+    """Mark a method of a spec class as an action.
+
+    Args:
+        function: Method with the arguments `self`, `run`, and those of the action, and its docstring.
+    """
     function.action = True  # type: ignore[attr-defined]
     return _pluggy_spec(firstresult=True)(function)
 

@@ -3,12 +3,16 @@ import logging
 import pytest
 
 from hookbus.errors import ConfigError
-from hookbus.testing import check_hook, fake_training
+from hookbus.testing import check_hook, check_imports, fake_training
 from hookbus_hello import HelloHook
 
 
 def test_hook_passes_the_conformance_checks():
     check_hook(HelloHook)
+
+
+def test_package_imports_public_names_only():
+    check_imports("hookbus_hello")
 
 
 def test_hook_logs_the_greeting_and_the_mean_loss_of_each_interval(caplog):
