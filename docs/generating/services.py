@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.generating.tables import table
-from hookbus._run.service_list import SERVICES
+from hookbus._run.services import SERVICES
 
 __all__ = ["services"]
 

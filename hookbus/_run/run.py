@@ -35,8 +35,7 @@ from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.run_logger import RunLogger
 from hookbus._run.sandbox import Trial, sandbox
-from hookbus._run.service_list import ServiceMethods
-from hookbus._run.services import DIRECTORIES, Services
+from hookbus._run.services import DIRECTORIES, ServiceMethods, Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights

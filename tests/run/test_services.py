@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hookbus import Hook, HookBus
-from hookbus._run.service_list import SERVICES, Directory, ServiceMethods
+from hookbus._run.services import SERVICES, Directory, ServiceMethods
 from hookbus.errors import ServiceError
 from hookbus.writers.writer import BusWriter, Visualizer
 
