@@ -12,7 +12,7 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter, summary
 from hookbus import Writer
 from hookbus.writers import RecordKey, flatten, to_finite_array
 from hookbus_tensorboard.events import EventFile, iter_records
-from hookbus_tensorboard.summary import format_config
+from hookbus_tensorboard.inputs import format_config
 
 RECORD_TYPES = {"simple_value": "scalar", "image": "image", "histo": "histogram", "text": "text"}
 """Types of values in event files, and the corresponding record types of hookbus."""
