@@ -17,6 +17,7 @@ from hookbus._events.actions import (
 from hookbus._events.manager import BusPluginManager
 from hookbus._events.points import Point, check_name, is_action_spec
 from hookbus._events.table import DispatchTable, EventRun, EventTable
+from hookbus._utils.deprecations import Deprecation, read_deprecations
 from hookbus.errors import PointError, suggest_names
 
 P = ParamSpec("P")
@@ -40,6 +41,7 @@ class ActionDeclarations:
         self.actions = self._arguments = actions
         # The function that has declared an action, if any, and the hook; "" for the loop.
         self._declared_by: dict[str, tuple[Callable[..., Any] | None, str]] = {}
+        self._deprecated_actions: dict[str, Sequence[Deprecation]] = {}
 
     def discover_points(self, names: Collection[str], module: str = "") -> bool:
         """Declare points and actions of installed packages; implemented by the bus."""
@@ -149,8 +151,10 @@ class ActionDeclarations:
         """
         if name in self.table.points:
             raise PointError(f"{name!r}: a point has this name. Choose another name for the action.")
-        self._check_declared(Point(name, args, None, "", ("Any",) * len(args)))
-        updated = self.pm.inspect_for({}, {name: args})
+        deprecations = read_deprecations(source) if source is not None else ()
+        self._check_declared(Point(name, args, None, "", ("Any",) * len(args), deprecations))
+        updated = self.pm.inspect_for({}, {name: args}, deprecations)
+        self._deprecated_actions[name] = deprecations
         self.pm.add_specs(generate_action_spec(name, args))
         self._arguments[name], self._declared_by[name] = args, (source, self.pm.members.find_caller())
         self.table.steps[name] = step or missing_step(name, args)

@@ -27,7 +27,7 @@ from hookbus._events.registry import FunctionPlugin
 from hookbus._events.schedules import Schedule
 from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, PointEffects, Replace, Wrap
 from hookbus._utils import packages
-from hookbus._utils.deprecations import deprecated, to_deprecations
+from hookbus._utils.deprecations import Deprecation, deprecated, to_deprecations
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -184,6 +184,11 @@ class EventBus(ActionDeclarations):
             self._declare_missing(spec)
         return len(self.points) + len(self.actions) > before
 
+    def get_deprecations(self, name: str) -> Sequence[Deprecation]:
+        """Return the deprecations of a point or an action and of its arguments."""
+        point = self.points.get(name)
+        return self._deprecated_actions.get(name, ()) if point is None else point.deprecations
+
     def _check_declared(self, point: Point) -> None:
         """Check the names of a point or an action."""
         check_point(point, {*POINT_ALIASES, *self.actions, *vars(DispatchTable), *self.reserved_names})
@@ -200,7 +205,7 @@ class EventBus(ActionDeclarations):
 
     def _declare(self, point: Point) -> None:
         self._check_declared(point)
-        updated = self.pm.inspect_for({point.name: point})
+        updated = self.pm.inspect_for({point.name: point}, deprecations=point.deprecations)
         self._add({point.name: point})
         self.pm.update(updated)
 

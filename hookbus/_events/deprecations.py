@@ -1,26 +1,27 @@
-"""Warnings about hooks that listen at deprecated points or take deprecated arguments."""
+"""Warnings about hooks that implement deprecated points or actions, or take deprecated arguments."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 
 from hookbus._events.checks import Implementation
-from hookbus._events.points import Point
 from hookbus._utils.deprecations import Deprecation
 from hookbus._utils.packages import package_label
 
 
-def warn_of_deprecations(implementations: Iterable[Implementation], points: Mapping[str, Point]) -> None:
-    """Issue a warning for each deprecated point or argument that implementations use.
+def warn_of_deprecations(
+    implementations: Iterable[Implementation], find: Callable[[str], Sequence[Deprecation]]
+) -> None:
+    """Issue a warning for each deprecated point, action or argument that implementations use.
 
     Args:
         implementations: Implementations of one plugin that is about to be registered.
-        points: Points of the bus, by name.
+        find: Function that returns the deprecations of a point or an action.
     """
     for item in implementations:
-        for deprecation in points[item.target].deprecations if item.target in points else ():
+        for deprecation in find(item.target):
             if deprecation.argument in (None, *item.argument_names):
                 _warn_at_listener(item, deprecation)
 

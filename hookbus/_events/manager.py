@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from hookbus._events.points import Point, parse_point
 from hookbus._events.registry import FunctionPlugin, PluginRegistry, RegisteredPlugin, ensure_single_bus
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils import packages
+from hookbus._utils.deprecations import Deprecation
 from hookbus.errors import HookError, PointError, RegistrationError
 
 
@@ -45,6 +46,9 @@ class ManagedBus(Protocol):
     @property
     def points(self) -> Mapping[str, Point]:
         """Points of the bus, by name."""
+
+    def get_deprecations(self, name: str) -> Sequence[Deprecation]:
+        """Return the deprecations of a point or an action and of its arguments."""
 
     def default_name(self, hook: object) -> str:
         """Return the default instance name of a plugin."""
@@ -114,7 +118,7 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         inspection = self._inspect(plugin, name, priority)
         member = RegisteredPlugin(plugin, inspection, self.members.find_caller())
         if self.warns_of_deprecations:
-            warn_of_deprecations(inspection.implementations, self._bus.points)
+            warn_of_deprecations(inspection.implementations, self._bus.get_deprecations)
         with self._bus.lock:
             if priority is not None:
                 self._bus.table.priority_overrides[name] = priority
@@ -284,26 +288,32 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
             raise RegistrationError("\n".join(map(str, errors)))
 
     def inspect_for(
-        self, points: Mapping[str, Point], actions: Mapping[str, tuple[str, ...]] | None = None
+        self,
+        points: Mapping[str, Point],
+        actions: Mapping[str, tuple[str, ...]] | None = None,
+        deprecations: Sequence[Deprecation] = (),
     ) -> dict[str, RegisteredPlugin]:
         """Return the registered plugins that implement more if further points and actions are declared, by name.
 
         Args:
             points: Further points.
             actions: Arguments of further actions, by name. Default: none.
+            deprecations: Deprecations of the further points and actions, of which the plugins are warned. Default:
+                none.
 
         Raises:
             RegistrationError: If the implementation of one is invalid.
         """
         every, every_action = {**self._bus.points, **points}, {**self._bus.actions, **(actions or {})}
-        updated = {}
+        updated, declared = {}, {*points, *(actions or ())}
         for name, member in list(self.members.items()):
-            if member.unmatched or any(hasattr(type(member.plugin), target) for target in [*points, *(actions or ())]):
+            if member.unmatched or any(hasattr(type(member.plugin), target) for target in declared):
                 inspection = inspect_plugin(member.plugin, name, every, every_action, self._find_alias)
                 self._check_inspection(inspection, member.plugin, name, every)
                 updated[name] = RegisteredPlugin(member.plugin, inspection, member.owner)
         for member in updated.values() if self.warns_of_deprecations else ():
-            warn_of_deprecations(member.implementations.values(), points)
+            new = (item for target, item in member.implementations.items() if target in declared)
+            warn_of_deprecations(new, lambda _: deprecations)
         return updated
 
     def update(self, members: Mapping[str, RegisteredPlugin]) -> None:

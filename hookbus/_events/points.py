@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from hookbus._utils.deprecations import Deprecation, read_deprecations
+from hookbus._utils.deprecations import SPEC_ATTRIBUTE, Deprecation, read_deprecations
 from hookbus.errors import PointError, suggest_names
 
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
@@ -24,9 +24,6 @@ POINT_ALIASES: Mapping[str, str] = {
     "after_step": "after_train_iter",
 }
 """Aliases of points, resolved at registration."""
-
-SPEC_ATTRIBUTE = "hookbus_spec"
-"""Attribute that pluggy's marker for the project "hookbus" sets on a method of a spec class."""
 
 ARGUMENT_ALIASES: Mapping[str, str] = {"runner": "run", "data_batch": "batch", "trainer": "run", "trainner": "run"}
 """Aliases of arguments: a listener may take `runner` instead of `run`."""
@@ -61,7 +58,7 @@ class Point:
     def description(self) -> str:
         """Description as Markdown, including what is deprecated."""
         notes = [deprecation.describe(self.name) for deprecation in self.deprecations]
-        return " ".join([self.doc, *(f"{note[0].upper()}{note[1:]}" for note in notes)]).strip()
+        return " ".join([self.doc, *(f"Note: {note}" for note in notes)]).strip()
 
     @property
     def signature(self) -> str:
@@ -132,7 +129,7 @@ def parse_point(method: Callable[..., object], *, skip: int = 1) -> Point:
         unit=getattr(method, "unit", None),
         doc=inspect.cleandoc(method.__doc__ or ""),
         types=tuple(_format_type(p) for p in arguments),
-        deprecations=read_deprecations(method, options),
+        deprecations=read_deprecations(method),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import typing_extensions
 
@@ -13,20 +13,23 @@ from hookbus.errors import HookDeprecationWarning, PointError
 
 T = TypeVar("T")
 
+SPEC_ATTRIBUTE = "hookbus_spec"
+"""Attribute that pluggy's marker for the project "hookbus" sets on a method of a spec class."""
 DEPRECATIONS_ATTRIBUTE = "hookbus_deprecations"
 """Attribute of a spec method that contains its deprecations."""
 
 
 class deprecated(typing_extensions.deprecated):  # noqa: N801 # used as a decorator
-    """Deprecation of a point, of an argument of a point, or of a setting of a hook.
+    """Deprecation of a point or an action, of one of its arguments, or of a setting of a hook.
 
-    Decorate the method of a spec class, pass it to `bus.declare`, or set it as `deprecated` of a pydantic field. A hook
-    that uses what is deprecated causes one `HookDeprecationWarning` when it is registered or built.
+    Decorate the method or the function that declares the point or the action, pass it to `bus.declare`, or set it as
+    `deprecated` of a pydantic field. A hook that uses what is deprecated causes one `HookDeprecationWarning` when it is
+    registered or built.
 
     Args:
         removed_in: Package and version without it, such as "hookbus-render 2.0".
         replacement: What to use instead. None (default) if there is no replacement.
-        argument: Argument of the point that is deprecated. None (default) deprecates the point itself.
+        argument: Argument that is deprecated. None (default) deprecates the point, action or setting itself.
 
     Raises:
         ValueError: If `removed_in` is not a text.
@@ -60,7 +63,7 @@ class deprecated(typing_extensions.deprecated):  # noqa: N801 # used as a decora
         super().__init__(f"deprecated and will be removed in {removed_in}. {fix}", category=HookDeprecationWarning)
 
     def __call__(self, method: T, /) -> T:
-        """Mark the method of a spec class."""
+        """Mark the method or the function that declares a point or an action."""
         if not isinstance(method, FunctionType):
             raise PointError(
                 f"@deprecated: expected the method of a spec class, got {method!r}. Use typing_extensions.deprecated "
@@ -72,11 +75,11 @@ class deprecated(typing_extensions.deprecated):  # noqa: N801 # used as a decora
 
 @dataclass(frozen=True, slots=True)
 class Deprecation:
-    """Deprecation of a point or of one of its arguments.
+    """Deprecation of a point or an action, or of one of its arguments.
 
     Attributes:
         text: What a message states about it: "deprecated and will be removed in hookbus-render 2.0. Use ... instead."
-        argument: Name of the argument, None for the point itself.
+        argument: Name of the argument, None for the point or action itself.
         category: Category of the warning.
     """
 
@@ -84,14 +87,9 @@ class Deprecation:
     argument: str | None = None
     category: type[Warning] = HookDeprecationWarning
 
-    def describe(self, point: str) -> str:
-        """Return the sentence about the deprecation, for a message.
-
-        Args:
-            point: Name of the point.
-        """
-        subject = f"the point {point}" if self.argument is None else f"the argument {self.argument} of {point}"
-        return f"{subject} is {self.text}"
+    def describe(self, name: str) -> str:
+        """Return the sentence about the deprecation of a point or an action with a name, for a message."""
+        return f"{name if self.argument is None else f'argument {self.argument} of {name}'} is {self.text}"
 
 
 def to_deprecations(notices: deprecated | Iterable[deprecated]) -> tuple[Deprecation, ...]:
@@ -110,16 +108,16 @@ def to_deprecations(notices: deprecated | Iterable[deprecated]) -> tuple[Depreca
     return tuple(Deprecation(notice.message, notice.argument) for notice in listed)
 
 
-def read_deprecations(method: Callable[..., object], options: dict[str, Any]) -> tuple[Deprecation, ...]:
-    """Return the deprecations of a spec method: those of `deprecated`, and the warnings of pluggy's `hookspec`.
+def read_deprecations(method: Callable[..., object]) -> tuple[Deprecation, ...]:
+    """Return the deprecations of a declaration: those of `deprecated`, and the warnings of pluggy's `hookspec`.
 
     Args:
-        method: The method.
-        options: Options of pluggy's marker, `warn_on_impl` and `warn_on_impl_args` among them.
+        method: Method or function that declares a point or an action.
 
     Raises:
-        PointError: If a value of these options is not a warning.
+        PointError: If `warn_on_impl` or `warn_on_impl_args` contains another object than a warning.
     """
+    options = getattr(method, SPEC_ATTRIBUTE, None) or {}
     by_argument = {None: options.get("warn_on_impl"), **(options.get("warn_on_impl_args") or {})}
     of_pluggy = {argument: warning for argument, warning in by_argument.items() if warning is not None}
     for warning in of_pluggy.values():

@@ -58,7 +58,7 @@ RUN_FILE = """
 """
 AT_LINE = "run.yaml:11:5: hooks.blend.decay: deprecated and will be removed in acme-blend 2.0. Use `momentum` instead."
 AT_LISTENER = (
-    "hook 'blend' (module blend_hooks): the point after_frame is deprecated and will be removed in acme-blend 3.0. Use "
+    "hook 'blend' (module blend_hooks): after_frame is deprecated and will be removed in acme-blend 3.0. Use "
     "after_render instead."
 )
 

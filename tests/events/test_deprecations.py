@@ -1,4 +1,4 @@
-"""Tests of deprecated points and arguments: who is warned of what, once, and where."""
+"""Tests of deprecated points, actions and arguments: who is warned of what, once, and where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pluggy
 import pytest
 
-from hookbus import Hook, HookBus, deprecated, hookimpl, hookspec
+from hookbus import Hook, HookBus, actionspec, deprecated, hookimpl, hookspec
 from hookbus.errors import HookDeprecationWarning, HookWarning, PointError, RegistrationError
 
 HERE = "module tests.events.test_deprecations"
@@ -37,9 +37,16 @@ class Listens(Hook):
     def after_render(self, pixels: Any, image: Any) -> None: ...
 
 
-FRAME = "the point after_frame is deprecated and will be removed in acme-render 2.0. Use after_render instead."
-PIXELS = "the argument pixels of after_render is deprecated and will be removed in acme-render 3. Use image instead."
-DPI = "the argument dpi of after_render is deprecated and will be removed in acme-render 2.1. It has no replacement."
+class Samples(Hook):
+    """Hook that implements an action."""
+
+    def sample(self, prompts: Any) -> Any:
+        return prompts
+
+
+FRAME = "after_frame is deprecated and will be removed in acme-render 2.0. Use after_render instead."
+PIXELS = "argument pixels of after_render is deprecated and will be removed in acme-render 3. Use image instead."
+DPI = "argument dpi of after_render is deprecated and will be removed in acme-render 2.1. It has no replacement."
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def caught() -> Iterator[list[warnings.WarningMessage]]:
 
 
 @pytest.fixture
-def bus() -> HookBus:
+def bus() -> Any:
     bus = HookBus()
     bus.declare_from(RenderPoints)
     return bus
@@ -60,7 +67,7 @@ def texts(records: list[warnings.WarningMessage]) -> list[str]:
     return [str(record.message) for record in records]
 
 
-def test_hook_is_warned_of_each_use_once(bus: HookBus, caught: list[warnings.WarningMessage]) -> None:
+def test_hook_is_warned_of_each_use_once(bus: Any, caught: list[warnings.WarningMessage]) -> None:
     bus.register(Listens(name="mine"))
     for _ in range(2):
         bus.emit("after_frame")
@@ -71,7 +78,7 @@ def test_hook_is_warned_of_each_use_once(bus: HookBus, caught: list[warnings.War
     assert {record.category for record in caught} == {HookDeprecationWarning}
 
 
-def test_each_hook_is_warned(bus: HookBus, caught: list[warnings.WarningMessage]) -> None:
+def test_each_hook_is_warned(bus: Any, caught: list[warnings.WarningMessage]) -> None:
     warnings.simplefilter("default")  # Python shows equal texts of one line once
     bus.register(Listens(name="a"))
     bus.register(Listens(name="b"))
@@ -79,7 +86,7 @@ def test_each_hook_is_warned(bus: HookBus, caught: list[warnings.WarningMessage]
     assert [text.partition(" (")[0] for text in texts(caught)] == ["hook 'a'", "hook 'a'", "hook 'b'", "hook 'b'"]
 
 
-def test_hook_that_uses_nothing_deprecated_is_not_warned(bus: HookBus) -> None:
+def test_hook_that_uses_nothing_deprecated_is_not_warned(bus: Any) -> None:
     class Current(Hook):
         def after_render(self, run: Any, image: Any) -> None: ...
 
@@ -87,14 +94,14 @@ def test_hook_that_uses_nothing_deprecated_is_not_warned(bus: HookBus) -> None:
     bus.emit("after_frame")
 
 
-def test_warning_is_located_at_the_listener(bus: HookBus, caught: list[warnings.WarningMessage]) -> None:
+def test_warning_is_located_at_the_listener(bus: Any, caught: list[warnings.WarningMessage]) -> None:
     bus.register(Listens())
 
     assert caught[0].filename == __file__
     assert caught[0].lineno == Listens.after_frame.__code__.co_firstlineno
 
 
-def test_functions_and_plain_plugins_are_warned(bus: HookBus, caught: list[warnings.WarningMessage]) -> None:
+def test_functions_and_plain_plugins_are_warned(bus: Any, caught: list[warnings.WarningMessage]) -> None:
     class Plain:
         @hookimpl(specname="after_frame")
         def draw(self, run: Any) -> None: ...
@@ -108,8 +115,8 @@ def test_functions_and_plain_plugins_are_warned(bus: HookBus, caught: list[warni
     assert texts(caught) == [f"hook {name!r} ({HERE}): {DPI}", f"hook 'plain' ({HERE}): {FRAME}"]
 
 
-def test_warning_that_is_an_error_registers_nothing(bus: HookBus) -> None:
-    with pytest.raises(HookDeprecationWarning, match=r"hook 'mine' .*: the point after_frame is deprecated"):
+def test_warning_that_is_an_error_registers_nothing(bus: Any) -> None:
+    with pytest.raises(HookDeprecationWarning, match=r"hook 'mine' .*: after_frame is deprecated"):
         bus.register(Listens(name="mine"))
 
     assert bus.hooks == {}
@@ -124,7 +131,7 @@ def test_point_of_a_registered_hook_is_declared_later(caught: list[warnings.Warn
 
     (text,) = texts(caught)
     assert text == (
-        f"hook 'mine' ({HERE}): the point after_frame is deprecated and will be removed in acme-render 2.0. It has no "
+        f"hook 'mine' ({HERE}): after_frame is deprecated and will be removed in acme-render 2.0. It has no "
         "replacement."
     )
 
@@ -142,20 +149,57 @@ def test_declaration_by_name_may_have_several_deprecations(caught: list[warnings
 
     assert texts(caught) == [
         f"hook 'mine' ({HERE}): {FRAME}",
-        f"hook 'mine' ({HERE}): the argument pixels of after_frame is deprecated and will be removed in acme-render "
+        f"hook 'mine' ({HERE}): argument pixels of after_frame is deprecated and will be removed in acme-render "
         "1.5. Use image instead.",
     ]
 
 
-def test_description_of_a_point_states_what_is_deprecated(bus: HookBus) -> None:
-    assert bus.points["after_frame"].description == f"A frame was drawn. T{FRAME[1:]}"
-    assert bus.points["after_render"].description == f"An image was rendered. T{PIXELS[1:]} T{DPI[1:]}"
+def test_description_of_a_point_states_what_is_deprecated(bus: Any) -> None:
+    assert bus.points["after_frame"].description == f"A frame was drawn. Note: {FRAME}"
+    assert bus.points["after_render"].description == f"An image was rendered. Note: {PIXELS} Note: {DPI}"
 
 
-def test_equal_declaration_with_a_deprecation_is_accepted_again(bus: HookBus) -> None:
+def test_equal_declaration_with_a_deprecation_is_accepted_again(bus: Any) -> None:
     bus.declare(RenderPoints.after_render)
     with pytest.raises(PointError, match="'after_frame': the point is already declared"):
         bus.declare("after_frame", ["image"])
+
+
+class TestActions:
+    def test_hook_that_implements_a_deprecated_action_is_warned(self, caught: list[warnings.WarningMessage]) -> None:
+        class Specs:
+            @deprecated(removed_in="acme-sample 2.0", replacement="draw")
+            @actionspec
+            def sample(self, prompts: Any) -> Any: ...
+
+        bus = HookBus()
+        bus.declare_from(Specs)
+        bus.register(Samples(name="mine"))
+
+        assert texts(caught) == [
+            f"hook 'mine' ({HERE}): sample is deprecated and will be removed in acme-sample 2.0. Use draw instead."
+        ]
+
+    def test_function_deprecates_an_argument_of_its_action(self, caught: list[warnings.WarningMessage]) -> None:
+        @deprecated(removed_in="acme-sample 2.0", argument="prompts")
+        def sample(run: Any, prompts: Any, count: int = 1) -> Any:
+            return prompts * count
+
+        bus = HookBus([Samples(name="mine")])
+        draw = bus.declare_action(sample)
+
+        assert texts(caught) == [
+            f"hook 'mine' ({HERE}): argument prompts of sample is deprecated and will be removed in acme-sample 2.0. "
+            "It has no replacement."
+        ]
+        assert draw("a", 3) == "a"
+
+    def test_unknown_argument_is_an_error(self) -> None:
+        @deprecated(removed_in="acme-sample 2.0", argument="promts")
+        def sample(run: Any, prompts: Any) -> None: ...
+
+        with pytest.raises(PointError, match=r"unknown deprecated argument, got 'promts'\. Did you mean 'prompts'\?"):
+            HookBus().declare_action(sample)
 
 
 class TestPluggyOptions:
@@ -171,7 +215,7 @@ class TestPluggyOptions:
         bus.declare_from(Specs)
         bus.register(Listens(name="mine"))
 
-        assert texts(caught) == [f"hook 'mine' ({HERE}): the point after_frame is deprecated: Use after_render."]
+        assert texts(caught) == [f"hook 'mine' ({HERE}): after_frame is deprecated: Use after_render."]
         assert caught[0].category is category
 
     def test_warn_on_impl_args_warns_of_arguments_that_are_taken(self, caught: list[warnings.WarningMessage]) -> None:
@@ -185,9 +229,7 @@ class TestPluggyOptions:
         bus.pm.add_hookspecs(Specs)
         bus.register(Listens(name="mine"))
 
-        assert texts(caught) == [
-            f"hook 'mine' ({HERE}): the argument pixels of after_render is deprecated: Take image."
-        ]
+        assert texts(caught) == [f"hook 'mine' ({HERE}): argument pixels of after_render is deprecated: Take image."]
 
     def test_value_that_is_no_warning_is_an_error(self) -> None:
         class Specs:
