@@ -76,6 +76,9 @@ class HookConfig(SettingsModel):
     frequency_error: ClassVar[str] = ""
     """Reason and fix of a hook that does not support `frequency`; `{value}` is replaced by the invalid value."""
 
+    when_error: ClassVar[str] = ""
+    """Reason and fix of a hook that does not support `when`."""
+
     name: str | None = Field(
         default=None,
         min_length=1,
@@ -125,6 +128,13 @@ class HookConfig(SettingsModel):
             raise ValueError(f"not supported, got {value}: {cls.frequency_error.format(value=value)}")
         return value
 
+    @field_validator("when")
+    @classmethod
+    def _refuse_schedule(cls, value: Schedule | None) -> Schedule | None:
+        if cls.when_error and value is not None:
+            raise ValueError(f"not supported, got {value!r}: {cls.when_error}")
+        return value
+
     @field_serializer("when")
     def _serialize_schedule(self, value: Schedule | None) -> str | None:
         return None if value is None else repr(value)
@@ -163,6 +173,7 @@ class Hook(BaseListeners):
         requires_work_dir: Whether the hook requires a work directory.
         state_version: Version of the format of `state_dict()`. Increment it when the format changes, and
             override `migrate_state`.
+        state_schema: Check of the state in a checkpoint, built with the functions of `hookbus.checkpoint.schema`.
         config: Validated settings.
         name: Instance name, the key of the state of the hook in checkpoints.
         run: Current run.
@@ -180,6 +191,7 @@ class Hook(BaseListeners):
     skips_iterations: ClassVar[bool] = False
     requires_work_dir: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
+    state_schema: ClassVar[Callable[[Any, str], None] | None] = None
 
     _hookbus_configured: ClassVar[bool] = True  # implements `hookbus._events.checks.ConfiguredPlugin`
     _config: HookConfig | None = None
@@ -316,7 +328,9 @@ class Hook(BaseListeners):
         raise NotImplementedError
 
     def check_state(self, state: dict[str, Any]) -> None:
-        """Check a state of a checkpoint before anything of the run is restored. Override it; it must modify nothing.
+        """Check a state of a checkpoint before anything of the run is restored. Default: by `state_schema`.
+
+        Override it for checks that depend on more than the state; it must modify nothing.
 
         Called before `restore_structure` if the hook overrides that as well, and always after the structure of the
         model is rebuilt.
@@ -327,6 +341,8 @@ class Hook(BaseListeners):
         Raises:
             Exception: If `load_state_dict` cannot restore the state: the run does not resume from the checkpoint.
         """
+        if (check := type(self).state_schema) is not None:
+            check(state, "state")
 
     def restore_structure(self, run: Run, state: dict[str, Any]) -> None:
         """Rebuild the modules and parameter groups that the hook adds during training. Override it if it adds any.

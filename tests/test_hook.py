@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ImportString, SecretStr
 
 from hookbus import BaseHook, Hook, HookBus, HookConfig, Priority, Run, every, hookimpl, last
+from hookbus.checkpoint import schema
 from hookbus.errors import ConfigError
 from hookbus.hook import snake_case
 
@@ -103,6 +104,15 @@ def test_invalid_setting_raises_with_the_expected_value(settings: dict[str, Any]
             build()
         (message,) = caught.value.problems
         assert message.startswith(problem)
+
+
+def test_unsupported_schedule_raises_with_the_alternative() -> None:
+    class Config(HookConfig):
+        when_error = "updates are counted by `interval`. Set `interval` instead."
+
+    message = "Own: when: not supported, got every(3): updates are counted by `interval`. Set `interval` instead."
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        type("Own", (Hook,), {"Config": Config})(when="every(3)")
 
 
 def test_unsupported_frequency_raises_with_the_alternative() -> None:
@@ -393,3 +403,12 @@ class TestUniqueHooks:
 
         with pytest.raises(ConfigError, match="hook 'b' also sets the rate. Remove one of them."), bus.run():
             pass
+
+
+def test_state_that_does_not_fit_the_schema_is_refused() -> None:
+    class Counter(Hook):
+        state_schema = schema.record({"count": schema.integer()})
+
+    Counter().check_state({"count": 3, "more": "of a later version"})
+    with pytest.raises(ValueError, match=r"state\.count: expected an integer from 0 to \d+, got -1"):
+        Counter().check_state({"count": -1})

@@ -25,7 +25,7 @@ UNIT_NAMES: dict[Unit, str] = {
 _NO_EFFECT_ALONE = frozenset(
     [
         *("Config", "priority", "observer", "unit", "ranks"),
-        *("state_version", "state_dict", "load_state_dict", "migrate_state", "check_state"),
+        *("state_version", "state_dict", "load_state_dict", "migrate_state", "check_state", "state_schema"),
     ]
 )
 """Members of `Hook` that have no effect in a hook without listeners."""

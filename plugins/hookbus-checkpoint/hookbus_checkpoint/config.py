@@ -40,6 +40,11 @@ def _is_injective(template: str) -> bool:
 class CheckpointConfig(HookConfig):
     """Schedule, content, names and retention of checkpoints."""
 
+    when_error = (
+        "checkpoints of epochs and of iterations have separate schedules. Set `interval` and `by_epoch`, or `every` "
+        "for a duration."
+    )
+
     interval: int | None = Field(
         default=1, ge=1, description="Save every N epochs (or iterations); null: no periodic checkpoints."
     )
@@ -86,16 +91,6 @@ class CheckpointConfig(HookConfig):
     publish: bool = Field(
         default=False, description="Write the best weights to model.safetensors when the training ends."
     )
-
-    @field_validator("when")
-    @classmethod
-    def _reject_when(cls, value: object) -> object:
-        if value is not None:
-            raise ValueError(
-                f"not supported, got {value!r}: checkpoints of epochs and of iterations have separate schedules. Set "
-                "`interval` and `by_epoch`, or `every` for a duration."
-            )
-        return value
 
     @field_validator("every")
     @classmethod

@@ -73,14 +73,6 @@ _metrics = schema.record(
     {"names": schema.mapping_of(schema.string()), "warned": schema.boolean},
     {"rules": schema.mapping_of(schema.string("greater|less"))},
 )
-_check_state = schema.record(
-    {
-        "periodic": schema.list_of(schema.file_name),
-        "generation": schema.integer(),
-        "saved_at": schema.nullable(schema.list_of(schema.integer(), 2, 2)),
-        "metrics": _metrics,
-    }
-)
 
 
 def _build_iteration_schedule(config: CheckpointConfig) -> Schedule:
@@ -103,6 +95,14 @@ class CheckpointHook(Hook):
     priority = Priority.BELOW_NORMAL
     requires_work_dir = True
     config: CheckpointConfig
+    state_schema = schema.record(
+        {
+            "periodic": schema.list_of(schema.file_name),
+            "generation": schema.integer(),
+            "saved_at": schema.nullable(schema.list_of(schema.integer(), 2, 2)),
+            "metrics": _metrics,
+        }
+    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -256,10 +256,6 @@ class CheckpointHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the periodic checkpoints of this run, the generation, and the tracked metrics."""
         return {**self._writer.state_dict(), "metrics": self.best.state_dict()}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, without files that are not in this directory."""

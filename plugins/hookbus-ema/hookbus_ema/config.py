@@ -14,6 +14,8 @@ class EMAConfig(HookConfig):
 
     # The common key `frequency` counts iterations; an update per N optimizer steps is `interval`.
     frequency_error = "updates are counted by `interval`. Set `interval: {value}`."
+    # Momentum and warm-up assume equal intervals; with a gap, the average is that of weights from before the gap.
+    when_error = "updates are counted by `interval`. Set `interval` instead."
 
     momentum: float = Field(
         default=0.9999, ge=0, lt=1, description="Weight of the old average in each update; at least 0.5."
@@ -35,16 +37,6 @@ class EMAConfig(HookConfig):
     overlap: bool = Field(
         default=False, description="Experimental: update on another thread during the next forward and backward."
     )
-
-    @field_validator("when")
-    @classmethod
-    def _reject_when(cls, value: object) -> object:
-        # Momentum and warm-up assume equal intervals; with a gap, the average is that of weights from before the gap.
-        if value is not None:
-            raise ValueError(
-                f"not supported, got {value!r}: updates are counted by `interval`. Set `interval` instead."
-            )
-        return value
 
     @field_validator("momentum")
     @classmethod

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from hookbus import HookConfig
 
 
 class GradientFlowConfig(HookConfig):
     """Configuration of `GradientFlowHook`."""
+
+    when_error = "gradients are read at multiple points of an optimizer step. Set `frequency` instead."
 
     targets: list[str] = Field(
         default=[],
@@ -22,13 +24,3 @@ class GradientFlowConfig(HookConfig):
         description="Directory of the charts; a relative path is below the visualization directory of the run. "
         "Default: a directory there with the name of the hook.",
     )
-
-    @field_validator("when")
-    @classmethod
-    def _reject_when(cls, value: object) -> object:
-        if value is not None:
-            raise ValueError(
-                f"not supported, got {value!r}: gradients are read at multiple points of an optimizer step. Set "
-                "`frequency` instead."
-            )
-        return value

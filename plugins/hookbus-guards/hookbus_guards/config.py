@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from hookbus import HookConfig
 
@@ -70,6 +70,8 @@ class NumClassCheckConfig(HookConfig):
 class StartupCheckConfig(HookConfig):
     """Switches of the checks at the start of a training."""
 
+    when_error = "the checks belong to the start of the training. Set `label_batches` to the number of iterations."
+
     labels: bool = Field(default=True, description="Raise an error if a label is outside the class range.")
     loaders: bool = Field(default=True, description="Raise an error if a loader has no batches.")
     gradients: bool = Field(default=True, description="Log a warning for trainable parameters without gradient.")
@@ -81,13 +83,3 @@ class StartupCheckConfig(HookConfig):
     )
     ignore_index: int = Field(default=-100, description="Label that is ignored by the loss and by the check.")
     label_batches: int = Field(default=10, ge=1, description="Check the labels of the first N iterations.")
-
-    @field_validator("when")
-    @classmethod
-    def _reject_when(cls, value: object) -> object:
-        if value is not None:
-            raise ValueError(
-                f"not supported, got {value!r}: the checks belong to the start of the training. Set `label_batches` to "
-                "the number of iterations."
-            )
-        return value

@@ -14,14 +14,6 @@ from hookbus.checkpoint import schema
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
 
-_check_state = schema.record(
-    {
-        "last_good": schema.nullable(schema.list_of(schema.any_value, 2, 2)),
-        "skipped": schema.integer(),
-        "in_a_row": schema.integer(),
-    }
-)
-
 
 class CheckInvalidLossHook(Hook):
     """Check the terms of the loss for NaN and infinities, and report the invalid terms and the last finite loss.
@@ -33,6 +25,13 @@ class CheckInvalidLossHook(Hook):
 
     Config = CheckInvalidLossConfig
     config: CheckInvalidLossConfig
+    state_schema = schema.record(
+        {
+            "last_good": schema.nullable(schema.list_of(schema.any_value, 2, 2)),
+            "skipped": schema.integer(),
+            "in_a_row": schema.integer(),
+        }
+    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -101,10 +100,6 @@ class CheckInvalidLossHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the last finite loss and the counts of skipped micro-batches."""
         return {"last_good": self.last_good, "skipped": self.skipped, "in_a_row": self._consecutive_skips}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

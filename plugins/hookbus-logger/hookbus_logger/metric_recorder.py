@@ -10,8 +10,6 @@ from hookbus.checkpoint import schema
 from hookbus.metrics import Metrics, Window
 from hookbus_logger.config import RecordConfig
 
-_check_state = schema.record({"recorded_epoch": schema.integer(-1), "waiting": schema.boolean})
-
 
 def _build_schedule(config: Any) -> Schedule:
     return every(config.interval, unit="batch" if config.by_epoch else "iter")
@@ -32,6 +30,7 @@ class MetricRecorder(Hook):
     ranks = "main"
     records_means = True
     config: RecordConfig
+    state_schema = schema.record({"recorded_epoch": schema.integer(-1), "waiting": schema.boolean})
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -102,10 +101,6 @@ class MetricRecorder(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the last epoch with a record, and whether a record is pending."""
         return {"recorded_epoch": self._recorded_epoch, "waiting": self._is_pending}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

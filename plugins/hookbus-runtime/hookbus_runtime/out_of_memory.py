@@ -13,8 +13,6 @@ from hookbus_runtime.config import OutOfMemoryConfig
 from hookbus_runtime.empty_cache import empty_cache
 from hookbus_runtime.micro_batches import format_shapes, get_batch_size, merge_outputs, split_batch
 
-_check_state = schema.record({"parts": schema.integer(1)})
-
 BYTES_PER_GIB = 2**30
 
 
@@ -31,6 +29,7 @@ class OutOfMemoryHook(Hook):
     Config = OutOfMemoryConfig
     makes_requests = False
     config: OutOfMemoryConfig
+    state_schema = schema.record({"parts": schema.integer(1)})
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -98,10 +97,6 @@ class OutOfMemoryHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the number of parts per batch."""
         return {"parts": self.parts}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

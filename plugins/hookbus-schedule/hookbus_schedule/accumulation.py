@@ -8,8 +8,6 @@ from hookbus import Hook, Run, hookimpl
 from hookbus.checkpoint import schema
 from hookbus_schedule.config import AccumulationConfig
 
-_check_state = schema.record({"accumulate": schema.nullable(schema.integer(1))})
-
 
 class AccumulationHook(Hook):
     """Change the number of micro-batches per optimizer step, between two optimizer steps.
@@ -24,6 +22,7 @@ class AccumulationHook(Hook):
     makes_requests = False
     schedules_accumulation = True
     config: AccumulationConfig
+    state_schema = schema.record({"accumulate": schema.nullable(schema.integer(1))})
     accumulate: int | None = None
 
     def check(self, run: Run) -> None:
@@ -65,10 +64,6 @@ class AccumulationHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the current number."""
         return {"accumulate": self.accumulate}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

@@ -18,8 +18,6 @@ from hookbus_schedule.scheduler_entries import (
     get_monitor,
 )
 
-_check_state = schema.record({"schedulers": schema.list_of(schema.mapping_of(schema.any_value))})
-
 
 class ParamSchedulerHook(Hook):
     """Step schedulers per optimizer step, per epoch, or with a metric after each validation, and save their state.
@@ -31,6 +29,7 @@ class ParamSchedulerHook(Hook):
     Config = ParamSchedulerConfig
     makes_requests = False
     config: ParamSchedulerConfig
+    state_schema = schema.record({"schedulers": schema.list_of(schema.mapping_of(schema.any_value))})
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -123,10 +122,6 @@ class ParamSchedulerHook(Hook):
         return {
             "schedulers": [entry.scheduler.state_dict() for entry in self._schedulers] if self.config.schedulers else []
         }
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`.

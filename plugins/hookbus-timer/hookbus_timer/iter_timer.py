@@ -11,8 +11,6 @@ from hookbus.checkpoint import schema
 from hookbus_timer.config import IterTimerConfig
 from hookbus_timer.windowed_timer import WindowedTimer
 
-_check_state = schema.record({"recorded_at": schema.integer(-1), "is_due": schema.boolean})
-
 
 class IterTimerHook(Hook):
     """Log the time of training iterations, the throughput and the remaining time.
@@ -30,6 +28,7 @@ class IterTimerHook(Hook):
     observer = True
     ranks = "main"
     config: IterTimerConfig
+    state_schema = schema.record({"recorded_at": schema.integer(-1), "is_due": schema.boolean})
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -124,10 +123,6 @@ class IterTimerHook(Hook):
     def state_dict(self) -> dict[str, Any]:
         """Return the step of the last log, and whether a log is due."""
         return {"recorded_at": self._logged_step, "is_due": self._is_due}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

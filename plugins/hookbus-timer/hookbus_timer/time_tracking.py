@@ -78,18 +78,6 @@ def format_duration(seconds: float | None) -> str:
     return f"{days} d {clock}" if days else clock
 
 
-_check_state = schema.record(
-    {
-        "epochs": schema.integer(),
-        "iterations": schema.integer(),
-        "seconds": schema.number(0, finite=True),
-        "begin": schema.nullable(schema.list_of(schema.number(), 2, 2)),
-        "is_whole": schema.boolean,
-        "spent": schema.number(finite=True),
-    },
-    {"first_line": schema.string(maximum=1 << 20)},
-)
-
 SECONDS_PER_HOUR = 3600
 
 
@@ -111,6 +99,17 @@ class TimeTrackingHook(Hook):
     ranks = "main"
     unit = "epoch"
     config: TimeTrackingConfig
+    state_schema = schema.record(
+        {
+            "epochs": schema.integer(),
+            "iterations": schema.integer(),
+            "seconds": schema.number(0, finite=True),
+            "begin": schema.nullable(schema.list_of(schema.number(), 2, 2)),
+            "is_whole": schema.boolean,
+            "spent": schema.number(finite=True),
+        },
+        {"first_line": schema.string(maximum=1 << 20)},
+    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -238,10 +237,6 @@ class TimeTrackingHook(Hook):
         """Return the totals of the timed epochs, the time of the current epoch, and the first line of the file."""
         first_line = self._first_line if self._file is None else read_first_line(self._file)
         return {**self._times.state_dict(self.timer()), "first_line": first_line}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
