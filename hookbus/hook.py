@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -170,7 +171,8 @@ class Hook(BaseListeners):
         records_means: Whether the hook writes the means of training on its own schedule, through `run.request_record`.
             These records are emitted at `log_scalars` as well, for hooks that observe them.
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
-        requires_work_dir: Whether the hook requires a work directory.
+        requires_work_dir: Whether the hook requires a work directory, unless one of its `output_paths` is set. A
+            training without one is refused.
         state_version: Version of the format of `state_dict()`. Increment it when the format changes, and
             override `migrate_state`.
         state_schema: Check of the state in a checkpoint, built with the functions of `hookbus.checkpoint.schema`.
@@ -261,6 +263,15 @@ class Hook(BaseListeners):
         A training of a Trainer without validations is refused; a custom loop may emit the results itself.
         """
         return self.schedules_validation or bool(self.required_metrics)
+
+    @property
+    def output_paths(self) -> Mapping[str, str | os.PathLike[str] | None]:
+        """Paths of the files that this hook writes, by the setting that contains them; None for one that is not set.
+
+        Pass them to `hookbus.writers.resolve_output_path`. Relative paths are below the work directory, so that a
+        training without one is refused; list a setting only if the hook writes to it.
+        """
+        return {}
 
     @property
     def provided_metrics(self) -> Collection[str] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hookbus._events.registry import FunctionPlugin
 from hookbus._run.participants import WITHIN
-from hookbus._run.preconditions import find_hook_errors
+from hookbus._run.preconditions import find_hook_errors, find_limit_errors
 from hookbus._utils.combined_errors import raise_errors
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.hook import Hook
@@ -34,6 +34,7 @@ def admit(run: Run, name: str, hook: object) -> None:
     with _removed_on_error(run, name):
         raise_errors(run.bus.pm.find_unmatched([name]))
         run.bus.table.check_order(run)
+        raise_errors(find_limit_errors(run, [name]))
         # A function has nothing to prepare: it is called at the next event of its point.
         if isinstance(hook, FunctionPlugin) or not run.runs_on_this_rank(hook):
             participants.add(name)

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from hookbus._run.clock import Clock
 from hookbus._run.point_counters import PointCounters
+from hookbus._run.services import DIRECTORIES
 from hookbus._utils.combined_errors import raise_errors, replace_message
 from hookbus._utils.packages import package_label
 from hookbus.errors import ConfigError, HookbusError, HookError, RequestError
 from hookbus.hook import Hook
+from hookbus.writers.output_paths import find_path_problem
 
 if TYPE_CHECKING:
     from hookbus._events.ordering import Listener
@@ -46,13 +48,13 @@ def _find_errors(run: Run) -> Iterator[HookbusError]:
     except HookError as error:
         yield error  # without an order there are no listeners whose schedules could be checked
     else:
-        yield from _find_limit_errors(run)
+        yield from find_limit_errors(run, run.bus.hooks)
     hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
     yield from find_hook_errors(run, {name: hook for name, hook in hooks.items() if run.runs_on_this_rank(hook)})
 
 
 def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
-    """Yield the errors of hooks of a run: validations that they require, and their own checks.
+    """Yield the errors of hooks of a run: validations and directories that they require, and their own checks.
 
     Args:
         run: The run.
@@ -60,6 +62,7 @@ def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusErr
     """
     if run.mode == "train":
         yield from _find_validation_errors(run, hooks)
+        yield from _find_output_errors(run, hooks)
     for name, hook in hooks.items():
         try:
             hook.check(run)
@@ -96,13 +99,33 @@ def _find_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Con
             yield ConfigError([describe_missing_validation(_format_name(name, hook), hook.required_metrics)])
 
 
-def _find_limit_errors(run: Run) -> Iterator[ConfigError]:
-    """Yield the errors of schedules that require the end of the training if the end is unknown."""
+def _find_output_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigError]:
+    """Yield the errors of hooks whose files would be in the work directory of a run without one."""
+    # A service that replaces one of the directories is enough for the hooks that use it.
+    if any(run.get(service) is not None for service in ("experiment_dir", *DIRECTORIES)):
+        return
+    for name, hook in hooks.items():
+        paths = {setting: path for setting, path in hook.output_paths.items() if path is not None}
+        problems = [problem for item in paths.items() if (problem := find_path_problem(*item))]
+        if hook.requires_work_dir and not paths:
+            others = "".join(f", or set `{setting}` to an absolute path" for setting in hook.output_paths)
+            problems = [f"requires a work directory, got none. Set `work_dir`{others}."]
+        if problems:
+            yield ConfigError(_format_message(name, hook, problem) for problem in problems)
+
+
+def find_limit_errors(run: Run, hooks: Collection[str]) -> Iterator[ConfigError]:
+    """Yield the errors of schedules that require the end of the training if the end is unknown.
+
+    Args:
+        run: The run.
+        hooks: Names of the hooks to check.
+    """
     if run.mode != "train":
         return
     for name, point in run.bus.points.items():
         for listener in run.bus.table.listeners(name, run):
-            if problem := _find_limit_problem(run, listener, point):
+            if listener.hook in hooks and (problem := _find_limit_problem(run, listener, point)):
                 yield ConfigError([f"hook {listener.hook!r} at {name}: {problem}"])
 
 

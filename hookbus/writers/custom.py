@@ -27,8 +27,6 @@ class CustomWriterHook(WriterHook):
         ConfigError: If the class has abstract methods, or if a setting is unknown, missing or invalid.
     """
 
-    requires_work_dir = False
-
     def __init__(self, writer: type[Writer], settings: Mapping[str, Any]) -> None:
         _check_class(writer)
         parameters = inspect.signature(writer).parameters

@@ -3,6 +3,8 @@
 To support a backend, implement a `Writer`, a subclass of `WriterHook` that creates it, and a configuration:
 
     class CsvHook(WriterHook):
+        requires_work_dir = True
+
         def writer_factory(self, run):
             path = self.directory(run, None) / "numbers.csv"
             return lambda: CsvWriter(path)
@@ -77,7 +79,6 @@ class WriterHook(LogPointsMixin):
     observer = True
     ranks = "main"
     records_means = True
-    requires_work_dir = True
     config: WriterConfig
 
     library: ClassVar[str] = ""
@@ -158,7 +159,8 @@ class WriterHook(LogPointsMixin):
     def directory(self, run: Run, directory: Path | None) -> Path:
         """Return the directory for files: `directory`, or a directory named after this hook in the run's log directory.
 
-        A directory of this name that no run has created is left unchanged, and a numbered name is used instead.
+        A directory of this name that no run has created is left unchanged, and a numbered name is used instead. A hook
+        that calls it sets `requires_work_dir`, so that a training without one is refused before it starts.
 
         Args:
             run: The run.

@@ -38,10 +38,20 @@ def resolve_output_path(
         return path
     directory = run.get(parent)
     if directory is None:
-        raise ConfigError(
-            [
-                f"hook {hook!r}: {setting}: expected an absolute path in a run without a work directory, got {value}. "
-                f"Set `work_dir`, or set `{setting}` to an absolute path."
-            ]
-        )
+        raise ConfigError([f"hook {hook!r}: {find_path_problem(setting, value)}"])
     return Path(directory) / path
+
+
+def find_path_problem(setting: str, value: str | os.PathLike[str]) -> str:
+    """Return why an output path cannot be used in a run without a work directory; "" if it can.
+
+    Args:
+        setting: Name of the setting.
+        value: Value of the setting.
+    """
+    if Path(os.path.expanduser(value)).is_absolute():
+        return ""
+    return (
+        f"{setting}: expected an absolute path in a run without a work directory, got {value}. Set `work_dir`, or set "
+        f"`{setting}` to an absolute path."
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, HookConfig, hookimpl
+from hookbus._events.schedules import last
 from hookbus._run.run import Run
 from hookbus.errors import ConfigError, HookbusError, OrderError, RequestError
 from hookbus.lifecycle import POINTS
@@ -241,6 +242,33 @@ class TestRefusal:
         with bus.run(iterations=1), pytest.raises(HookbusError, match=r"hook 'validate' .* no validation function"):
             bus.register(Validate())
         assert bus.hooks == {}
+
+    def test_schedule_without_a_known_limit_is_refused(self) -> None:
+        class Ending(Late):
+            @hookimpl(when=last)
+            def after_epoch(self) -> None: ...
+
+        def refuse(run: Run) -> None:
+            message = r"^hook '(ending|late)' at after_epoch: when=last: the run has no known limit"
+            with pytest.raises(ConfigError, match=message):
+                run.bus.register(late := Ending())
+            with pytest.raises(ConfigError, match=message):
+                run.bus.on("after_epoch", name="late", when=last)(lambda: None)
+            assert (late.points, list(run.bus.hooks)) == ([], ["loop"])
+
+        bus = HookBus()
+        with bus.run():
+            bus.on("after_train_iter", name="loop")(refuse)
+            bus.emit("after_train_iter")
+
+    def test_directory_that_a_hook_requires_is_checked(self) -> None:
+        class Filing(Late):
+            requires_work_dir = True
+
+        bus, late = HookBus(), Filing()
+        with bus.run(), pytest.raises(ConfigError, match="hook 'filing' .* requires a work directory, got none"):
+            bus.register(late)
+        assert late.points == []
 
     def test_contradictory_order_is_refused(self) -> None:
         bus = HookBus()

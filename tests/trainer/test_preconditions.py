@@ -69,6 +69,26 @@ class Refusing(Hook):
         raise ConfigError(["layer: no module, got 'haed'.", "size: too large, got 9."])
 
 
+class Filing(Hook):
+    requires_work_dir = True
+
+
+class Listing(Hook):
+    """Hook with an output path in a setting."""
+
+    def __init__(self, path: str | None, **settings: Any) -> None:
+        super().__init__(None, **settings)
+        self.path = path
+
+    @property
+    def output_paths(self) -> dict[str, str | None]:
+        return {"path": self.path}
+
+
+class FilingOrListing(Listing):
+    requires_work_dir = True
+
+
 class Broken(Hook):
     def check(self, run: Any) -> None:
         raise HookError("no model.")
@@ -99,6 +119,9 @@ CASES: dict[str, Callable[[Path], tuple[list[Hook], dict[str, Any]]]] = {
     "closure": lambda path: ([], {"optimizer": torch.optim.LBFGS(toys.net().parameters())}),
     "check of a hook": lambda path: ([Refusing()], {}),
     "options": lambda path: ([], {"resume": "auto", "overwrite": True}),
+    "work directory": lambda path: ([Filing()], {"work_dir": None}),
+    "relative output": lambda path: ([Listing("a/b")], {"work_dir": None}),
+    "output that is not set": lambda path: ([FilingOrListing(None)], {"work_dir": None}),
     "several": lambda path: ([Refusing(), Reader(), Scheduling()], {"validate_first": True}),
 }
 
@@ -205,6 +228,34 @@ def test_check_of_a_hook_reads_the_planned_directory(tmp_path: Path) -> None:
         get_error(begin)
     assert seen == [(None, tmp_path / "x", tmp_path / "x" / "logs")] * 3
     assert list(tmp_path.iterdir()) == []
+
+
+class TestWorkDirectory:
+    @pytest.mark.parametrize("name", ["work directory", "relative output", "output that is not set"])
+    def test_loop_without_a_directory_is_refused_as_a_trainer_is(self, name: str, tmp_path: Path) -> None:
+        expected = get_error(toys.trainer(*CASES[name](tmp_path)[0], epochs=1).fit).problems
+        bus = HookBus([recorder := Recorder(), *CASES[name](tmp_path)[0]])
+        assert get_error(bus.run(epochs=1).__enter__).problems == expected
+        assert recorder.calls == []
+
+    def test_message_names_the_setting_that_replaces_the_directory(self) -> None:
+        hooks = [Filing(), Listing("a/b"), FilingOrListing(None, name="both")]
+        names = [f"hook '{name}' (module {__name__}): " for name in ("filing", "listing", "both")]
+        assert get_error(toys.trainer(*hooks, epochs=1).check).problems == [
+            f"{names[0]}requires a work directory, got none. Set `work_dir`.",
+            f"{names[1]}path: expected an absolute path in a run without a work directory, got a/b. Set `work_dir`, or "
+            "set `path` to an absolute path.",
+            f"{names[2]}requires a work directory, got none. Set `work_dir`, or set `path` to an absolute path.",
+        ]
+
+    @pytest.mark.parametrize("path", ["~/a", "/tmp/a"])
+    def test_absolute_output_path_replaces_the_work_directory(self, path: str) -> None:
+        toys.trainer(FilingOrListing(path), Listing(None, name="unset"), epochs=1).check()
+
+    def test_evaluation_requires_no_directory(self) -> None:
+        toys.trainer(Filing(), val_loader=toys.pairs(1)).validate()
+        with HookBus([Filing()]).run(mode="val"):
+            pass
 
 
 class TestCustomLoop:

@@ -29,6 +29,9 @@ OUTPUT_SETTINGS = {
 FURTHER_SETTINGS = {"time_tracking": {"log_to_file": True}, "gradient_flow": {"frequency": 1}}
 """Settings with which a hook writes files in a training of one epoch."""
 
+DIRECTORY_HOOKS = {"checkpoint": "out_dir", "jsonl": "path", "mlflow": "", "tensorboard": "log_dir", "wandb": ""}
+"""Hooks that require a work directory, and the setting that replaces it."""
+
 OTHER_SETTINGS = {("ema", "resume_from")}
 """Settings with an input path, which is relative to the current directory."""
 
@@ -80,9 +83,18 @@ def test_relative_path_of_each_hook_is_refused_without_a_work_directory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     hooks = [build_hook({"type": hook, setting: "here", **FURTHER_SETTINGS.get(hook, {})})]
-    with pytest.raises(ConfigError, match=f"^hook '{hook}': {setting}: expected an absolute path in a run without a"):
+    message = rf"^hook '{hook}' \(.*\): {setting}: expected an absolute path in a run without a .*, got here\."
+    with pytest.raises(ConfigError, match=message):
         fake_training(hooks, epochs=1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("hook", "setting"), DIRECTORY_HOOKS.items())
+def test_hook_that_requires_a_directory_is_refused_without_a_work_directory(hook: str, setting: str) -> None:
+    alternative = f", or set `{setting}` to an absolute path" if setting else ""
+    message = rf"^hook '{hook}' \(.*\): requires a work directory, got none\. Set `work_dir`{alternative}\.$"
+    with pytest.raises(ConfigError, match=message), HookBus([build_hook({"type": hook})]).run():
+        pytest.fail("the loop has started")
 
 
 @pytest.mark.parametrize("hook", ["checkpoint", "gradient_flow", "jsonl", "tensorboard", "time_tracking"])

@@ -123,6 +123,11 @@ class CheckpointHook(Hook):
         return self.config.save_best == "auto" or bool(self.required_metrics)
 
     @property
+    def output_paths(self) -> dict[str, str | None]:
+        """Directory of the checkpoints."""
+        return {"out_dir": self.config.out_dir}
+
+    @property
     def keeps_best(self) -> bool:
         """Whether best checkpoints are written: by the metrics of this hook, and by those that other hooks request."""
         return self.config.save_best is not False

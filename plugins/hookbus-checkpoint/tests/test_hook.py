@@ -656,7 +656,7 @@ class TestSchedule:
         assert not (tmp_path / "checkpoints").exists()
 
     def test_missing_work_dir_is_an_error(self) -> None:
-        with pytest.raises(CheckpointError, match="Set `out_dir`, or pass `work_dir` to the run"):
+        with pytest.raises(ConfigError, match="requires a work directory, got none. Set `work_dir`, or set `out_dir`"):
             fake_training([CheckpointHook()])
 
 

@@ -44,6 +44,11 @@ class GradientFlowHook(Hook):
         self._measured_iter = -1
         self._problem_reporter = ProblemReporter()
 
+    @property
+    def output_paths(self) -> dict[str, str | None]:
+        """Directory of the charts."""
+        return {"save_dir": self.config.save_dir}
+
     def check(self, run: Run) -> None:
         """Check that each target matches a parameter, and that no other hook writes to the same directory.
 
@@ -70,11 +75,7 @@ class GradientFlowHook(Hook):
             )
 
     def before_train(self, run: Run, model: nn.Module) -> None:
-        """Select the parameters and determine the directory of the charts.
-
-        Raises:
-            ConfigError: If `save_dir` is relative and the run has no work directory.
-        """
+        """Select the parameters and determine the directory of the charts."""
         # The hook runs on rank 0 only, and the norms of sharded gradients require collectives on all ranks.
         if is_sharded := sharding_of(model) is not None:
             run.logger.warning(

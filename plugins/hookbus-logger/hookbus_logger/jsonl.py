@@ -58,6 +58,11 @@ class JsonlHook(MetricRecorder):
 
     # -- the file ------------------------------------------------------------------------------
 
+    @property
+    def output_paths(self) -> dict[str, Path | None]:
+        """Path of the file."""
+        return {"path": self.config.path}
+
     def check(self, run: Run) -> None:
         """Check that no other hook writes the same file.
 
@@ -76,7 +81,7 @@ class JsonlHook(MetricRecorder):
         """Determine the path of the file, which is opened once it is known whether the run resumes.
 
         Raises:
-            HookError: If the run has no work directory and `path` is not set.
+            HookError: If a validation or test has no work directory and `path` is not set.
         """
         super().before_run(run, mode)
         self._begin(run)
@@ -247,8 +252,8 @@ def _get_path(run: Run, name: str, config: JsonlConfig) -> Path:
     """Return the path of the file.
 
     Raises:
-        ConfigError: If the run has no work directory and the path is relative.
-        HookError: If the run has no work directory and the configuration no path.
+        ConfigError: If a validation or test has no work directory and the path is relative.
+        HookError: If it has no work directory and the configuration no path.
     """
     if config.path is not None:
         return resolve_output_path(run, name, "path", config.path)

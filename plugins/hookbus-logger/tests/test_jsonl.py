@@ -207,11 +207,18 @@ def test_sanity_check_writes_no_row(tmp_path: Path, trainer: Callable[..., Train
 # -- location of the file ---------------------------------------------------------------------------------
 
 
-def test_missing_work_dir_is_one_warning_and_the_run_continues() -> None:
-    with pytest.warns(HookWarning, match="Set `work_dir` of the run or `path` of this hook") as caught:
-        training = fake_training([JsonlHook(), EmitAfterEpoch("log_scalars", values={"a": 1.0})], epochs=5)
+def test_missing_work_dir_is_refused_before_training() -> None:
+    with pytest.raises(ConfigError, match="requires a work directory, got none. Set `work_dir`, or set `path` to an"):
+        fake_training([JsonlHook()], epochs=1)
 
-    assert training.run.outcome == "finished"
+
+def test_evaluation_without_a_work_dir_is_one_warning() -> None:
+    bus = HookBus([JsonlHook()])
+    message = "Set `work_dir` of the run or `path` of this hook"
+    with pytest.warns(HookWarning, match=message) as caught, bus.run(mode="val") as run:
+        bus.emit("log_scalars", values={"a": 1.0})
+
+    assert run.outcome == "finished"
     assert len(caught) == 1
 
 

@@ -16,6 +16,7 @@ class MLflowHook(WriterHook):
     """Log to the MLflow run of the work directory; a resumed training continues the same MLflow run."""
 
     Config = MLflowConfig
+    requires_work_dir = True
     library = "mlflow"
     install = "mlflow-skinny sqlalchemy alembic"
     patience = 120.0  # a database is slow with many metric names

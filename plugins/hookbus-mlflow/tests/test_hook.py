@@ -6,7 +6,7 @@ import pytest
 from mlflow import MlflowClient
 
 from hookbus import Hook
-from hookbus.errors import HookWarning
+from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import check_hook, fake_training, fingerprint
 from hookbus_mlflow import MLflowHook
 
@@ -71,8 +71,8 @@ def test_hook_passes_the_conformance_checks():
     check_hook(MLflowHook, interval=1)
 
 
-def test_run_without_a_work_dir_warns_and_continues():
-    with pytest.warns(HookWarning, match="the run has no work directory. Set `work_dir`"):
+def test_training_without_a_work_dir_is_refused():
+    with pytest.raises(ConfigError, match="requires a work directory, got none. Set `work_dir`"):
         fake_training([MLflowHook()])
 
 

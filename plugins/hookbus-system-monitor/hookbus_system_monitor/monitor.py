@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Priority, Run
+from hookbus.errors import ConfigError
 from hookbus.writers import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
@@ -57,12 +58,15 @@ class SystemMonitorHook(MonitorHook):
         self._start_time = 0.0
 
     def check(self, run: Run) -> None:
-        """Check that no other hook logs the same values.
+        """Check that no other hook logs the same values, and that plots can be saved.
 
         Raises:
-            ConfigError: If another hook tracks the same component or saves plots as well.
+            ConfigError: If another hook tracks the same component or saves plots as well, or if `show_plots` is set
+                without a work directory or without matplotlib.
         """
         self.check_settings(run, EXCLUSIVE_SETTINGS)
+        if self.config.show_plots and (problem := plot_error(run.get("visualization_dir"))):
+            raise ConfigError([problem])
 
     # -- the thread ----------------------------------------------------------------------------
 
@@ -75,9 +79,6 @@ class SystemMonitorHook(MonitorHook):
         self._start_time = time.monotonic()
         self._sampler = Sampler(self._sample, self.config.interval, name=self.name, warn=self._log_warning)
         self._sampler.start()
-        # Before training, so that the user can fix it before the run ends without plots.
-        if self.config.show_plots and (problem := plot_error(run.get("visualization_dir"))):
-            self._log_warning(problem)
 
     def after_run(self, run: Run) -> None:
         """Stop the thread and save the plots."""
@@ -138,10 +139,9 @@ class SystemMonitorHook(MonitorHook):
     # -- plots ---------------------------------------------------------------------------------
 
     def _save_plots(self, run: Run) -> None:
-        directory = run.get("visualization_dir")
         seconds, values = self._samples.history()
-        if directory is not None and values and plot_error(directory) is None:
-            files = OutputFiles(run, directory)
+        if values:
+            files = OutputFiles(run, run.require("visualization_dir"))
             path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
             self._log_info(f"plots saved to {path}.")
 

@@ -24,15 +24,15 @@ PANEL_SIZE_INCHES = (10.0, 2.5)
 
 
 def plot_error(directory: Path | None) -> str | None:
-    """Return a message if plots cannot be saved, otherwise None.
+    """Return why plots cannot be saved, otherwise None.
 
     Args:
         directory: Output directory of the plots; None if there is none.
     """
     if find_spec("matplotlib") is None:
-        return "`show_plots` requires matplotlib; no plots are saved. Run: pip install 'hookbus-system-monitor[plots]'"
+        return "show_plots: requires matplotlib, got none. Run: pip install 'hookbus-system-monitor[plots]'"
     if directory is None:
-        return "`show_plots` requires a work directory; no plots are saved. Set `work_dir` of the run."
+        return "show_plots: requires a work directory, got none. Set `work_dir`, or `show_plots: false`."
     return None
 
 

@@ -285,10 +285,11 @@ class TestPlots:
 
         assert (tmp_path / "visualization" / "system_train.png").exists()
 
-    def test_plots_without_a_work_dir_are_a_warning_at_the_start(self, caplog):
+    def test_plots_without_a_work_dir_are_refused(self):
         bus = HookBus([ProviderMonitor(CountingProvider(), show_plots=True)])
-        with bus.run(epochs=1):
-            assert "monitor: `show_plots` requires a work directory; no plots are saved." in caplog.text
+        message = "show_plots: requires a work directory, got none. Set `work_dir`, or `show_plots: false`."
+        with pytest.raises(ConfigError, match=message), bus.run(epochs=1):
+            pytest.fail("the loop has started")
 
 
 @pytest.mark.slow

@@ -57,10 +57,10 @@ class TestProblems:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
 
         assert plot_error(tmp_path) == (
-            "`show_plots` requires matplotlib; no plots are saved. Run: pip install 'hookbus-system-monitor[plots]'"
+            "show_plots: requires matplotlib, got none. Run: pip install 'hookbus-system-monitor[plots]'"
         )
 
     def test_plot_error_reports_a_missing_directory(self):
         assert plot_error(None) == (
-            "`show_plots` requires a work directory; no plots are saved. Set `work_dir` of the run."
+            "show_plots: requires a work directory, got none. Set `work_dir`, or `show_plots: false`."
         )

@@ -37,6 +37,7 @@ class TensorBoardHook(WriterHook):
     """
 
     Config = TensorBoardConfig
+    requires_work_dir = True
     library = "torch.utils.tensorboard"
     install = "tensorboard"
     config: TensorBoardConfig
@@ -47,6 +48,11 @@ class TensorBoardHook(WriterHook):
         self._event_directory = Path()
         self._config_digest = ""
         self._trace_pending = self.config.log_graph
+
+    @property
+    def output_paths(self) -> dict[str, Path | None]:
+        """Directory of the event files."""
+        return {"log_dir": self.config.log_dir}
 
     def check(self, run: Run) -> None:
         """Check that no other hook writes to the same directory.
@@ -70,8 +76,8 @@ class TensorBoardHook(WriterHook):
         """Return a factory of writers for the directory of this run.
 
         Raises:
-            ConfigError: If `log_dir` is a relative path and the run has no work directory.
-            HookError: If neither `log_dir` nor a work directory is set.
+            ConfigError: If `log_dir` is a relative path in a validation or test without a work directory.
+            HookError: If neither `log_dir` nor a work directory is set in one.
         """
         from hookbus_tensorboard.writer import TensorBoardWriter
 

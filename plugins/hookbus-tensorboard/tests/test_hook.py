@@ -43,8 +43,8 @@ def test_events_are_written_to_log_dir(tmp_path):
     assert [(scalar.step, scalar.value) for scalar in scalars] == [(3, 2.0), (6, 5.0)]  # means of 1, 2, 3 and 4, 5, 6
 
 
-def test_run_without_a_work_dir_warns_and_continues():
-    with pytest.warns(HookWarning, match="No directory to write to: the run has no work directory. Set `work_dir`, or"):
+def test_training_without_a_work_dir_is_refused():
+    with pytest.raises(ConfigError, match="requires a work directory, got none. Set `work_dir`, or set `log_dir` to"):
         fake_training([TensorBoardHook()])
 
 

@@ -120,6 +120,11 @@ class TimeTrackingHook(Hook):
         self._current: tuple[Path, str] | None = None  # file and run of this process
         self._first_line = ""
 
+    @property
+    def output_paths(self) -> dict[str, str]:
+        """Path of the file, if lines are appended to one."""
+        return {"log_path": self.config.log_path} if self.config.log_to_file else {}
+
     def check(self, run: Run) -> None:
         """Check that no other hook writes to the same file.
 
@@ -198,11 +203,7 @@ class TimeTrackingHook(Hook):
             ) from error
 
     def _get_path(self, run: Run) -> Path:
-        """Return the path of the file.
-
-        Raises:
-            ConfigError: If `log_path` is relative and the run has no work directory.
-        """
+        """Return the path of the file."""
         return resolve_output_path(run, self.name, "log_path", self.config.log_path, parent="logs_dir")
 
     def _choose_file(self, run: Run, path: Path) -> Path:

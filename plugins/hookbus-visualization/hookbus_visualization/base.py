@@ -46,6 +46,11 @@ class ImageHook(Hook):
         self._files: OutputFiles | None = None
         self._logged_warnings: set[str] = set()
 
+    @property
+    def output_paths(self) -> dict[str, str | None]:
+        """Directory of the PNG files, if they are saved."""
+        return {"out_dir": self.config.out_dir} if self.config.save else {}
+
     def check(self, run: Run) -> None:
         """Check that no other hook of this class saves its images in the same directory.
 
@@ -64,7 +69,7 @@ class ImageHook(Hook):
         """Resolve the output directory.
 
         Raises:
-            ConfigError: If `out_dir` is relative and the run has no `work_dir`.
+            ConfigError: If `out_dir` is relative in a validation or test without a work directory.
         """
         self._logged_warnings = set()
         # The name of a hook is arbitrary text: sanitizing it keeps the directory below the visualization directory.

@@ -16,6 +16,7 @@ class WandbHook(WriterHook):
     """Log to the W&B run of the work directory; a resumed training continues the same W&B run."""
 
     Config = WandbConfig
+    requires_work_dir = True
     library = "wandb"
     install = "wandb"
     patience = 120.0  # at the end W&B uploads all pending files, which can be large

@@ -67,8 +67,8 @@ def test_hook_passes_the_conformance_checks():
     check_hook(WandbHook, mode="offline", interval=1)
 
 
-def test_run_without_a_work_dir_warns_and_continues():
-    with pytest.warns(HookWarning, match="the run has no work directory. Set `work_dir`"):
+def test_training_without_a_work_dir_is_refused():
+    with pytest.raises(ConfigError, match="requires a work directory, got none. Set `work_dir`"):
         fake_training([WandbHook()])
 
 

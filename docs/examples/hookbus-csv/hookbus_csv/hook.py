@@ -45,6 +45,8 @@ class CsvWriter(Writer):
 class CsvHook(WriterHook):
     """Write the scalars of a training to `logs/csv/numbers.csv` in the work directory."""
 
+    requires_work_dir = True
+
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         path = self.directory(run, None) / "numbers.csv"
         return lambda: CsvWriter(path, run.id)
