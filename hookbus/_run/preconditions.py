@@ -60,9 +60,15 @@ def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusErr
         run: The run.
         hooks: Hooks to check, by name.
     """
+    # First, because a hook may find the metrics that it requires in its check.
+    errors = list(_find_check_errors(run, hooks))
     if run.mode == "train":
         yield from _find_validation_errors(run, hooks)
         yield from _find_output_errors(run, hooks)
+    yield from errors
+
+
+def _find_check_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
     for name, hook in hooks.items():
         try:
             hook.check(run)

@@ -89,6 +89,8 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
         trial (Trial | None): Trial steps in progress inside `sandbox()`; None outside of it.
         resumed (bool | None): Whether the run continues from a checkpoint; None until this is decided, after
             `before_run`.
+        may_resume (bool): Whether the run may continue from a checkpoint, whose state then replaces the settings that
+            a check reads. Set before the checks of a run; whether it has resumed is known in `resumed`.
         validating: Whether a validation or test is in progress.
         sanity_checking (bool): Whether it is the sanity check before training, whose results are discarded.
         exception: Exception that ended a failed run.
@@ -129,6 +131,7 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
         "iteration_gap",
         "locks",
         "loss",
+        "may_resume",
         "metadata",
         "metrics",
         "mode",
@@ -257,6 +260,7 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
         self.resumed: bool | None = None
+        self.may_resume = False
         self.trial: Trial | None = None
         self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.is_running = False
 

@@ -18,6 +18,7 @@ from hookbus._run.nesting import StopLoop
 from hookbus._run.never_due import NeverDue
 from hookbus._run.objects import check_loss, find_object_problems, find_state_problems, find_untrained
 from hookbus._run.preconditions import check_preconditions
+from hookbus._run.recorded_run import contains_training_run
 from hookbus._run.request_sync import sync_run_identity
 from hookbus._run.requests import SETTLE, process_requests
 from hookbus._run.resume import find_resumed_checkpoint, resume_run, verify_resume
@@ -156,6 +157,7 @@ def run_context(
     run.test_loader = val_loader if mode == "test" else None
     run.clock.epoch_length = length
     used = resume if mode == "train" else "auto"  # a validation or test uses the directory of the training
+    run.may_resume = may_resume(used, work_dir)
     run.services.planned_directory = find_planned_directory(work_dir, resume=used == "auto", overwrite=overwrite)
     with preconditions_scope(run):
         check_preconditions(run)
@@ -292,6 +294,17 @@ def validate_resume(resume: object) -> str | Path:
 def find_planned_directory(work_dir: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:
     """Return the directory that a run would acquire; None for a run without files."""
     return preview(Path(work_dir), resume=resume, overwrite=overwrite)[0] if work_dir else None
+
+
+def may_resume(resume: object, work_dir: str | Path | None) -> bool:
+    """Return whether a run may continue from a checkpoint: from a given one, or one of a run in its work directory.
+
+    Args:
+        resume: Validated argument `resume`.
+        work_dir: Work directory, None for a run without files.
+    """
+    # Without a work directory, checkpoints may be in a directory of the checkpoint hook.
+    return resume != "never" and (resume != "auto" or not work_dir or contains_training_run(Path(work_dir)))
 
 
 def check_work_dir_options(work_dir: str | Path | None, resume: object, overwrite: bool) -> None:

@@ -52,19 +52,20 @@ class ExpectedMetrics:
         self._names |= set(name_results("val", loader, results))
         self._unseen.discard(loader)
 
-    def require(self, reader: str, metrics: Collection[str]) -> None:
-        """Raise if validations will not provide the metrics that a reader requires.
+    def find_error(self, reader: str, metrics: Collection[str]) -> ConfigError | None:
+        """Return an error if validations will not provide the metrics that a reader requires.
 
         Args:
             reader: Description of the reader, for messages.
             metrics: Names of the metrics, in any accepted form.
 
-        Raises:
-            ConfigError: If a name is unknown or ambiguous. The message lists the available metrics.
+        Returns:
+            Error if a name is unknown or ambiguous, with the available metrics in the message; otherwise None.
         """
         problems = [problem for metric in metrics if (problem := self._check_metric(metric))]
         if problems and self._is_complete():
-            raise ConfigError(f"{reader}: {problem}" for problem in problems)
+            return ConfigError(f"{reader}: {problem}" for problem in problems)
+        return None
 
     def _check_metric(self, metric: str) -> str:
         try:

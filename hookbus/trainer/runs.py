@@ -12,7 +12,7 @@ from hookbus._run.owned_services import OwnedServices
 from hookbus._run.preconditions import check_preconditions
 from hookbus._run.resume import verify_resume
 from hookbus._run.run import Run
-from hookbus._run.session import acquire_work_dir, ensure_no_active_run, preconditions_scope, run_scope
+from hookbus._run.session import acquire_work_dir, ensure_no_active_run, may_resume, preconditions_scope, run_scope
 from hookbus._training.evaluation import evaluate
 from hookbus.data.loaders import loader_length
 from hookbus.data.rng import rank_seed, seed_everything
@@ -148,6 +148,7 @@ class TrainerRuns:
             previous=earlier,
         )
         self._connect(run)
+        run.may_resume = may_resume(self._pending_resume, trainer.work_dir)
         # A validation or test reads and writes the directory of the training.
         is_new = mode == "train" or self._directory is not None
         planned = self.preview_work_dir()[0] if is_new else trainer.work_dir

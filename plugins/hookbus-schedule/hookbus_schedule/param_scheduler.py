@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hookbus import Hook, Metrics, Run, hookimpl
@@ -17,6 +17,7 @@ from hookbus_schedule.scheduler_entries import (
     check_scheduler_config,
     get_monitor,
 )
+from hookbus_schedule.trial_optimizer import copy_optimizer
 
 
 class ParamSchedulerHook(Hook):
@@ -36,25 +37,34 @@ class ParamSchedulerHook(Hook):
         self._schedulers: list[SchedulerEntry] | None = None
         self._pending_states: list[dict[str, Any]] | None = None  # state that is loaded before the schedulers exist
         self._missing_metrics: set[str] = set()
+        self._trial_monitors: list[str | None] = []  # of the schedulers that `check` has built
 
     @property
     def required_metrics(self) -> list[str]:
-        """Metrics that the schedulers monitor; before the run, those that are known from the configuration."""
-        built = self._schedulers
-        monitors = map(get_monitor, self.config.schedulers) if built is None else (entry.monitor for entry in built)
+        """Metrics that the schedulers monitor; before `check`, those that are known from the configuration."""
+        if self._schedulers is None:
+            monitors = [*map(get_monitor, self.config.schedulers), *self._trial_monitors]
+        else:
+            monitors = [entry.monitor for entry in self._schedulers]
         return sorted({monitor for monitor in monitors if monitor is not None})
 
     def check(self, run: Run) -> None:
-        """Check that there is a scheduler to step, that only this hook steps it, and that its arguments are valid.
+        """Check that there is a scheduler to step, that only this hook steps it, and that it can be built and stepped.
 
         Raises:
             ConfigError: If one of these conditions is not met.
         """
-        if run.mode == "train":
-            _check_owner(run, self.config)
-            self._check_other_hooks(run)
-            for scheduler in self.config.schedulers:
-                check_scheduler_config(scheduler)
+        if run.mode != "train":
+            return
+        _check_owner(run, self.config)
+        self._check_other_hooks(run)
+        for scheduler in self.config.schedulers:
+            check_scheduler_config(scheduler)
+        entries = self._build_trials(run)
+        self._trial_monitors = [entry.monitor for entry in entries]
+        # The state of a checkpoint determines the length of a scheduler.
+        if not run.may_resume:
+            _check_lengths(run, entries)
 
     def before_run(self, run: Run) -> None:
         """Build the schedulers.
@@ -73,14 +83,13 @@ class ParamSchedulerHook(Hook):
             self.load_state_dict({"schedulers": self._pending_states})
 
     def before_train(self, run: Run) -> None:
-        """Check that schedulers accept all steps.
+        """Check that the schedulers of a run that could resume accept all steps.
 
         Raises:
             ConfigError: If one of them is too short.
         """
-        for entry in self._schedulers or ():
-            if entry.monitor is None:
-                _check_length(run, entry)
+        if run.may_resume:
+            _check_lengths(run, self._schedulers or ())
 
     @hookimpl(frequency=False)
     def after_optimizer_step(self, optimizer: Any) -> None:
@@ -146,8 +155,19 @@ class ParamSchedulerHook(Hook):
     # -- schedulers ------------------------------------------------------------------------------
 
     def _build_schedulers(self, run: Run) -> list[SchedulerEntry]:
-        configs = self.config.schedulers or [SchedulerConfig(scheduler=part) for part in run.schedulers.values()]
+        configs = _get_configs(run, self.config)
         return [build_scheduler_entry(config, self.config.interval, _get_optimizer(run, config)) for config in configs]
+
+    def _build_trials(self, run: Run) -> list[SchedulerEntry]:
+        """Build the schedulers on copies of their optimizers; a second training continues with the existing ones."""
+        if self._schedulers is not None and run.iters_done:
+            return self._schedulers
+        entries = []
+        for config in _get_configs(run, self.config):
+            optimizer = copy_optimizer(_find_optimizer(run, config))
+            if config.type is None or optimizer is not None:
+                entries.append(build_scheduler_entry(config, self.config.interval, optimizer))
+        return entries
 
     def _check_other_hooks(self, run: Run) -> None:
         own = get_scheduled(run, self.config)
@@ -178,8 +198,14 @@ class ParamSchedulerHook(Hook):
             )
 
 
+def _check_lengths(run: Run, entries: Iterable[SchedulerEntry]) -> None:
+    """Raise if a scheduler does not accept the remaining steps of the run; one that monitors a metric has no length."""
+    for entry in entries:
+        if entry.monitor is None:
+            _check_length(run, entry)
+
+
 def _check_length(run: Run, entry: SchedulerEntry) -> None:
-    """Raise if a scheduler does not accept the remaining steps of the run. Restored schedulers may be shorter."""
     done, limit = run.epochs_done, run.limit("epoch")
     per_step = 1
     if entry.interval == "step":
@@ -224,8 +250,12 @@ def get_scheduled(run: Run, config: ParamSchedulerConfig) -> set[tuple[Any, str]
         run: Run with the optimizers.
         config: Configuration of the schedulers.
     """
-    schedulers = config.schedulers or [SchedulerConfig(scheduler=part) for part in run.schedulers.values()]
-    return {(_identify_optimizer(run, scheduler), scheduler.parameter) for scheduler in schedulers}
+    return {(_identify_optimizer(run, part), part.parameter) for part in _get_configs(run, config)}
+
+
+def _get_configs(run: Run, config: ParamSchedulerConfig) -> list[SchedulerConfig]:
+    """Return the configured schedulers, or else those of a custom loop."""
+    return config.schedulers or [SchedulerConfig(scheduler=part) for part in run.schedulers.values()]
 
 
 def _identify_optimizer(run: Run, config: SchedulerConfig) -> Any:
@@ -236,13 +266,27 @@ def _identify_optimizer(run: Run, config: SchedulerConfig) -> Any:
     return name if optimizer is None else id(optimizer)
 
 
-def _get_optimizer(run: Run, config: SchedulerConfig) -> Any:
-    """Return the optimizer for a scheduler to build; None for an existing scheduler."""
+def _find_optimizer(run: Run, config: SchedulerConfig) -> Any:
+    """Return the optimizer for a scheduler to build; None for an existing scheduler, and for one that is unknown yet.
+
+    Raises:
+        ConfigError: If the run has several optimizers and the configuration names none of them.
+    """
     if config.type is None:
         return None
-    if config.optimizer is not None and config.optimizer in run.optimizers:
-        return run.optimizers[config.optimizer]
-    if config.optimizer is None and len(run.optimizers) > 1:
+    if config.optimizer is not None:
+        return run.optimizers.get(config.optimizer, run.get(config.optimizer))
+    if len(run.optimizers) > 1:
         names = ", ".join(run.optimizers)
-        raise ConfigError([f"schedulers: the run has several optimizers. Set `optimizer` to one of {names}."])
-    return run.require("optimizer" if config.optimizer is None else config.optimizer)
+        raise ConfigError([f"schedulers: the run has several optimizers, got {names}. Set `optimizer` to one of them."])
+    return run.get("optimizer")
+
+
+def _get_optimizer(run: Run, config: SchedulerConfig) -> Any:
+    """Return the optimizer for a scheduler to build; None for an existing scheduler.
+
+    Raises:
+        ServiceError: If no hook has provided the optimizer.
+    """
+    optimizer = _find_optimizer(run, config)
+    return optimizer if optimizer is not None or config.type is None else run.require(config.optimizer or "optimizer")

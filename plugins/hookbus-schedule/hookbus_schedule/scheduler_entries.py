@@ -12,7 +12,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from hookbus import import_string
-from hookbus.errors import ConfigError, suggest_names
+from hookbus.errors import ConfigError, format_error, suggest_names
 from hookbus_schedule.config import SchedulerConfig
 
 
@@ -173,8 +173,8 @@ def _build(config: SchedulerConfig, optimizer: Any) -> Any:
         if config.parameter == "momentum":
             return MomentumSchedule(optimizer, lambda proxy: factory(proxy, **settings))
         return factory(optimizer, **settings)
-    except (TypeError, ValueError) as error:
-        raise ConfigError([f"schedulers: {config.type} cannot be built: {error}"]) from None
+    except Exception as error:  # of a class of torch or a function of the user
+        raise ConfigError([f"schedulers: {config.type} cannot be built: {format_error(error)}"]) from error
 
 
 def _get_factory(name: str) -> Any:

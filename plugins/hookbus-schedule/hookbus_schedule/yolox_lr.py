@@ -42,6 +42,9 @@ class YOLOXLrUpdaterHook(Hook):
             )
         if run.mode == "train":
             _check_limit(run, by_epoch=self.config.by_epoch)
+            # A custom loop may determine the length of an epoch later, by the loader that it reads.
+            if run.trainer is not None or run.epoch_length is not None:
+                self._check_lengths(run)
         self.check_unique(run, "sets the learning rate, and the result depends on their order")
         _check_no_scheduler_hook(run)
 
@@ -71,32 +74,43 @@ class YOLOXLrUpdaterHook(Hook):
                 group["lr"] = rate
 
     def _get_epoch_position(self, run: Run) -> dict[str, int]:
-        total = run.max_epochs
-        assert total is not None  # a precondition
-        lengths = {"warmup": self.config.warmup_epochs, "last": self.config.num_last_epochs}
-        return self._check_lengths({"number": run.epoch + 1, "total": total, **lengths, "offset": 1})
+        return {"number": run.epoch + 1, **self._check_lengths(run), "offset": 1}
 
     def _get_iteration_position(self, run: Run) -> dict[str, int]:
-        config, number, total = self.config, run.iter + 1, run.max_iters
-        if total is None:
-            assert run.max_epochs is not None  # a precondition
+        number = run.iter + 1
+        if run.max_iters is None:
             # Derived from the epoch and not from `run.iter`: truncated epochs have fewer iterations.
-            length = get_epoch_length(run)
-            number, total = run.epoch * length + run.epoch_iter + 1, run.max_epochs * length
-        warmup = _to_iterations(run, config.warmup_epochs, config.warmup_iters)
-        last = _to_iterations(run, config.num_last_epochs, config.num_last_iters)
-        return self._check_lengths({"number": number, "total": total, "warmup": warmup, "last": last})
+            number = run.epoch * get_epoch_length(run) + run.epoch_iter + 1
+        return {"number": number, **self._check_lengths(run)}
 
-    def _check_lengths(self, position: dict[str, int]) -> dict[str, int]:
-        if position["warmup"] + position["last"] > position["total"]:
+    def _check_lengths(self, run: Run) -> dict[str, int]:
+        """Return the lengths of the training, the warm-up and the final phase, in epochs or iterations."""
+        lengths = self._get_lengths(run)
+        if lengths["warmup"] + lengths["last"] > lengths["total"]:
             unit = "epochs" if self.config.by_epoch else "iterations"
             raise ConfigError(
                 [
-                    f"hook {self.name!r}: warm-up and final phase must not exceed the training of {position['total']} "
-                    f"{unit}, got {position['warmup']} and {position['last']}. Reduce one of them."
+                    f"warm-up and final phase must not exceed the training of {lengths['total']} {unit}, got "
+                    f"{lengths['warmup']} and {lengths['last']}. Reduce one of them."
                 ]
             )
-        return position
+        return lengths
+
+    def _get_lengths(self, run: Run) -> dict[str, int]:
+        config = self.config
+        if config.by_epoch:
+            assert run.max_epochs is not None  # a precondition
+            return {"total": run.max_epochs, "warmup": config.warmup_epochs, "last": config.num_last_epochs}
+        total = run.max_iters
+        if total is None:
+            assert run.max_epochs is not None  # a precondition
+            total = run.max_epochs * get_epoch_length(run)
+        warmup = _to_iterations(run, config.warmup_epochs, config.warmup_iters)
+        return {
+            "total": total,
+            "warmup": warmup,
+            "last": _to_iterations(run, config.num_last_epochs, config.num_last_iters),
+        }
 
 
 def _check_no_scheduler_hook(run: Run) -> None:

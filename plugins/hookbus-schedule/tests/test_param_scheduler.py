@@ -40,28 +40,31 @@ def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return model(batch).square().mean()  # type: ignore[no-any-return]
 
 
-def run_trainer(
-    *hooks: Any, scores: list[float] | None = None, scheduler: Any = None, **options: Any
-) -> tuple[Run, RateRecorder]:
-    """Train epochs of four iterations with learning rate 1 and momentum 0.8."""
-    model, recorder = nn.Linear(1, 1), RateRecorder()
+def build_plateau(optimizer: Any, **settings: Any) -> ReduceLROnPlateau:
+    return ReduceLROnPlateau(optimizer, **settings)
+
+
+def make_trainer(*hooks: Any, scores: list[float] | None = None, scheduler: Any = None, **options: Any) -> Trainer:
+    """Return a trainer of two epochs of four iterations with learning rate 1 and momentum 0.8."""
+    model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.8)
     optimizer.param_groups[0]["lr"] = 1.0
-    trainer = Trainer(
-        model,
-        optimizer,
-        step_fn=loss,
-        train_loader=[torch.zeros(1, 1)] * 4,
-        val_loader=None if scores is None else [torch.zeros(1, 1)],
-        scheduler=None if scheduler is None else scheduler(optimizer),
-        metrics={} if scores is None else {"score": lambda output, target: 0.0},
-        hooks=[*hooks, recorder],
-        default_hooks=False,
-        work_dir=None,
-        device="cpu",
-        **{"epochs": 2, **options},
+    defaults: dict[str, Any] = {
+        "step_fn": loss,
+        "train_loader": [torch.zeros(1, 1)] * 4,
+        "val_loader": None if scores is None else [torch.zeros(1, 1)],
+        "scheduler": None if scheduler is None else scheduler(optimizer),
+        "metrics": {} if scores is None else {"score": lambda output, target: 0.0},
+        "epochs": 2,
+    }
+    return Trainer(
+        model, optimizer, hooks=hooks, default_hooks=False, work_dir=None, device="cpu", **{**defaults, **options}
     )
-    return trainer.fit(), recorder
+
+
+def run_trainer(*hooks: Any, **options: Any) -> tuple[Run, RateRecorder]:
+    """Train with the trainer of `make_trainer`."""
+    return make_trainer(*hooks, recorder := RateRecorder(), **options).fit(), recorder
 
 
 def run_custom_loop(
@@ -166,6 +169,36 @@ class TestLength:
         with pytest.raises(ValueError, match="Tried to step 8 times"):
             run_custom_loop(ParamSchedulerHook(self.settings(7)))
 
+    @pytest.mark.parametrize("entry", ["check", "fit"])
+    def test_scheduler_is_built_and_stepped_on_a_copy_before_training(self, entry: str) -> None:
+        trainer = make_trainer(hook := ParamSchedulerHook(self.settings(7)))
+        with pytest.raises(ConfigError, match="^hook 'param_scheduler' .*: step 8 .*and the run needs 8"):
+            getattr(trainer, entry)()
+        assert {**trainer.optimizer.param_groups[0], "params": None} == {
+            **trainer.optimizer.defaults,
+            "lr": 1.0,
+            "params": None,
+        }
+        assert hook.state_dict() == {"schedulers": []}
+
+    def test_settings_that_the_scheduler_refuses_are_an_error_before_training(self) -> None:
+        hook = ParamSchedulerHook(schedulers={"type": "OneCycleLR", "max_lr": 1.0})
+        with pytest.raises(ConfigError, match="schedulers: OneCycleLR cannot be built: ValueError: You must define"):
+            make_trainer(hook).check()
+
+    @pytest.mark.parametrize("optimizer", [None, "b"])
+    def test_scheduler_of_several_optimizers_requires_a_name(self, optimizer: str | None) -> None:
+        optimizers = {name: torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0) for name in "ab"}
+        hook = ParamSchedulerHook(schedulers={**HALVE, "optimizer": optimizer})
+        context = HookBus([recorder := RateRecorder(), hook]).run(optimizer=optimizers, epochs=1)
+        if optimizer is None:
+            with pytest.raises(ConfigError, match="several optimizers, got a, b. Set `optimizer` to one of them"):
+                context.__enter__()
+            assert recorder.rates == []
+        else:
+            with context:
+                pass
+
 
 class TestAccumulation:
     def test_scheduler_is_stepped_per_accumulated_optimizer_step(self) -> None:
@@ -216,9 +249,20 @@ class TestMetrics:
         assert len(warned) == 1
         assert recorder.at_epochs == [1.0, 1.0]
 
-    def test_missing_validation_of_a_trainer_is_an_error(self) -> None:
+    @pytest.mark.parametrize("kind", ["ReduceLROnPlateau", f"{__name__}:build_plateau"])
+    @pytest.mark.parametrize("entry", ["check", "fit"])
+    def test_missing_validation_of_a_trainer_is_an_error(self, kind: str, entry: str) -> None:
+        hook = ParamSchedulerHook(schedulers={**PLATEAU, "type": kind})
         with pytest.raises(ConfigError, match="requires 'val/loss' of a validation, but the run has no validation"):
-            run_trainer(ParamSchedulerHook(schedulers=PLATEAU))
+            getattr(make_trainer(hook, RateRecorder()), entry)()
+
+    def test_monitored_metric_of_a_function_is_compared_with_the_results(self) -> None:
+        def step(model: nn.Module, batch: torch.Tensor) -> dict[str, Any]:
+            return {"loss": loss(model, batch)} if model.training else {}
+
+        hook = ParamSchedulerHook(schedulers={"type": f"{__name__}:build_plateau"})
+        with pytest.raises(ConfigError, match="^hook 'param_scheduler' .*: Unknown metric 'val/loss'"):
+            make_trainer(hook, scores=[0.0], metrics={}, step_fn=step).check()
 
     def test_results_that_a_custom_loop_emits_are_passed_to_the_scheduler(self) -> None:
         model = nn.Linear(1, 1)

@@ -130,6 +130,16 @@ class TestErrors:
         with pytest.raises(HookError, match="Pass `optimizer` to the run"), bus.run(epochs=1):
             bus.emit("before_train_epoch")
 
+    def test_lengths_are_compared_before_training_if_they_are_known(self) -> None:
+        weight = torch.zeros(1, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        hook = YOLOXLrUpdaterHook(warmup_epochs=2, num_last_epochs=2)
+        with (
+            pytest.raises(ConfigError, match="^hook 'yolox_lr' .* training of 9 iterations, got 6 and 6"),
+            HookBus([hook]).run(optimizer=optimizer, epochs=3, train_loader=[0] * 3),
+        ):
+            pytest.fail("the loop has started")
+
     def test_warm_up_and_final_phase_longer_than_the_training_are_an_error(self) -> None:
         hook = YOLOXLrUpdaterHook(warmup_iters=6, num_last_iters=5)
         with pytest.raises(ConfigError, match="must not exceed the training of 10 iterations, got 6 and 5"):

@@ -20,23 +20,23 @@ class DistSamplerSeedHook(Hook):
         super().__init__(config, **settings)
         self._sampler: Any = None
 
-    def before_train(self, run: Run) -> None:
-        """Find the sampler.
+    def check(self, run: Run) -> None:
+        """Check that a custom loop has passed its training loader.
 
         Raises:
-            ConfigError: If a custom loop passed no `train_loader`.
+            ConfigError: If it has not.
         """
+        if run.mode == "train" and run.trainer is None and run.train_loader is None:
+            raise ConfigError(
+                ["requires the training loader of the run, got None. Pass `train_loader` to `bus.run()`."]
+            )
+
+    def before_train(self, run: Run) -> None:
+        """Find the sampler."""
         self._sampler = None
         if run.trainer is not None:
             run.logger.info("%s: no-op, because the Trainer calls `set_epoch` of samplers automatically.", self.name)
             return
-        if run.train_loader is None:
-            raise ConfigError(
-                [
-                    f"hook {self.name!r}: requires the training loader of the run, got None. Pass `train_loader` to "
-                    "`bus.run()`."
-                ]
-            )
         self._sampler = _get_sampler(run.train_loader)
         if self._sampler is None:
             run.logger.info("%s: no-op, because the training loader has no sampler with `set_epoch`.", self.name)
