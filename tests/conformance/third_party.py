@@ -197,6 +197,8 @@ class LinesWriter(Writer):
 class LinesHook(WriterHook):
     """Write the scalars of a training to `logs/lines/numbers.txt`."""
 
+    requires_work_dir = True
+
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         path = self.directory(run, None) / "numbers.txt"
         return lambda: LinesWriter(path, run.id)
