@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from hookbus.lifecycle import Mode
 
-__all__ = ["Emit"]
-
 
 class Emit(Protocol):
     """Emit an event at a point. Custom points are emitted by the function that `bus.declare` returns."""
