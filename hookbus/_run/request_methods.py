@@ -179,9 +179,9 @@ class RequestMixin:
             reason: Reason for the log.
         """
         self.should_skip_iter = True
-        self.replacements.discard()
         if self.trial is not None:
             return  # it ends the trial step; there is no iteration to skip
+        self.replacements.discard()
         self.queue.history.append(self._make_request(RequestKind.SKIP_ITER, reason, self._requester(), {}))
 
     @property

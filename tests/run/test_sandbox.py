@@ -103,7 +103,7 @@ def assert_same(first: Observer, second: Observer) -> None:
     ("point", "iterations"),
     [("before_train", 0), ("before_train_iter", 3), ("after_train_iter", 7), ("after_epoch", 5)],
 )
-@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "clip_grad_norm": 1.0}], ids=["plain", "accumulated"])
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "precision": "fp16"}], ids=["plain", "scaled"])
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 def test_training_with_a_range_test_is_bitwise_the_same(point: str, iterations: int, options: Options) -> None:
     assert_same(train(CallAt(point, iterations, range_test), **options), train(**options))
@@ -186,6 +186,48 @@ def test_lbfgs_is_restored_with_its_history() -> None:
         return fingerprint([model.state_dict(), optimizer.state_dict()])
 
     assert run_loop(trial=True) == run_loop(trial=False)
+
+
+def test_time_of_a_trial_is_not_training_time() -> None:
+    bus = HookBus()
+    with bus.run() as run:
+        seconds = iter([0.0, 5.0, 100.0])
+        run.clock.timer = lambda: next(seconds)
+        bus.emit("before_train")
+        with run.sandbox():
+            pass
+        run.clock.timer = lambda: 102.0
+        assert run.clock.seconds == 7
+
+
+def test_metrics_inside_are_those_of_the_trial() -> None:
+    bus = HookBus()
+    with bus.run() as run:
+        bus.emit("before_train_iter")
+        run.log(x=1.0)
+        bus.emit("after_train_iter")
+        with run.sandbox():
+            assert dict(run.metrics) == {}
+            run.log(x=2.0)
+            assert run.metrics["x"] == 2
+        assert dict(run.metrics) == {"train/x": 1.0}
+
+
+def test_replaced_batch_remains_replaced_after_a_skipped_trial_step() -> None:
+    seen = []
+
+    def replace(run: Run) -> None:
+        run.replace_batch([5])
+        with run.sandbox():
+            run.request_skip_iter()
+
+    bus = HookBus([CallAt("before_train_iter", 0, replace)])
+    with bus.run() as run:
+        bus.emit("before_train_iter", batch=[1])
+        assert not run.should_skip_iter
+        seen = run.resolve_batch([1])
+        bus.emit("after_train_iter", batch=seen)
+    assert seen == [5]
 
 
 class TestCustomLoop:

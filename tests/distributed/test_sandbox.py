@@ -1,0 +1,43 @@
+"""Trial steps with multiple ranks leave no trace either."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.distributed.conftest import Launch
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has its own time limit
+
+TRAINING = """
+    import json, os, toys
+    from hookbus import Hook
+    from hookbus.distributed.sharding import to_full_tensors
+
+    class Try(Hook):
+        def after_train_iter(self, run):
+            if run.iters_done == 3:
+                with run.sandbox() as trial:
+                    for batch in trial.batches():
+                        run.optimizer.param_groups[0]["lr"] *= 2
+                        trial.train_step(batch)
+
+    def train(hooks):
+        trainer = toys.trainer(hooks=hooks, epochs=2, batch_size=8, **json.loads(os.environ["SETTINGS"]))
+        run = trainer.fit()
+        state = to_full_tensors(dict(trainer.model.state_dict()))
+        return [{name: tensor.tolist() for name, tensor in state.items()}, run.steps_done, run.samples_done]
+
+    report([train([Try()]), train([])])
+"""
+
+
+@pytest.mark.parametrize(
+    "settings", [{"accumulate": 2}, {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}], ids=["ddp", "fsdp2"]
+)
+def test_training_with_trial_steps_is_bitwise_the_same(launch: Launch, settings: dict[str, Any]) -> None:
+    for with_trial, without in launch(TRAINING, environment={"SETTINGS": json.dumps(settings)}).reports.values():
+        assert with_trial == without
