@@ -12,6 +12,7 @@ from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._utils.deprecated_settings import warn_of_settings
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
 from hookbus._utils.key_homes import explain_unknown_key
+from hookbus._utils.keywords import split_settings
 from hookbus._utils.lookup_cache import cached_lookups
 from hookbus._utils.published import get_publishing_package
 from hookbus._utils.redaction import redact
@@ -282,11 +283,8 @@ def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], setti
 
     The common keys of hooks are accepted in addition and validated separately.
     """
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     common_keys = COMMON_KEYS if issubclass(cls, Hook) else ()
-    common = {key: value for key, value in settings.items() if key in common_keys and key not in parameters}
-    own = {key: value for key, value in settings.items() if key not in common}
-    unknown = [key for key in own if key not in parameters] if not takes_any else []
+    own, common, unknown = split_settings(settings, parameters, common_keys)
     if unknown:
         known = [*parameters, *common_keys]
         raise ConfigError(f"{cls.__name__}: {key}: unknown key.{_explain_key(key, known)}" for key in unknown)

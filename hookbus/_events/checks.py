@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, Literal, Protocol, TypeGuard
 
@@ -195,22 +195,21 @@ def _iter_names(plugin: object) -> Iterator[str]:
             yield name
 
 
+@dataclass(slots=True)
 class _PluginValidator:
-    """Validation of one plugin. Every error message starts with the name of the plugin."""
+    """Validation of one plugin, see `inspect_plugin`. Every error message starts with the name of the plugin."""
 
-    def __init__(
-        self,
-        plugin: object,
-        name: str,
-        points: Mapping[str, Point],
-        actions: Mapping[str, tuple[str, ...]],
-        find_alias: AliasLookup,
-    ) -> None:
-        self.plugin, self.name, self.points, self.actions = plugin, name, points, actions
-        self.find_alias = find_alias
-        self.unmatched: dict[str, RegistrationError | None] = {}
+    plugin: object
+    name: str
+    points: Mapping[str, Point]
+    actions: Mapping[str, tuple[str, ...]]
+    find_alias: AliasLookup
+    unmatched: dict[str, RegistrationError | None] = field(default_factory=dict)
+    own_options: Mapping[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
         # Static lookup throughout: `getattr` would execute properties of the plugin.
-        self.own_options = inspect.getattr_static(plugin, OPTIONS_ATTRIBUTE, {})
+        self.own_options = inspect.getattr_static(self.plugin, OPTIONS_ATTRIBUTE, {})
 
     def fail(self, problem: str) -> RegistrationError:
         return registration_error(self.plugin, self.name, problem)

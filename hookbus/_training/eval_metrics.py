@@ -37,19 +37,6 @@ class EvalMetric(Protocol):
         """Reset the metric to its initial state."""
 
 
-class SyncableMetric(EvalMetric, Protocol):
-    """Protocol of an evaluation metric that defines how its state is combined over ranks."""
-
-    def combine(self, ranks: Collectives) -> object:
-        """Combine the state with the states of the other ranks. Called on each rank before `compute`.
-
-        Sum counts and totals, not means. A rank may have had no batches.
-
-        Args:
-            ranks: The ranks of the run.
-        """
-
-
 class Accuracy:
     """Fraction of samples whose predicted class equals the target.
 

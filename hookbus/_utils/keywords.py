@@ -1,10 +1,10 @@
-"""Unknown keyword arguments of public functions: the message names the accepted argument that was probably meant."""
+"""Keyword arguments: unknown ones of public functions, with the argument that was meant, and those in settings."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from hookbus._utils.framework_keys import find_equivalent
@@ -48,3 +48,19 @@ def _describe(label: str, name: str, known: list[str]) -> str:
     if len(hooks) == 1 and not equivalent:
         hint = f" It is a setting of the hook {hooks[0]!r}: pass it to that hook."
     return f"{label}: unexpected keyword argument {name!r}.{hint}"
+
+
+def split_settings(
+    settings: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], common_keys: Container[str]
+) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Return the arguments of a class, its other settings, and the names of unknown arguments.
+
+    Args:
+        settings: Settings of an object, for its class and for hookbus.
+        parameters: Parameters of the class.
+        common_keys: Keys that hookbus reads, unless the class has a parameter of this name.
+    """
+    common = {key: value for key, value in settings.items() if key in common_keys and key not in parameters}
+    own = {key: value for key, value in settings.items() if key not in common}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return own, common, [] if takes_any else [key for key in own if key not in parameters]

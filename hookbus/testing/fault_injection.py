@@ -15,11 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hookbus._run.requests import Request
 from hookbus._run.run import Run
 from hookbus.errors import HookWarning
 from hookbus.hook import Hook
-from hookbus.testing.training import fake_training
+from hookbus.testing.training import CheckpointWriter, fake_training
 
 EXPECTED: Mapping[str, list[tuple[int, float]]] = {
     "train/loss": [(step, float(step)) for step in range(1, 11)],
@@ -102,24 +101,13 @@ def train_with_faults(
     print(json.dumps([str(warning.message) for warning in caught if issubclass(warning.category, HookWarning)]))  # noqa: T201
 
 
-class SaveCheckpoint(Hook):
+class SaveCheckpoint(CheckpointWriter):
     """Write a checkpoint at one iteration."""
 
     def after_train_iter(self, run: Run) -> None:
         """Request the checkpoint."""
         if run.iters_done == CHECKPOINT_AT:
             run.request_save(saver=self)
-
-    def plan(self, run: Run, _requests: list[Request]) -> Path:
-        """Return the path of the checkpoint."""
-        return Path(run.require("checkpoints_dir")) / f"{run.iters_done}.pth"
-
-    def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
-        """Write the checkpoint."""
-        from hookbus.checkpoint.state import write_checkpoint
-
-        write_checkpoint(self.plan(run, []), checkpoint, run.iters_done)
-        return False
 
 
 class KillProcess(Hook):

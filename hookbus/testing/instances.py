@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hookbus._run.requests import Request
 from hookbus._run.run import Run
 from hookbus.bus import HookBus
-from hookbus.checkpoint.state import write_checkpoint
 from hookbus.errors import HookbusError
 from hookbus.hook import Hook
 from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.invariants import training_state
 from hookbus.testing.states import ensure
-from hookbus.testing.training import fake_training
+from hookbus.testing.training import CheckpointWriter, fake_training
 
 NAMES = ("first_instance", "second_instance")
 
@@ -39,7 +37,7 @@ class InterruptionError(Exception):
     """Failure of a training after its first epoch."""
 
 
-class Saver(Hook):
+class Saver(CheckpointWriter):
     """Requests a checkpoint after the first epoch, and writes it if no other hook does.
 
     Args:
@@ -64,15 +62,6 @@ class Saver(Hook):
         """Interrupt the training, as if the process was killed."""
         if self._fails and run.epochs_done == 1:
             raise InterruptionError
-
-    def plan(self, run: Run, _requests: list[Request]) -> Path:
-        """Return the path of the checkpoint."""
-        return Path(run.require("checkpoints_dir")) / "epoch_1.pth"
-
-    def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
-        """Write the checkpoint."""
-        write_checkpoint(self.plan(run, []), checkpoint, generation=1)
-        return False
 
 
 def check_two_instances(cls: type[Hook], *settings: Mapping[str, Any], directory: Path, **options: Any) -> None:

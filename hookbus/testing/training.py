@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hookbus._run.requests import Request
 from hookbus._run.run import Run
 from hookbus.bus import HookBus
+from hookbus.checkpoint.state import write_checkpoint
 from hookbus.data.rng import get_rng_state
+from hookbus.hook import Hook
 
 
 @dataclass(slots=True)
@@ -33,6 +36,19 @@ class Training:
     model: nn.Module
     rng: dict[str, Any]
     iterations: list[tuple[weakref.ref[Tensor], ...]] = field(default_factory=list)
+
+
+class CheckpointWriter(Hook):
+    """Saver of checkpoints that are named after the iteration."""
+
+    def plan(self, run: Run, _requests: list[Request]) -> Path:
+        """Return the path of the checkpoint."""
+        return Path(run.require("checkpoints_dir")) / f"{run.iters_done}.pth"
+
+    def write(self, run: Run, checkpoint: dict[str, Any]) -> bool:
+        """Write the checkpoint."""
+        write_checkpoint(self.plan(run, []), checkpoint, run.iters_done)
+        return False
 
 
 def fake_training(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._utils.key_homes import explain_unknown_key
+from hookbus._utils.keywords import split_settings
 from hookbus.errors import ConfigError
 from hookbus.hook import snake_case, validate_config
 from hookbus.writers.hook import WriterConfig, WriterHook
@@ -30,10 +31,7 @@ class CustomWriterHook(WriterHook):
     def __init__(self, writer: type[Writer], settings: Mapping[str, Any]) -> None:
         _check_class(writer)
         parameters = inspect.signature(writer).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        common = {k: v for k, v in settings.items() if k in WriterConfig.model_fields and k not in parameters}
-        own = {key: value for key, value in settings.items() if key not in common}
-        unknown = [key for key in own if key not in parameters] if not takes_any else []
+        own, common, unknown = split_settings(settings, parameters, WriterConfig.model_fields)
         known = [*parameters, *WriterConfig.model_fields]
         problems = [f"{key}: unknown key.{explain_unknown_key(key, known)}" for key in unknown]
         problems += [f"{name}: required, but missing." for name in _find_missing(parameters, own)]
