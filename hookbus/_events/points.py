@@ -77,7 +77,7 @@ def counted(unit: Unit) -> Callable[[F], F]:
 
 
 def is_action_spec(method: object) -> bool:
-    """Return whether a method of a spec class is marked as an action, see `hookbus._events.actions.actionspec`."""
+    """Return whether a method of a spec class is marked as an action, see `hookbus.actionspec`."""
     return getattr(method, "action", False) is True
 
 
