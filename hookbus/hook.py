@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, ValidationError, WithJsonSchema, field_s
 
 from hookbus._events.base_methods import get_static_method
 from hookbus._events.markers import IMPL_ATTRIBUTE
-from hookbus._events.points import POINT_ALIASES
+from hookbus._events.points import POINT_ALIASES, Unit
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
 from hookbus._utils.deprecated_settings import SettingsModel, warn_of_settings
@@ -105,6 +105,11 @@ class HookConfig(SettingsModel):
     def set_fields_json(self) -> str:
         """Explicitly set fields as JSON, with secrets redacted. Objects of other types are converted by `str`."""
         return json.dumps(redact(dump_model(self, mode="python", exclude_unset=True)))
+
+    def is_default(self, setting: str) -> bool:
+        """Return whether a setting equals its default, written out or not; False if it is no setting of the hook."""
+        field = type(self).model_fields.get(setting)
+        return field is not None and bool(getattr(self, setting) == field.get_default(call_default_factory=True))
 
     @property
     def instance_name(self) -> str | None:
@@ -287,6 +292,21 @@ class Hook(BaseListeners):
     def runner(self) -> Run:
         """Alias of `run`."""
         return self.run
+
+    def get_milestones(self, run: Run) -> Mapping[str, tuple[int, Unit]]:
+        """Return the numbers of a run without which settings have no effect. Override it; it must not modify anything.
+
+        A run that ends earlier is reported: before the training if its limit is known, else at its end. Settings that
+        equal their default are not reported, because a default was not chosen for the length of the run.
+
+        Args:
+            run: The run, with its limits set.
+
+        Returns:
+            Required number and its unit by setting, such as `{"until_epoch": (6, "epoch")}` for a hook that changes
+            something after the fifth epoch.
+        """
+        return {}
 
     def should_trigger(self, step: int) -> bool:
         """Return whether the listeners are due, by default at multiples of `frequency`.

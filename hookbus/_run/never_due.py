@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hookbus._events.listeners import resolve_schedule
 from hookbus._events.ordering import Listener
 from hookbus._events.points import Point, Unit
 from hookbus._events.schedules import NEVER, Schedule
+from hookbus._training.evaluation import named_loaders
+from hookbus.data.loaders import loader_length
 from hookbus.errors import ConfigError
 from hookbus.hook import Hook
 
@@ -21,10 +24,15 @@ UNIT_NAMES: dict[Unit, str] = {
     "step": "optimizer step",
     "sample": "sample",
     "seconds": "second",
+    "batch": "batch",
 }
+LastNumber = Callable[[Unit], int | None]
+"""Function that returns the last number of a run in a unit, None if it is unknown."""
+NO_LISTENER = "has no listener, so it has no effect. Define a method named like a point, such as after_train_iter."
+VALIDATION_POINTS = ("before_val_iter", "after_val_iter")
 _NO_EFFECT_ALONE = frozenset(
     [
-        *("Config", "priority", "observer", "unit", "ranks"),
+        *("Config", "get_milestones", "priority", "observer", "unit", "ranks"),
         *("state_version", "state_dict", "load_state_dict", "migrate_state", "check_state", "state_schema"),
     ]
 )
@@ -59,12 +67,12 @@ class NeverDue:
         """Warn about schedules that the complete run did not reach."""
         # A run that was stopped may be resumed, and may reach them then.
         if self._run.mode == "train" and self._run.outcome == "finished" and self._run.iters_done:
-            self._report(_find(self._run, self._count))
+            self._report({**_find_milestones(self._run, self._count), **_find(self._run, self._count)})
 
     def _report(self, problems: dict[str, str]) -> None:
         # In the order of registration: the order of a set differs between processes.
-        for hook in [hook for hook in problems if hook not in self._reported]:
-            self._run.logger.warning("hook %r %s", hook, problems[hook])
+        for subject in [subject for subject in problems if subject not in self._reported]:
+            self._run.logger.warning("%s %s", subject, problems[subject])
         self._reported |= problems.keys()
 
     def _count(self, unit: Unit) -> int | None:
@@ -80,18 +88,22 @@ class NeverDue:
 
 
 def find_unreachable(run: Run) -> dict[str, str]:
-    """Return the problem of each hook without effect, or with a schedule beyond the limits of a run.
+    """Return the problems of hooks without effect, and of schedules and settings beyond the limits of a run.
 
     Args:
         run: Run with its limits set; it has not started.
+
+    Returns:
+        The end of a sentence by its subject, such as `hook 'freeze'`.
     """
-    return {**_find_idle(run), **_find(run, run.clock.limit)}
+    last_number = run.clock.limit
+    return {**_find_idle(run), **_find_milestones(run, last_number), **_find(run, last_number)}
 
 
 def _find_idle(run: Run) -> dict[str, str]:
     """Return the problem of each hook that has no listener and overrides nothing that a run reads."""
     return {
-        name: "has no listener, so it has no effect. Define a method named like a point, such as after_train_iter."
+        f"hook {name!r}": NO_LISTENER
         for name, member in run.bus.pm.members.items()
         if isinstance(member.plugin, Hook) and not member.implementations and not _contributes(member.plugin)
     }
@@ -104,22 +116,75 @@ def _contributes(hook: Hook) -> bool:
     return any(not name.startswith("_") and name not in _NO_EFFECT_ALONE for name in overridden)
 
 
-def _find(run: Run, last_number: Callable[[Unit], int | None]) -> dict[str, str]:
+def _find_milestones(run: Run, last_number: LastNumber) -> dict[str, str]:
+    """Return the problem of each hook, and of the scheduler, with a setting beyond the end of the run."""
+    problems: dict[str, str] = {}
+    for subject, milestones in _iter_milestones(run):
+        for setting, (number, unit) in milestones.items():
+            last = last_number(unit)
+            if last is not None and number > last:
+                end, required = _count_units(last, unit), _count_units(number, unit)
+                problems[subject] = (
+                    f"requires {required} for {setting!r}, and the run has {end}. Set a number that the run reaches, "
+                    "or count in another unit."
+                )
+    return problems
+
+
+def _iter_milestones(run: Run) -> Iterator[tuple[str, Mapping[str, tuple[int, Unit]]]]:
+    """Yield the numbers that settings require, without defaults, which were not chosen for this run."""
+    for name, hook in run.bus.hooks.items():
+        if isinstance(hook, Hook) and run.runs_on_this_rank(hook):
+            milestones = hook.get_milestones(run)
+            chosen = {setting: value for setting, value in milestones.items() if not hook.config.is_default(setting)}
+            yield f"hook {name!r}", chosen
+    if run.trainer is not None:
+        yield "scheduler", run.trainer.scheduler.get_milestones()
+
+
+def _find(run: Run, last_number: LastNumber) -> dict[str, str]:
     """Return the problem of each hook with a schedule that is never due."""
     problems: dict[str, str] = {}
     reachable: set[str] = set()
     has_no_epochs = run.iters_done > 0 and not (run.epochs_done or run.clock.epoch_open)
     for listener, point, schedule in _iter_schedules(run):
-        unit = _get_unit(schedule, point, last_number)
+        last = partial(_get_last_number, run, last_number, point)
+        unit = _get_unit(schedule, point, last)
         if unit is None:
             reachable |= {listener.hook} if _shares_schedule(listener.plugin) else set()
         # A default number was not chosen for this run. It is reported if the loop has no such unit at all.
         elif (unit == "epoch" and has_no_epochs) or not _is_default(run, listener, point):
-            problem = _format(point, schedule, unit, last_number(unit))
+            problem = _format(point, schedule, unit, last(unit))
             # One per hook: that of the point in whose unit the hook counts.
             is_main = point.unit == getattr(listener.plugin, "unit", None)
             problems[listener.hook] = problem if is_main else problems.get(listener.hook, problem)
-    return {hook: problem for hook, problem in problems.items() if hook not in reachable}
+    return {f"hook {hook!r}": problem for hook, problem in problems.items() if hook not in reachable}
+
+
+def _get_last_number(run: Run, last_number: LastNumber, point: Point, unit: Unit) -> int | None:
+    """Return the last number in a unit at a point; batches are counted in each loop over a loader."""
+    if unit != "batch":
+        return last_number(unit)
+    if point.unit != "batch":
+        bounds = (_get_longest_epoch(run), last_number("iter"))
+        return min((bound for bound in bounds if bound is not None), default=None)
+    return _get_validation_length(run) if point.name in VALIDATION_POINTS else None
+
+
+def _get_longest_epoch(run: Run) -> int | None:
+    """Return the length of the training loader, or that of the last epoch if it was longer; None if it is unknown."""
+    length, observed = run.clock.epoch_length, run.clock.observed_epoch_length
+    return None if length is None else max(length, observed or 0)
+
+
+def _get_validation_length(run: Run) -> int | None:
+    """Return the number of batches of the longest validation loader, None if it is unknown."""
+    hooks = [hook for hook in run.bus.hooks.values() if isinstance(hook, Hook)]
+    # A custom loop, or a hook that replaces the validation, may read other data.
+    if run.trainer is None or run.val_loader is None or any(hook.validation_fn is not None for hook in hooks):
+        return None
+    lengths = [loader_length(loader) for _, loader in named_loaders(run.val_loader)]
+    return None if None in lengths else max(filter(None, lengths), default=None)
 
 
 def _iter_schedules(run: Run) -> Iterator[tuple[Listener, Point, Schedule]]:
@@ -142,7 +207,7 @@ def _handles_ends(plugin: object) -> bool:
     return isinstance(plugin, Hook) and plugin.handles_incomplete_intervals
 
 
-def _get_unit(schedule: Schedule, point: Point, last_number: Callable[[Unit], int | None]) -> Unit | None:
+def _get_unit(schedule: Schedule, point: Point, last_number: LastNumber) -> Unit | None:
     """Return a unit in which the run ends before the schedule is due; None if the schedule may be due."""
     default: Unit = point.unit or "iter"
     if not schedule.is_out_of_reach(lambda unit: last_number(unit or default)):
@@ -175,8 +240,13 @@ def _is_fixed(when: object) -> bool:
 
 
 def _format(point: Point, schedule: Schedule, unit: Unit, last: int | None) -> str:
-    end = f"{last} {UNIT_NAMES[unit]}{'' if last == 1 else 's'}"
+    owner = "an epoch" if unit == "batch" else "the run"
     return (
-        f"is never due at {point.name}: its schedule is {schedule!r}, and the run has {end}. Set numbers that the run "
-        "reaches, or count in another unit."
+        f"is never due at {point.name}: its schedule is {schedule!r}, and {owner} has {_count_units(last, unit)}. Set "
+        f"numbers that {owner} reaches, or count in another unit."
     )
+
+
+def _count_units(number: int | None, unit: Unit) -> str:
+    plural = "" if number == 1 else "es" if unit == "batch" else "s"
+    return f"{number} {UNIT_NAMES[unit]}{plural}"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hookbus._training.scheduler_length import check_scheduler_steps, dry_run
+from hookbus._events.points import Unit
+from hookbus._training.scheduler_length import check_scheduler_steps, dry_run, get_first_changes
 from hookbus._utils.named import get_by_name, schedules
 from hookbus.errors import ConfigError
 
@@ -66,6 +67,13 @@ class LRSchedulerStepper:
             dry_run(part, steps)
         for part in self._monitored:
             dry_run(part, steps, 0.0)
+
+    def get_milestones(self) -> dict[str, tuple[int, Unit]]:
+        """Return the epochs or optimizer steps in which the schedulers first change the learning rate."""
+        unit: Unit = "epoch" if self.interval == "epoch" else "step"
+        return {
+            setting: (number, unit) for part in self._scheduled for setting, number in get_first_changes(part).items()
+        }
 
     def warn_if_never_stepped(self, run: Run) -> None:
         """Warn if the run ends before an epoch-wise scheduler is stepped."""

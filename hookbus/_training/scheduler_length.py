@@ -7,6 +7,7 @@ was built for a longer run.
 from __future__ import annotations
 
 import copy
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -43,6 +44,15 @@ COMBINED = frozenset({lr_scheduler.ChainedScheduler, lr_scheduler.SequentialLR})
 LENGTHS = ("T_0", "T_max", "max_iters", "milestones", "_milestones", "step_size", "total_iters", "total_steps")
 """Attributes of torch's schedulers that determine at which step the learning rate has which value."""
 
+FIRST_CHANGES = {
+    lr_scheduler.ConstantLR: "total_iters",
+    lr_scheduler.LinearLR: "total_iters",
+    lr_scheduler.MultiStepLR: "milestones",
+    lr_scheduler.SequentialLR: "_milestones",
+    lr_scheduler.StepLR: "step_size",
+}
+"""Attributes of schedulers that determine after which step the learning rate first changes, or a warm-up ends."""
+
 ONE_CYCLE = ("total_steps", "_schedule_phases")
 """Attributes of a OneCycleLR that determine its length."""
 
@@ -64,6 +74,29 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> list[str]:
     scheduler.load_state_dict(state)
     pairs = zip(_iter_schedulers(scheduler), built, strict=False)
     return [message for part, lengths in pairs for message in _reconcile(part, lengths)]
+
+
+def get_first_changes(scheduler: Any) -> dict[str, int]:
+    """Return the first step that a scheduler schedules differently, by setting; {} if every step differs.
+
+    Args:
+        scheduler: Scheduler. Numbers that equal the default of its class are omitted.
+    """
+    if type(scheduler) is lr_scheduler.ChainedScheduler:
+        return {key: value for part in _iter_schedulers(scheduler) for key, value in _get_first_change(part).items()}
+    return _get_first_change(scheduler)
+
+
+def _get_first_change(scheduler: Any) -> dict[str, int]:
+    name = FIRST_CHANGES.get(type(scheduler))
+    if name is None:
+        return {}
+    value, setting = getattr(scheduler, name), name.lstrip("_")
+    default = inspect.signature(type(scheduler)).parameters[setting].default
+    number = value if isinstance(value, int) else min(value, default=0)
+    # A linear schedule changes at every step: it ends at its last step, and the others change after it.
+    is_linear = type(scheduler) is lr_scheduler.LinearLR
+    return {} if value == default else {f"{type(scheduler).__name__}.{setting}": number + (not is_linear)}
 
 
 def check_scheduler_steps(scheduler: Any, steps: int) -> None:

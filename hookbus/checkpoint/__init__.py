@@ -16,6 +16,7 @@ from hookbus._utils.lazy import lazy_names
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus._training.scheduler_length import check_scheduler_steps as check_scheduler_steps
+    from hookbus._training.scheduler_length import get_first_changes as get_first_changes
     from hookbus._training.scheduler_length import load_scheduler as load_scheduler
     from hookbus._utils import schema as schema
     from hookbus.checkpoint.atomic_files import atomic_write as atomic_write
@@ -42,6 +43,7 @@ _MODULES = {
     "check_compatible": "hookbus.checkpoint.weights",
     "check_scheduler_steps": "hookbus._training.scheduler_length",
     "flatten_weights": "hookbus.checkpoint.named_weights",
+    "get_first_changes": "hookbus._training.scheduler_length",
     "load_scheduler": "hookbus._training.scheduler_length",
     "make_temporary_name": "hookbus.checkpoint.atomic_files",
     "read_checkpoint": "hookbus.checkpoint.state",

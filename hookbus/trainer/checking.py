@@ -81,7 +81,7 @@ def _describe_model(trainer: TrainerSetup) -> str:
 
 
 def _describe_never_due(run: Run) -> str:
-    return "\n".join(f"warning: hook {hook!r} {problem}" for hook, problem in find_unreachable(run).items())
+    return "\n".join(f"warning: {subject} {problem}" for subject, problem in find_unreachable(run).items())
 
 
 def _describe_limit(trainer: TrainerSetup) -> str:

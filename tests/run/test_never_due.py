@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.lr_scheduler import ChainedScheduler, LinearLR, MultiStepLR, SequentialLR, StepLR
 
-from hookbus import Hook, HookBus, HookConfig, Trainer, between, every, hookimpl, last, once
+from hookbus import Hook, HookBus, HookConfig, Trainer, Unit, between, every, hookimpl, last, once
 from hookbus._events.schedules import Schedule
 from tests import toys
 
+MILESTONE_FIX = "Set a number that the run reaches, or count in another unit."
 NEVER_DUE = "Set numbers that the run reaches, or count in another unit."
 
 
@@ -218,3 +220,118 @@ def test_hook_without_listeners_is_reported_once(caplog: pytest.LogCaptureFixtur
     assert [record.getMessage() for record in caplog.records if "has no listener" in record.getMessage()] == [
         f"{message}, such as after_train_iter."
     ]
+
+
+@pytest.mark.parametrize(
+    ("point", "schedule", "count"),
+    [
+        ("after_train_iter", every(3, unit="batch"), 2),
+        ("after_val_iter", every(4), 3),
+        ("before_val_iter", between(4, 9), 3),
+        ("after_train_iter", every(2, unit="batch"), None),
+        ("after_val_iter", every(3), None),
+        ("after_test_iter", every(4), None),
+    ],
+)
+def test_batches_are_compared_with_the_length_of_the_loader(
+    point: str, schedule: Schedule, count: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    batches = [(torch.ones(1, 1), torch.ones(1, 1))] * 3
+    loaders = {"long": batches, "short": batches[:1]}
+    start = ReportsAtStart(caplog)
+    build_trainer(start, build_hook(point, schedule), val_loader=loaders).fit()
+    assert get_reports(caplog) == start.reports
+    assert [report.split("and ")[-1] for report in get_reports(caplog)] == [
+        f"an epoch has {count} batches. Set numbers that an epoch reaches, or count in another unit."
+    ] * (count is not None)
+
+
+def test_batches_of_a_replaced_validation_are_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    class Validates(Hook):
+        @property
+        def validation_fn(self) -> Any:
+            return lambda run: {}
+
+    batches = [(torch.ones(1, 1), torch.ones(1, 1))]
+    build_trainer(Validates(), build_hook("after_val_iter", every(4)), val_loader=batches).fit()
+    assert get_reports(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "end"), [(every(4), "the run has 3 iterations"), (every(4, unit="batch"), "an epoch has 3 batches")]
+)
+def test_loop_without_a_limit_is_reported_once_at_its_end(
+    schedule: Schedule, end: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_without_epochs(build_hook("after_train_iter", schedule))
+    (report,) = get_reports(caplog)
+    assert f"and {end}. " in report
+
+
+class MilestoneConfig(HookConfig):
+    number: int = 9
+
+
+class AtMilestone(Hook):
+    """Hook that takes effect at a number of epochs, iterations or steps."""
+
+    Config = MilestoneConfig
+    unit_of_number: Unit = "epoch"
+
+    def get_milestones(self, run: Any) -> dict[str, tuple[int, Unit]]:
+        return {"number": (self.config.number, self.unit_of_number)}
+
+    def before_train(self) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "expected", "is_known"),
+    [
+        ("epoch", 4, "4 epochs for 'number', and the run has 3 epochs", True),
+        ("iter", 7, "7 iterations for 'number', and the run has 6 iterations", True),
+        ("step", 7, "7 optimizer steps for 'number', and the run has 6 optimizer steps", False),
+        ("epoch", 3, None, False),
+        ("step", 6, None, False),
+        ("epoch", 9, None, False),
+    ],
+)
+def test_setting_that_requires_a_longer_run_is_reported(
+    unit: Unit, number: int, expected: str | None, is_known: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = AtMilestone(number=number)
+    hook.unit_of_number = unit
+    lines = [line for line in build_trainer(hook).check() if line.startswith("warning")]
+    build_trainer(hook).fit()
+    reports = [] if expected is None else [f"hook 'at_milestone' requires {expected}. {MILESTONE_FIX}"]
+    assert caplog.messages == reports
+    assert lines == [f"warning: {report}" for report in reports if is_known]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda optimizer: StepLR(optimizer, 3), "4 epochs for 'StepLR.step_size'"),
+        (lambda optimizer: MultiStepLR(optimizer, [3, 5]), "4 epochs for 'MultiStepLR.milestones'"),
+        (lambda optimizer: LinearLR(optimizer, total_iters=4), "4 epochs for 'LinearLR.total_iters'"),
+        (
+            lambda optimizer: SequentialLR(optimizer, [LinearLR(optimizer), StepLR(optimizer, 1)], [7]),
+            "8 epochs for 'SequentialLR.milestones'",
+        ),
+        (lambda optimizer: ChainedScheduler([StepLR(optimizer, 3)], optimizer), "4 epochs for 'StepLR.step_size'"),
+        (lambda optimizer: StepLR(optimizer, 2), None),
+        (lambda optimizer: LinearLR(optimizer, total_iters=3), None),
+        (lambda optimizer: LinearLR(optimizer), None),
+        (lambda optimizer: MultiStepLR(optimizer, [2, 30]), None),
+    ],
+)
+def test_scheduler_that_changes_nothing_in_the_run_is_reported(
+    build: Any, message: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = [(torch.ones(1, 1), torch.ones(1, 1))] * 2
+    options: dict[str, Any] = {"epochs": 3, "work_dir": None, "default_hooks": False}
+    Trainer(model, optimizer, functional.mse_loss, data, scheduler=build(optimizer), **options).fit()
+    expected = f"scheduler requires {message}, and the run has 3 epochs. {MILESTONE_FIX}"
+    assert caplog.messages == [expected] * (message is not None)

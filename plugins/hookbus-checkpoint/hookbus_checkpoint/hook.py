@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Priority, Request, Run, Schedule, every, hookimpl
+from hookbus import Hook, Priority, Request, Run, Schedule, Unit, every, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.errors import CheckpointError
 from hookbus.metrics import Metrics
@@ -137,6 +137,11 @@ class CheckpointHook(Hook):
         """Whether the hook itself reports that its interval has no effect: in a loop without epochs."""
         run = self.run
         return run.auto_nesting and self.config.saves_epochs_only and run.iters_done > 0 and run.epochs_done == 0
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the number of the first checkpoint that `keep_every` keeps."""
+        unit: Unit = "epoch" if self.config.by_epoch else "iter"
+        return {} if self.config.keep_every is None else {"keep_every": (self.config.keep_every, unit)}
 
     # -- requesting ----------------------------------------------------------------------------
 

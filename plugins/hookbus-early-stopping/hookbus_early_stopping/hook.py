@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hookbus import Direction, Hook, Metrics, Priority, Run
+from hookbus import Direction, Hook, Metrics, Priority, Run, Unit
 from hookbus.checkpoint import CheckpointSaver, check_averages, check_compatible, schema
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
 from hookbus_early_stopping.config import EarlyStoppingConfig
@@ -87,6 +87,10 @@ class EarlyStoppingHook(Hook):
             return {}
         return {self.config.monitor: "less" if self.config.direction == "min" else "greater"}
 
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the epoch before which `min_epochs` prevents every stop."""
+        return {"min_epochs": (self.config.min_epochs, "epoch")}
+
     def check(self, run: Run) -> None:
         """Check that only one hook restores the best weights, and that the checkpoint hook keeps the best file.
 
@@ -124,13 +128,6 @@ class EarlyStoppingHook(Hook):
             check_saver(run.get("checkpoint_saver"))
         # The restored rule may be met already: with unchanged settings a stopped run does not train another iteration.
         self._request_stop_if_due(run)
-        if run.max_epochs is not None and self.config.min_epochs > run.max_epochs:
-            run.logger.warning(
-                "%s: `min_epochs=%s` prevents every stop, because the run has %s epochs. Set a smaller number.",
-                self.name,
-                self.config.min_epochs,
-                run.max_epochs,
-            )
 
     def after_val(self, run: Run) -> None:
         """Request the results of a validation, also of values that other hooks log at the same point."""

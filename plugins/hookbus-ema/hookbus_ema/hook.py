@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus import Hook, Priority, Run, every, hookimpl
+from hookbus import Hook, Priority, Run, Unit, every, hookimpl
 from hookbus.checkpoint import check_averages, schema
 from hookbus.distributed import clean_names
 from hookbus.errors import HookError
@@ -61,6 +61,10 @@ class EMAHook(Hook):
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         self.check_unique(run, "averages the weights", "Use only one of them.")
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the length of the warm-up."""
+        return {"warm_up": (self.config.warm_up, "step")}
 
     def before_run(self, run: Run) -> None:
         """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""

@@ -44,6 +44,12 @@ class EvalHook(Hook):
         """Metric that every validation has to provide: that of the best checkpoint, but not the default one."""
         return [] if self.config.has_default_metric else list(self.best_metrics)
 
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the first epoch or iteration in which the interval changes."""
+        unit: Unit = "epoch" if self.config.by_epoch else "iter"
+        changes = self.config.dynamic_intervals
+        return {"dynamic_intervals": (changes[0][0], unit)} if changes else {}
+
     def before_train(self, run: Run) -> None:
         """Check data and checkpoint hook, and request the validation before training."""
         if self._validation is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Run, Unit, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError, HookError
 from hookbus_runtime.config import MeanTeacherConfig
@@ -44,6 +44,10 @@ class MeanTeacherHook(Hook):
                 "with the same architecture, or set `teacher` and `student` to their names."
             ) from None
         self._check_other_teachers(run)
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the optimizer step of the first update."""
+        return {"interval": (self.config.interval, "step")}
 
     def before_train(self, run: Run) -> None:
         """Find both modules, and initialize the teacher if the training starts from scratch."""

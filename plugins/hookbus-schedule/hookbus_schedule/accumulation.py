@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Run, Unit, hookimpl
 from hookbus.checkpoint import schema
 from hookbus_schedule.config import AccumulationConfig
 
@@ -36,6 +36,11 @@ class AccumulationHook(Hook):
             "sets the number of micro-batches per optimizer step",
             "The result depends on their order. Remove one of them.",
         )
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the epoch or iteration in which the schedule first changes the number."""
+        first = next((number for number in self.config.schedule if number > 1), None)
+        return {} if first is None else {"schedule": (first, self.config.unit)}
 
     def before_run(self, run: Run) -> None:
         """Reset the number if the training starts from scratch."""

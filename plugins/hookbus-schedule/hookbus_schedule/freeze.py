@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Run, Unit, hookimpl
 from hookbus.distributed import named_modules, named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_schedule.config import FreezeConfig
+from hookbus_schedule.milestones import get_first_numbers
 
 
 class FreezeHook(Hook):
@@ -45,6 +46,10 @@ class FreezeHook(Hook):
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         _check_names(self.config.modules, unwrap_model(run.model))
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the epoch or iteration in which the modules are unfrozen."""
+        return get_first_numbers(until_epoch=self.config.until_epoch, until_iter=self.config.until_iter)
 
     def before_train(self, run: Run, model: nn.Module) -> None:
         """Freeze the modules, unless they are unfrozen at the position of a resumed run."""

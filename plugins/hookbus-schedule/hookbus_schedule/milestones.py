@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hookbus import Run
+from hookbus import Run, Unit
 from hookbus.errors import ConfigError
 
 
@@ -25,6 +25,20 @@ class Milestone:
         if self.epoch is not None:
             return epoch >= self.epoch
         return self.iteration is not None and iteration >= self.iteration
+
+
+def get_first_numbers(**settings: int | None) -> dict[str, tuple[int, Unit]]:
+    """Return the epoch or iteration, from 1, after the number of completed ones that a setting contains.
+
+    Args:
+        settings: Numbers of settings whose names end with `_epoch` or `_iter`; None if one is not set.
+    """
+    units: dict[str, Unit] = {"epoch": "epoch", "iter": "iter"}
+    return {
+        setting: (number + 1, units[setting.rpartition("_")[2]])
+        for setting, number in settings.items()
+        if number is not None
+    }
 
 
 def final_phase_start(run: Run, epochs: int, iterations: int | None) -> Milestone:

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hookbus import Hook, Metrics, Run, hookimpl
-from hookbus.checkpoint import check_scheduler_steps, load_scheduler, schema
+from hookbus import Hook, Metrics, Run, Unit, hookimpl
+from hookbus.checkpoint import check_scheduler_steps, get_first_changes, load_scheduler, schema
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
@@ -47,6 +47,15 @@ class ParamSchedulerHook(Hook):
         else:
             monitors = [entry.monitor for entry in self._schedulers]
         return sorted({monitor for monitor in monitors if monitor is not None})
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the epochs or optimizer steps in which the schedulers first change a value, once they are built."""
+        return {
+            setting: (number, entry.interval)
+            for entry in self._schedulers or ()
+            if entry.monitor is None
+            for setting, number in get_first_changes(entry.scheduler).items()
+        }
 
     def check(self, run: Run) -> None:
         """Check that there is a scheduler to step, that only this hook steps it, and that it can be built and stepped.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Run, Unit, hookimpl
 from hookbus.errors import ConfigError
 from hookbus_schedule.config import PipelineSwitchConfig
-from hookbus_schedule.milestones import Milestone
+from hookbus_schedule.milestones import Milestone, get_first_numbers
 from hookbus_schedule.pipelines import SwitchPipeline, warn_shared_dataset
 
 
@@ -40,6 +40,10 @@ class PipelineSwitchHook(Hook):
         if run.train_loader is not None:
             switch.find_attributes(run.train_loader)
             warn_shared_dataset(run, self.name, switch)
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the epoch or iteration in which the pipeline is switched."""
+        return get_first_numbers(switch_epoch=self.config.switch_epoch, switch_iter=self.config.switch_iter)
 
     def before_train(self, run: Run) -> None:
         """Register the switch of the dataset."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Run, Unit, hookimpl
 from hookbus.data import derive_seed, iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_sync.config import SyncRandomSizeConfig
@@ -74,6 +74,10 @@ class SyncRandomSizeHook(Hook):
         self.check_unique(run, "changes the image size, and the result depends on their order")
         if run.train_loader is not None:
             find_resizable_datasets(run.train_loader)
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the iteration in which the size first changes."""
+        return {"interval": (self.config.interval + 1, "iter")}
 
     def before_train(self, run: Run) -> None:
         """Register the change of the size in all processes that read the training data."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Run, Writer, WriterHook, every, hookimpl
+from hookbus import Run, Unit, Writer, WriterHook, every, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.distributed import named_parameters, sharding_of
 from hookbus.errors import format_error, format_path
@@ -71,6 +71,10 @@ class TensorBoardHook(WriterHook):
     def _get_log_dir(self, run: Run) -> Path | None:
         log_dir = self.config.log_dir
         return None if log_dir is None else resolve_output_path(run, self.name, "log_dir", log_dir)
+
+    def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
+        """Return the first iteration whose input images are logged."""
+        return {"image_interval": (self.config.image_interval, "iter")} if self.config.log_images else {}
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         """Return a factory of writers for the directory of this run.
