@@ -24,12 +24,12 @@ class Trial:
 
     Args:
         run: The run.
+        preserve: Function that is called with each loader before it is read.
     """
 
-    def __init__(self, run: RunView) -> None:
-        self._run = run
+    def __init__(self, run: RunView, preserve: Callable[[Iterable[Any]], None]) -> None:
+        self._run, self._preserve = run, preserve
         self._discarded: Counter[str] = Counter()
-        self._preserve: Callable[[Iterable[Any]], object] = lambda loader: None
 
     def train_step(self, batch: Any) -> Any:
         """Execute the action `train_step`, as hooks replace or wrap it, without events.
@@ -99,11 +99,10 @@ def sandbox(run: RunView) -> Iterator[Trial]:
     """Context manager for trial steps, see `Run.sandbox`."""
     _check_place(run)
     run.weights.wait_for_threads()
-    trial = Trial(run)
     with ExitStack() as stack:
-        stack.callback(trial.report)
         # The RNG states are restored last: everything inside may draw from them.
-        trial._preserve = stack.enter_context(_preserved_loaders(run))
+        trial = Trial(run, stack.enter_context(_preserved_loaders(run)))
+        stack.callback(trial.report)
         stack.enter_context(run.boundary_state.unchanged_versions())
         stack.enter_context(run.bus.muted(trial.replace_event))
         stack.enter_context(_preserved_run(run, trial))
@@ -198,7 +197,9 @@ def _preserved_loaders(run: RunView) -> Iterator[Callable[[Iterable[Any]], None]
     try:
         yield preserve
     finally:
-        run.training_data.restore_loader_position(position)
-        # The first state contains the RNG states at the start.
-        for loader, state in reversed(states.values()):
-            set_sampler_state(loader, state)
+        try:
+            run.training_data.restore_loader_position(position)
+        finally:
+            # The first state contains the RNG states at the start.
+            for loader, state in reversed(states.values()):
+                set_sampler_state(loader, state)
