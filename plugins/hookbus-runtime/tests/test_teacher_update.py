@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_runtime.mean_teacher import list_copied, match_tensors, update_teacher
+from hookbus_runtime.teacher_update import list_copied, match_tensors, update_teacher
 
 
 def constant(value: float) -> nn.BatchNorm1d:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookbus_schedule.yolox_lr import yolox_lr
+from hookbus_schedule.yolox_curve import yolox_lr
 
 CASE = {"base": 0.01, "floor": 0.0005, "total": 100, "warmup": 10, "last": 20}
 

@@ -15,7 +15,8 @@ from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 from hookbus.errors import ConfigError, LoopError
 from hookbus_sync import SyncRandomSizeHook
-from hookbus_sync.random_size import Resize, Sizes
+from hookbus_sync.random_size import Resize
+from hookbus_sync.sizes import Sizes
 
 WORKERS = {
     "main process": {},

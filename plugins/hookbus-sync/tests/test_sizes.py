@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_sync.random_size import Sizes
+from hookbus_sync.sizes import Sizes
 
 counts = st.integers(1, 40)
 
@@ -43,8 +43,7 @@ def test_aspect_ratio_is_rounded_to_multiples_of_32() -> None:
 def test_sizes_depend_on_the_seed_and_not_on_the_process() -> None:
     first = [Sizes(1, interval=2).size_for_iteration(i) for i in range(20)]
     script = (
-        "from hookbus_sync.random_size import Sizes as S\n"
-        "print([S(1, interval=2).size_for_iteration(i) for i in range(20)])"
+        "from hookbus_sync.sizes import Sizes as S\nprint([S(1, interval=2).size_for_iteration(i) for i in range(20)])"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hookbus_visualization.anomalies import name_values
+from hookbus_visualization.anomalies import read_named
 from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.images import to_array
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
@@ -48,14 +48,15 @@ def build_objects_panel(
         ValueError: If the boxes have no supported form.
     """
     resized = resize_to_fit(image)
-    instances: dict[str, Instances | None] = {"true": None, "predicted": None}
-    for name, value in (("true", target), ("predicted", prediction)):
-        if value is not None:
-            with name_values(name):
-                instances[name] = objects = read_instances(value, image.shape[:2], display_size=resized.shape[:2])
-                report_unknown_classes(objects.labels, len(names))
-    truth, detections = instances.values()
-    return Panel(draw_instances(resized, truth, detections and detections.filter_by_score(threshold), DrawStyle(names)))
+
+    def read(value: Any) -> Instances:
+        objects = read_instances(value, image.shape[:2], display_size=resized.shape[:2])
+        report_unknown_classes(objects.labels, len(names))
+        return objects
+
+    objects = read_named(read, true=target, predicted=prediction)
+    detections = objects["predicted"].filter_by_score(threshold) if "predicted" in objects else None
+    return Panel(draw_instances(resized, objects.get("true"), detections, DrawStyle(names)))
 
 
 def build_regions_panel(image: RGBImage, target: Any, prediction: Any) -> Panel:
@@ -69,11 +70,10 @@ def build_regions_panel(image: RGBImage, target: Any, prediction: Any) -> Panel:
     Raises:
         ValueError: If the regions have no supported form.
     """
-    values = {"truth": target, "prediction": prediction}
     resized, size = resize_to_fit(image), image.shape[:2]
-    overlays = {}
-    for name, value in values.items():
-        if value is not None:
-            with name_values(name):
-                overlays[name] = draw_regions(resized, read_regions(value, size, display_size=resized.shape[:2]))
+
+    def draw(value: Any) -> RGBImage:
+        return draw_regions(resized, read_regions(value, size, display_size=resized.shape[:2]))
+
+    overlays = read_named(draw, truth=target, prediction=prediction)
     return Panel(hstack_images([resized, *overlays.values()]), " | ".join(["input", *overlays]))

@@ -6,10 +6,13 @@ Functions report the values with `report_anomaly`, and `collect_anomalies` colle
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 MAX_EXAMPLES = 5
 """Maximum number of examples and of names in a message."""
@@ -74,6 +77,16 @@ def name_values(name: str) -> Iterator[None]:
         yield
     finally:
         _name.reset(token)
+
+
+def read_named(read: Callable[[Any], T], **values: Any) -> dict[str, T]:
+    """Return the results of a function for the values that are not None; a value is named in anomalies."""
+    results = {}
+    for name, value in values.items():
+        if value is not None:
+            with name_values(name):
+                results[name] = read(value)
+    return results
 
 
 def report_anomaly(problem: str, consequence: str, count: int, total: int, examples: set[int] | None = None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookbus_visualization.annotation_hook import AnnotationHook
-from hookbus_visualization.anomalies import name_values
+from hookbus_visualization.anomalies import read_named
 from hookbus_visualization.config import DetVisualizationConfig
 from hookbus_visualization.grid import compute_layout, resize_to_fit
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
@@ -38,23 +38,20 @@ class DetVisualizationHook(AnnotationHook):
         return [self._build_panel(*sample) for sample in zip(images, resized, targets, predictions, strict=True)]
 
     def _build_panel(self, image: RGBImage, resized: RGBImage, target: Any, prediction: Any) -> Panel:
-        truth = self._read_instances("true", target, image.shape[:2], resized.shape[:2])
-        detections = self._read_instances("predicted", prediction, image.shape[:2], resized.shape[:2])
-        detections = detections and detections.filter_by_score(self.config.score_thr)
+        config, size, display_size = self.config, image.shape[:2], resized.shape[:2]
+
+        def read(value: Any) -> Instances:
+            form, normalized = config.box_format, config.normalized
+            instances = read_instances(value, size, form=form, normalized=normalized, display_size=display_size)
+            report_unknown_classes(instances.labels, config.class_count)
+            return instances
+
+        objects = read_named(read, true=target, predicted=prediction)
+        truth = objects.get("true")
+        detections = objects["predicted"].filter_by_score(config.score_thr) if "predicted" in objects else None
         counts = {"true (dashed)": truth, "predicted (solid)": detections}
         caption = ", ".join(f"{len(objects.boxes)} {name}" for name, objects in counts.items() if objects is not None)
         return Panel(draw_instances(resized, truth, detections, self._draw_style), caption)
-
-    def _read_instances(
-        self, name: str, value: Any, size: tuple[int, int], display_size: tuple[int, int]
-    ) -> Instances | None:
-        if value is None:
-            return None
-        form, normalized = self.config.box_format, self.config.normalized
-        with name_values(name):
-            instances = read_instances(value, size, form=form, normalized=normalized, display_size=display_size)
-            report_unknown_classes(instances.labels, self.config.class_count)
-        return instances
 
     @property
     def _draw_style(self) -> DrawStyle:

@@ -30,18 +30,17 @@ def get_font(size: float = FONT_SIZE_PIXELS) -> Font:
     return ImageFont.load_default(size)
 
 
-def render_grid(panels: Sequence[Panel], title: str = "", columns: int | None = None) -> RGBImage:
+def render_grid(panels: Sequence[Panel], title: str = "") -> RGBImage:
     """Render panels side by side.
 
     Args:
         panels: At least one panel. Small images are enlarged by an integer factor, large images are downsampled.
         title: Text above the panels.
-        columns: Number of columns. Default: the number that makes the result approximately square.
 
     Returns:
         The pixels, (H, W, 3), uint8.
     """
-    columns, max_side = compute_layout([panel.image for panel in panels], columns)
+    columns, max_side = compute_layout([panel.image for panel in panels])
     images = [resize_to_fit(panel.image, max_side=max_side) for panel in panels]
     width, heights = _compute_cells(panels, images, columns)
     head = LINE_HEIGHT_PIXELS + GAP_PIXELS if title else 0
@@ -62,19 +61,18 @@ def render_grid(panels: Sequence[Panel], title: str = "", columns: int | None = 
     return np.array(sheet)
 
 
-def compute_layout(images: Sequence[RGBImage], columns: int | None = None) -> tuple[int, int]:
-    """Compute the layout of a grid of images.
+def compute_layout(images: Sequence[RGBImage]) -> tuple[int, int]:
+    """Compute the layout of an approximately square grid of images.
 
     Args:
         images: At least one image, of any size.
-        columns: Number of columns. Default: the number that makes the grid approximately square.
 
     Returns:
         The number of columns, and the maximum of the longer side of an image in pixels.
     """
     height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
     # n images of size (h, w) in c columns form a square if c * w == n / c * h.
-    columns = min(columns or math.ceil(math.sqrt(len(images) * height / width)), len(images))
+    columns = min(math.ceil(math.sqrt(len(images) * height / width)), len(images))
     return columns, max(MAX_SIDE_PIXELS, ROW_WIDTH_PIXELS // columns)
 
 
@@ -138,9 +136,9 @@ def resize_to_fit(image: RGBImage, min_side: int = MIN_SIDE_PIXELS, max_side: in
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def ellipsize(text: str, width: float, font: Font | None = None) -> str:
+def ellipsize(text: str, width: float) -> str:
     """Truncate a line with `…` to a width in pixels."""
-    font = font or get_font()
+    font = get_font()
     # No character is narrower than a pixel. Measuring a prefix bounds the cost for a caption of any length.
     if font.getlength(text[: int(width) + 1]) <= width:
         return text

@@ -75,20 +75,19 @@ def resize_map(values: Any, height: int, width: int) -> FloatArray:
     return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
 
 
-def overlay_heatmap(image: RGBImage, values: Any, opacity: float = 0.5) -> RGBImage:
-    """Overlay an image with a heatmap.
+def overlay_heatmap(image: RGBImage, values: Any) -> RGBImage:
+    """Overlay an image with a half transparent heatmap.
 
     Args:
         image: Pixels, (H, W, 3), uint8; not modified.
         values: Values from 0 to 1, (h, w); resized to the size of the image.
-        opacity: Opacity of the heatmap: 0 returns the image, 1 returns the heatmap.
 
     Returns:
-        A new image, (H, W, 3), uint8: `(1 - opacity) * image + opacity * colors`.
+        A new image, (H, W, 3), uint8: `(image + colors) / 2`.
     """
     # Values are interpolated, not colors: mixed colors are not on the colormap.
     colors = apply_colormap(resize_map(values, *image.shape[:2]))
-    return np.asarray(np.rint((1 - opacity) * image + opacity * colors), np.uint8)
+    return np.asarray(np.rint(0.5 * image + 0.5 * colors), np.uint8)
 
 
 def overlay_maps(images: Sequence[RGBImage], maps: Tensor) -> list[RGBImage]:

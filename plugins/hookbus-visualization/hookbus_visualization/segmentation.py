@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hookbus_visualization.annotation_hook import AnnotationHook
-from hookbus_visualization.anomalies import name_values
+from hookbus_visualization.anomalies import name_values, read_named
 from hookbus_visualization.config import SegVisualizationConfig
 from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.palette import draw_legend, report_unknown_classes
@@ -47,13 +48,9 @@ class SegVisualizationHook(AnnotationHook):
 
     def _read_regions(self, image: RGBImage, resized: RGBImage, target: Any, prediction: Any) -> dict[str, Regions]:
         """Return the regions of the ground truth and the prediction, by name; missing values are omitted."""
-        size, display_size, regions = image.shape[:2], resized.shape[:2], {}
-        for name, value in (("truth", target), ("prediction", prediction)):
-            if value is not None:
-                with name_values(name):
-                    regions[name] = read_regions(
-                        value, size, display_size=display_size, threshold=self.config.score_thr
-                    )
+        sizes = {"size": image.shape[:2], "display_size": resized.shape[:2]}
+        read = partial(read_regions, **sizes, threshold=self.config.score_thr)
+        regions = read_named(read, truth=target, prediction=prediction)
         self._report_unknown_classes(regions)
         return regions
 

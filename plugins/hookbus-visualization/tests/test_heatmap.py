@@ -63,17 +63,13 @@ class TestResized:
 class TestOverlaid:
     def test_image_and_colors_are_blended(self):
         image = np.full((1, 1, 3), 100, np.uint8)
-        assert overlay_heatmap(image, [[1.0]], 0.25).tolist() == [[[139, 138, 122]]]  # 75 + (255, 250, 190) / 4
+        # (100 + (255, 250, 190)) / 2, rounded to an even number
+        assert overlay_heatmap(image, [[1.0]]).tolist() == [[[178, 175, 145]]]
 
     def test_input_image_is_not_modified(self):
         image = np.full((2, 2, 3), 100, np.uint8)
         overlay_heatmap(image, np.eye(2))
         assert (image == 100).all()
-
-    @pytest.mark.parametrize(("opacity", "expected"), [(0.0, [9, 9, 9]), (1.0, [8, 8, 40])])
-    def test_extreme_opacities_show_only_the_image_or_only_the_colors(self, opacity, expected):
-        image = np.full((1, 1, 3), 9, np.uint8)
-        assert overlay_heatmap(image, [[0.0]], opacity).tolist() == [[expected]]
 
     def test_overlay_matches_the_golden_image(self, golden):
         board = np.where(np.indices((48, 64)).sum(0)[..., None] // 8 % 2, 230, 40).repeat(3, 2).astype(np.uint8)
