@@ -72,8 +72,9 @@ def warn_caller(message: str, hook: object = None) -> None:
 def _is_internal(frame: FrameType, hook: object) -> bool:
     if str(frame.f_globals.get("__name__")).partition(".")[0] == "hookbus":
         return True
-    code = frame.f_code
-    return code.co_name == "__init__" and frame.f_locals.get(code.co_varnames[0]) is hook
+    if hook is None or frame.f_code.co_name != "__init__":
+        return False
+    return any(frame.f_locals.get(name) is hook for name in frame.f_code.co_varnames[:1])  # `self`, if it has any
 
 
 def iter_deprecated_settings(model: BaseModel, path: Path = ()) -> Iterator[tuple[Path, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -17,6 +18,7 @@ from hookbus import (
     Trainer,
     actionspec,
     between,
+    deprecated,
     every,
     hookimpl,
     hookspec,
@@ -30,10 +32,18 @@ class RenderPoints:
     def after_render(self, image: Tensor, *, tag: str = "image") -> None:
         """An image was rendered."""
 
+    @deprecated(removed_in="acme-render 2.0", replacement="after_render")
+    @hookspec
+    def after_frame(self, image: Tensor) -> None:
+        """A frame was drawn."""
+
 
 class GreetConfig(HookConfig):
     text: str = "hello"
     interval: int = 50
+    period: int | None = Field(
+        default=None, deprecated=deprecated(removed_in="acme-greet 2.0", replacement="`interval`")
+    )
 
 
 class GreetHook(Hook):
@@ -54,6 +64,9 @@ class GreetHook(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         return {"text": self.config.text}
+
+    def migrate_state(self, state: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"text": state["greeting"]} if version == 1 else super().migrate_state(state, version)
 
 
 def custom_loop() -> None:
@@ -79,6 +92,10 @@ def custom_loop() -> None:
 
 
 def custom_points(bus: HookBus) -> None:
+    notice = deprecated(removed_in="acme-render 2.0", argument="pixels")
+    bus.declare("after_crop", args=("image", "pixels"), deprecated=[notice])
+    bus.declare("after_zoom", deprecated="soon")  # type: ignore[arg-type]
+    bus.declare(RenderPoints.after_frame)(torch.zeros(2, 2))
     after_render = bus.declare(RenderPoints.after_render)
     after_render(torch.zeros(2, 2))
     after_render(image=torch.zeros(2, 2), tag="weights")
