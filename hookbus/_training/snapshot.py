@@ -41,7 +41,7 @@ def capture_training(
     parts = [part for module in modules for part in module.modules()]
     inner = [unwrap_optimizer(optimizer) for optimizer in optimizers]
     parameters = _find_parameters(parts, inner)
-    _check_initialized(parameters)
+    _check_initialized([*parameters, *chain.from_iterable(part.buffers(recurse=False) for part in parts)])
     restores = [
         *chain.from_iterable(map(_capture_module, parts)),
         *map(_capture_parameter, parameters),
@@ -64,12 +64,17 @@ def _find_parameters(parts: Iterable[nn.Module], optimizers: Iterable[Any]) -> l
     return list({id(p): p for p in chain(of_modules, of_optimizers)}.values())
 
 
-def _check_initialized(parameters: Iterable[Tensor]) -> None:
-    count = sum(map(is_lazy, parameters))
+def _check_initialized(tensors: Iterable[Tensor]) -> None:
+    """Raise if a parameter or buffer has no shape before the first forward pass.
+
+    Raises:
+        LoopError: If one has none.
+    """
+    count = sum(map(is_lazy, tensors))
     if count:
         raise LoopError(
-            f"run.sandbox: the first forward pass initializes the parameters, got {count} uninitialized ones. Pass one "
-            "batch through the model before the training."
+            "run.sandbox: the first forward pass of the model initializes parameters or buffers, got "
+            f"{count} uninitialized ones. Pass one batch through the model before the training."
         )
 
 

@@ -361,9 +361,10 @@ class TestRefused:
                 trial.batches()
             assert list(run.train_loader) == [1, 2]
 
-    def test_model_without_parameters_yet_is_refused(self) -> None:
+    @pytest.mark.parametrize(("module", "count"), [(nn.LazyLinear(2), 2), (nn.LazyBatchNorm1d(affine=False), 2)])
+    def test_model_that_is_not_initialized_is_refused(self, module: nn.Module, count: int) -> None:
         bus = HookBus()
-        with bus.run(model=nn.LazyLinear(2)) as run, pytest.raises(LoopError, match="2 uninitialized ones"):  # noqa: SIM117
+        with bus.run(model=module) as run, pytest.raises(LoopError, match=f"{count} uninitialized ones"):  # noqa: SIM117
             with run.sandbox():
                 pytest.fail("the sandbox was entered")
 
@@ -418,6 +419,26 @@ def test_optimizer_of_a_trial_is_not_part_of_the_checkpoints(tmp_path: Path) -> 
 
     training = fake_training([Saver("after_epoch"), CallAt("after_train_iter", 2, probe)], work_dir=tmp_path)
     assert training.run.outcome == "finished"
+
+
+def test_sparse_gradients_and_a_learning_rate_on_the_device_are_restored() -> None:
+    model = nn.Embedding(5, 3, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=torch.tensor(0.1))
+
+    def step() -> None:
+        model(torch.tensor([0, 1])).sum().backward()
+        optimizer.step()
+
+    step()
+    gradient: Any = model.weight.grad
+    values, state = gradient.to_dense().clone(), fingerprint([model.state_dict(), optimizer.state_dict()])
+    bus = HookBus()
+    with bus.run(model=model, optimizer=optimizer) as run, run.sandbox():
+        optimizer.param_groups[0]["lr"].mul_(3)
+        step()
+    assert model.weight.grad is gradient
+    assert torch.equal(gradient.to_dense(), values)
+    assert fingerprint([model.state_dict(), optimizer.state_dict()]) == state
 
 
 def test_added_parameter_groups_and_modes_are_removed() -> None:
