@@ -26,6 +26,18 @@ WITHIN: Mapping[str, str] = {
 """Points and actions that a hook does not receive before the end of the iteration or evaluation it is registered in."""
 
 
+class Opening:
+    """Participation of a hook in a run, from `before_run` to `cleanup`."""
+
+    def __init__(self) -> None:
+        self._is_closed = False
+
+    def close(self) -> bool:
+        """Record the `cleanup` of the hook. Return whether it is the first one."""
+        is_first, self._is_closed = not self._is_closed, True
+        return is_first
+
+
 class Participants:
     """Hooks that take part in a run.
 
@@ -35,7 +47,7 @@ class Participants:
 
     def __init__(self, run: RunView) -> None:
         self._run = run
-        self._opened: set[str] = set()
+        self._openings: dict[str, Opening] = {}
         self._brackets: list[str] = []  # open points without `before_`, outermost first
         self._waiting: dict[str, set[str]] = {"iteration": set(), "evaluation": set()}
 
@@ -45,7 +57,9 @@ class Participants:
         """Begin to open the hooks; called before the listeners of `before_run`."""
         self.open("run")
         members = self._run.bus.pm.members.items()
-        self._opened |= {name for name, member in members if "before_run" not in member.implementations}
+        for name, member in members:
+            if "before_run" not in member.implementations:
+                self.add(name)
 
     def open(self, bracket: str) -> None:
         """Record an opening event; called before its listeners."""
@@ -72,25 +86,24 @@ class Participants:
     def receives(self, hook: str, target: str) -> bool:
         """Return whether a hook takes part in the events of a point, or in an action."""
         if target in CLOSING_POINTS:
-            return hook in self._opened or not self._run.is_running
+            return hook in self._openings or not self._run.is_running
         return target not in WITHIN or hook not in self._waiting[WITHIN[target]]
 
     def record_opening(self, listener: Listener) -> Callable[..., Any]:
-        """Return the function of a listener; at `before_run`, a function that records that the hook is opened."""
-        if listener.point != "before_run":
+        """Return the function of a listener; at `before_run` and `cleanup`, one that opens and closes its hook."""
+        if listener.point == "before_run":
+            # First: a hook whose `before_run` fails may have files to close.
+            return _call_after(functools.partial(self.add, listener.hook), listener.call)
+        opening = self._openings.get(listener.hook)
+        if listener.point != "cleanup" or opening is None:
             return listener.call
-        call, hook = listener.call, listener.hook
-
-        @functools.wraps(call)
-        def open_hook(*args: Any, **kwargs: Any) -> None:
-            self._opened.add(hook)  # first: a hook whose `before_run` fails may have files to close
-            call(*args, **kwargs)
-
-        return open_hook
+        # A hook that is unregistered while the run ends may have received `cleanup`, or receives it in this event.
+        return _call_after(opening.close, listener.call)
 
     def remove(self, name: str) -> None:
         """Remove a hook that was unregistered."""
-        for names in (self._opened, *self._waiting.values()):
+        self._openings.pop(name, None)
+        for names in self._waiting.values():
             names.discard(name)
 
     # -- registration during the run -----------------------------------------------------------
@@ -101,8 +114,8 @@ class Participants:
         return tuple(self._brackets)
 
     def add(self, name: str) -> None:
-        """Add a hook that is registered during the run; called before it is opened."""
-        self._opened.add(name)
+        """Add a hook, unless it takes part already; called before it is opened."""
+        self._openings.setdefault(name, Opening())
 
     def wait(self, name: str) -> None:
         """Exclude a hook from the rest of the iteration and of the evaluation that it was registered in."""
@@ -111,3 +124,14 @@ class Participants:
         for place in (place for place, is_open in places.items() if is_open):
             self._waiting[place].add(name)
         run.bus.invalidate()
+
+
+def _call_after(first: Callable[[], bool | None], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another one before `call`, which is left out if that returns False."""
+
+    @functools.wraps(call)
+    def execute(*args: Any, **kwargs: Any) -> None:
+        if first() is not False:
+            call(*args, **kwargs)
+
+    return execute

@@ -105,3 +105,50 @@ def test_hook_is_found_from_the_frames_of_its_callers() -> None:
     stranger.look()
     look()
     assert names == ["mine", None, None]
+
+
+class Caller:
+    """Plugin that calls a function."""
+
+    @hookimpl
+    def before_train(self, run: Any) -> None:
+        self.call(run.bus.pm.members.find_caller)
+
+    def call(self, function: Any) -> None:
+        """Call a function within a nested one."""
+
+        def nested() -> None:
+            called.append(function())
+
+        nested()
+
+
+def test_calling_plugin_is_found_by_its_listener_or_its_method() -> None:
+    called.clear()
+    bus, first, second = HookBus(), Caller(), Caller()
+    for name, plugin in (("first", first), ("second", second)):
+        bus.register(plugin, name)
+    bus.fire("before_train")
+    second.call(bus.pm.members.find_caller)
+    bus.unregister(second)
+    second.call(bus.pm.members.find_caller)
+    first.call(bus.pm.members.find_caller)
+    assert called == ["first", "second", "second", "", "first"]
+
+
+def test_registration_calls_as_many_functions_for_many_hooks_as_for_few() -> None:
+    class Listener(Hook):
+        def before_train(self) -> None: ...
+
+    def count_calls(bus: HookBus) -> int:
+        calls: list[str] = []
+        hook = Listener(name="last")
+        sys.setprofile(lambda frame, event, argument: calls.append(event))
+        try:
+            bus.register(hook)
+        finally:
+            sys.setprofile(None)
+        return calls.count("call")
+
+    few, many = (HookBus(Listener(name=str(i)) for i in range(count)) for count in (10, 100))
+    assert count_calls(many) <= count_calls(few) + 20

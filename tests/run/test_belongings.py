@@ -354,3 +354,16 @@ def test_services_of_three_hooks_leave_in_any_order() -> None:
         for name, answer in (("2", 3), ("3", 1), ("1", 0)):
             bus.unregister(name)
             assert run.get("answer") == answer
+
+
+def test_hooks_of_a_hook_that_fails_at_the_end_receive_cleanup_once() -> None:
+    class Failing(Registrar):
+        def cleanup(self) -> None:
+            raise OSError("gone")
+
+    part, bus = Part(), HookBus()
+    bus.register(Failing(lambda run: run.bus.register(part), on_error="disable"))
+    with pytest.warns(UserWarning, match="gone"), bus.run(iterations=1):
+        bus.emit("after_train_iter")
+    assert part.events == ["iter", "cleanup"]
+    assert list(bus.hooks) == ["failing"]

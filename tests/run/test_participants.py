@@ -414,3 +414,25 @@ class TestClosing:
         with bus.run():
             pass
         assert late.points == ["before_run", "after_run", "cleanup"]
+
+    @pytest.mark.parametrize("point", ["after_train_iter", "after_run", "cleanup"])
+    @pytest.mark.parametrize("priority", [10, 90])
+    def test_hook_that_leaves_at_the_end_receives_cleanup_once(self, point: str, priority: int) -> None:
+        late = Late()
+        bus = HookBus([late])
+        bus.on(point, name="leave", priority=priority)(lambda run: late in bus.hooks.values() and bus.unregister(late))
+        with bus.run(iterations=1):
+            bus.emit("after_train_iter")
+        assert late.points.count("cleanup") == 1
+
+    def test_disabled_hook_that_is_unregistered_later_receives_cleanup_once(self) -> None:
+        late, bus = Late(failing_point="after_train_iter", on_error="disable"), HookBus()
+        bus.register(late)
+        with bus.run(iterations=2):
+            with pytest.warns(UserWarning, match="no space left"):
+                bus.emit("after_train_iter")
+            assert late.points == ["before_run", "before_train", "after_train_iter"]
+            bus.unregister(late)
+            assert late.points[3:] == ["cleanup"]
+            bus.emit("after_train_iter")
+        assert late.points[3:] == ["cleanup"]
