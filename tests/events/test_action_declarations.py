@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +246,40 @@ class TestSpecClass:
         draw = bus.declare_action(SampleActions.sample)
         bus.declare_from(SampleActions)
         assert bus.action("sample", lambda prompts: prompts)(["a"]) == draw(["a"]) == ["a"]
+
+
+PACKAGE = {
+    "acme_sample.py": """
+from hookbus import actionspec
+
+class SampleActions:
+    @actionspec
+    def sample(self, prompts):
+        pass
+""",
+    "acme_sample-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: acme-sample\nVersion: 1.0\n",
+    "acme_sample-1.0.dist-info/entry_points.txt": "[hookbus.points]\nsample = acme_sample:SampleActions\n",
+}
+SCRIPT = """
+from hookbus import Hook, HookBus, hookimpl
+
+class Upper(Hook):
+    @hookimpl
+    def sample(self, prompts):
+        return prompts.upper()
+
+assert "sample" in HookBus([Upper()]).actions
+assert HookBus().action("sample", lambda prompts: prompts + "!")("a") == "a!"
+"""
+
+
+@pytest.mark.slow  # starts Python
+def test_action_of_an_installed_package_is_discovered(tmp_path: Path) -> None:
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
 def test_explanation_lists_the_hooks_of_actions() -> None:
