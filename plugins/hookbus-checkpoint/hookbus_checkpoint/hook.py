@@ -12,7 +12,7 @@ from hookbus.metrics import Metrics
 from hookbus.writers import resolve_output_path
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.writer import CheckpointWriter
+from hookbus_checkpoint.writer import CheckpointWriter, check_async
 
 
 class RunListeners:
@@ -126,6 +126,17 @@ class CheckpointHook(Hook):
     def output_paths(self) -> dict[str, str | None]:
         """Directory of the checkpoints."""
         return {"out_dir": self.config.out_dir}
+
+    def check(self, run: Run) -> None:
+        """Check that the run supports `async_save`, and that all hooks agree on the direction of a metric.
+
+        Raises:
+            ConfigError: If one of these conditions is not met.
+        """
+        if run.mode != "train":
+            return
+        check_async(self.config, run)
+        BestTracker(self.config).collect_requested_metrics(run.bus.hooks.values())
 
     @property
     def keeps_best(self) -> bool:

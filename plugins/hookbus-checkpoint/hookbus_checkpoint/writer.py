@@ -56,15 +56,11 @@ class CheckpointWriter:
             run: The run.
             directory: Directory of the checkpoints.
             name: Name of the hook.
-
-        Raises:
-            ConfigError: If the run does not support the value of `async_save`.
         """
         if run.iters_done == 0 or directory != self._directory.path:
             self._directory, self._saved_at = CheckpointDirectory(CheckpointStore(directory)), None
         if run.get(LATEST_SAVES) is None:
             run.provide(LATEST_SAVES, {})
-        _check_async(self._config, run)
         if self._config.async_save:
             self._async_writer = AsyncWriter(name, self.wait_for_pending, overlap=self._config.async_save == "overlap")
             self._async_writer.attach(run)
@@ -309,6 +305,12 @@ class _LatestSave:
     generation: int
 
 
-def _check_async(config: CheckpointConfig, run: Run) -> None:
+def check_async(config: CheckpointConfig, run: Run) -> None:
+    """Raise a ConfigError if a run does not support the value of `async_save`.
+
+    Args:
+        config: Configuration of the hook.
+        run: The run.
+    """
     if config.async_save == "overlap" and run.ranks.world_size > 1:
         raise ConfigError(["async_save: overlap is not supported with multiple processes. Set `async_save: true`."])

@@ -577,6 +577,7 @@ class TestBestOfOtherHooks:
             ConfigError, match=r"'best_requester': the direction of 'accuracy' must be greater .*, got less"
         ):
             train(tmp_path, CheckpointHook(), BestRequester(accuracy="less"), scores=[0.5])
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestSchedule:

@@ -52,7 +52,7 @@ class EarlyStoppingHook(Hook):
         self.stopping_rule = self.config.build_stopping_rule()
         self.stopped_epoch: int | None = None
         self._best: BestWeights | None = None
-        self._score_count = 0
+        self._score_count = self._missing_scores = 0
         self._monitor = Monitor(self.config.monitor, self.config.direction, strict=self.config.strict)
 
     @property
@@ -96,7 +96,7 @@ class EarlyStoppingHook(Hook):
 
         Raises:
             ConfigError: If another early stopping hook restores weights as well, or `restore_best_weights: file` is set
-                and the checkpoint hook has `save_best: false`.
+                and no hook writes checkpoints, or the checkpoint hook has `save_best: false`.
         """
         if run.mode == "train" and self.config.best_weights_source == "file":
             _check_savers(run)
@@ -127,7 +127,13 @@ class EarlyStoppingHook(Hook):
             # Not in `before_run`, where the checkpoint hook registers its service: the order depends on the priorities.
             check_saver(run.get("checkpoint_saver"))
         # The restored rule may be met already: with unchanged settings a stopped run does not train another iteration.
-        self._request_stop_if_due(run)
+        if self._request_stop_if_due(run):
+            run.logger.warning(
+                "%s: the training is already complete: %r %s. Set a larger `patience`, or start from scratch.",
+                *self._log_args(),
+                self.stopping_rule.reason,
+            )
+        self._score_count, self._missing_scores = 0, self._count_missing_scores()
 
     def after_val(self, run: Run) -> None:
         """Request the results of a validation, also of values that other hooks log at the same point."""
@@ -152,13 +158,13 @@ class EarlyStoppingHook(Hook):
             return
         if self._monitor.is_missing:
             run.logger.warning("%s: no validation provided the metric %r; the hook had no effect.", *self._log_args())
-        # Validations before a resume were not counted.
-        elif self._score_count < self.config.min_scores and not run.resumed:
+        elif self._score_count < self._missing_scores:
             run.logger.warning(
-                "%s: `patience=%s` could not stop the run, which had %s validations. Set a smaller number.",
+                "%s: `patience=%s` could not stop the run, which had %s validations%s. Set a smaller number.",
                 self.name,
                 self.config.patience,
                 self._score_count,
+                f" after its resume and {self.wait_count} without improvement" if run.resumed else "",
             )
 
     def cleanup(self) -> None:
@@ -205,6 +211,11 @@ class EarlyStoppingHook(Hook):
         run.request_stop(f"{self.config.monitor} {reason}")
         return True
 
+    def _count_missing_scores(self) -> int:
+        """Return the smallest number of further scores after which `patience` can stop the run, see `min_scores`."""
+        has_first = self.best_epoch is not None and self.config.baseline is None
+        return max(self.config.min_scores - self.wait_count - has_first, 0)
+
     def _restore_best_weights(self) -> bool:
         """Load the best weights into the model, and return whether the weights were replaced."""
         if self.best_epoch is None:
@@ -219,6 +230,8 @@ class EarlyStoppingHook(Hook):
 def _check_savers(run: Run) -> None:
     """Raise if no hook that writes checkpoints keeps the best one."""
     savers = [hook for hook in run.bus.hooks.values() if isinstance(hook, CheckpointSaver)]
-    # Without any, another hook may provide a saver in `before_run`: this is decided in `before_train`.
+    # A custom loop without any may provide a saver after the start: this is decided in `before_train`.
     if savers and not any(getattr(saver, "keeps_best", True) for saver in savers):
         check_saver(savers[0])
+    elif not savers and run.trainer is not None:
+        check_saver(run.get("checkpoint_saver"))

@@ -199,6 +199,48 @@ class TestMonitor:
         expected = "early_stopping: `patience=3` could not stop the run, which had 3 validations. Set a smaller number."
         assert [message for message in caplog.messages if "restored" not in message] == [expected] * is_reported
 
+    @pytest.mark.parametrize(
+        ("scores", "expected"),
+        [
+            # One score without improvement before the resume: two more are required.
+            ([3, 4, 5], ["which had 1 validations after its resume and 2 without improvement"]),
+            ([3, 4, 2], ["which had 1 validations after its resume and 0 without improvement"]),
+            ([3, 4, 2, 1], []),
+        ],
+    )
+    def test_patience_beyond_the_end_of_a_resumed_run_is_one_warning(
+        self, scores: list[float], expected: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def hooks() -> list[Hook]:
+            return [
+                EarlyStoppingHook(monitor="loss", patience=3, restore_best_weights=False),
+                CheckpointHook(save_best=False),
+            ]
+
+        train(hooks(), scores[:2], work_dir=tmp_path)
+        caplog.clear()
+        train(hooks(), scores, work_dir=tmp_path, resume="auto")
+        prefix = "early_stopping: `patience=3` could not stop the run, "
+        assert [text for text in caplog.messages if "could not stop" in text] == [
+            f"{prefix}{end}. Set a smaller number." for end in expected
+        ]
+
+    def test_resumed_run_that_has_met_the_rule_is_one_warning(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def hooks(patience: int) -> list[Hook]:
+            hook = EarlyStoppingHook(monitor="loss", patience=patience, restore_best_weights=False)
+            return [hook, CheckpointHook(save_best=False)]
+
+        train(hooks(5), [3, 4, 5], work_dir=tmp_path)
+        caplog.clear()
+        run, _ = train(hooks(2), [3, 4, 5, 6], work_dir=tmp_path, resume="auto")
+        assert (run.outcome, run.epochs_done) == ("stopped", 3)
+        assert [text for text in caplog.messages if "complete" in text] == [
+            "early_stopping: the training is already complete: 'loss' has not improved on 3 (epoch 1) in 2 "
+            "validations. Set a larger `patience`, or start from scratch."
+        ]
+
     def test_min_epochs_beyond_the_run_is_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         train([EarlyStoppingHook(monitor="loss", patience=1, min_epochs=3)], [3, 2])
         expected = "hook 'early_stopping' requires 3 epochs for 'min_epochs', and the run has 2 epochs. Set a number"
@@ -372,6 +414,15 @@ class TestBestWeightsOfAFile:
     def test_best_weights_of_a_file_require_the_checkpoint_hook(self) -> None:
         with pytest.raises(ConfigError, match=r"restore_best_weights: file requires the checkpoint hook"):
             train([EarlyStoppingHook(restore_best_weights="file")], [0.5])
+
+    def test_best_weights_of_a_file_require_the_checkpoint_hook_in_check(self) -> None:
+        model = nn.Linear(1, 1)
+        hook, optimizer = EarlyStoppingHook(restore_best_weights="file"), torch.optim.SGD(model.parameters(), lr=0.1)
+        data: dict[str, Any] = {"train_loader": [torch.ones(1, 1)], "val_loader": [torch.ones(1, 1)]}
+        options: dict[str, Any] = {"hooks": [hook], "default_hooks": False, "work_dir": None, "epochs": 1}
+        message = r"^hook 'early_stopping' .*: file requires the checkpoint hook\. Install"
+        with pytest.raises(ConfigError, match=message):
+            Trainer(model, optimizer, **data, **options).check()
 
     def test_checkpoint_hook_keeps_the_best_file_of_the_metric(self, tmp_path: Path) -> None:
         hook = EarlyStoppingHook(monitor="my_score", mode="max", restore_best_weights="file")

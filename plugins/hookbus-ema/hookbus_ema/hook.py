@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from hookbus.errors import HookError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, report_unaveraged, sync_with_model
-from hookbus_ema.resume import restore_average, start_average
+from hookbus_ema.resume import check_average_file, restore_average, start_average
 
 # With `resume_from`, the average may have more steps than the run.
 _check_state = schema.record(
@@ -57,10 +58,20 @@ class EMAHook(Hook):
         return self._average
 
     def check(self, run: Run) -> None:
-        """Check that the run has a model, and one EMA hook."""
+        """Check that the run has a model and one EMA hook, and that a new run can start from `resume_from`.
+
+        Raises:
+            HookError: If the run has no model.
+            ConfigError: If there is another EMA hook.
+            CheckpointError: If the file cannot be read or contains no matching averages.
+        """
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
         self.check_unique(run, "averages the weights", "Use only one of them.")
+        # A run that resumes restores its own average.
+        is_new = run.mode == "train" and not run.may_resume and not run.iters_done
+        if is_new and self.config.resume_from is not None and is_initialized(model := get_unwrapped_model(run)):
+            check_average_file(model, Path(self.config.resume_from))
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the length of the warm-up."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus.checkpoint import flatten_weights, read_checkpoint, schema
+from hookbus.checkpoint import CheckpointStore, flatten_weights, read_checkpoint, schema
 from hookbus.distributed import match_names
 from hookbus.errors import CheckpointError, format_path
 from hookbus_ema.average import ExponentialMovingAverage
@@ -79,7 +79,31 @@ def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path
     Raises:
         CheckpointError: If the checkpoint cannot be loaded or contains no matching averages.
     """
-    checkpoint, own = read_checkpoint(path), average.averaged()
+    own = average.averaged()
+    steps, saved, matching = _match(model, own, read_checkpoint(path), path)
+    average.load_state_dict({"steps": steps, "averaged": {**own, **matching}})
+    skipped, missing = sorted(saved.keys() - matching.keys()), sorted(own.keys() - matching.keys())
+    if skipped or missing:
+        logger.warning("resume_from: skipped: %s; initialized from the weights of the model: %s.", skipped, missing)
+
+
+def check_average_file(model: nn.Module, path: Path) -> None:
+    """Check that a checkpoint contains averages of a model, without reading their values.
+
+    Args:
+        model: The model.
+        path: The checkpoint.
+
+    Raises:
+        CheckpointError: If it cannot be read or contains no matching averages.
+    """
+    _match(model, model.state_dict(), CheckpointStore(path.parent).load_on_meta(path), path)
+
+
+def _match(
+    model: nn.Module, own: Mapping[str, Any], checkpoint: Mapping[str, Any], path: Path
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Return the number of steps of a checkpoint, its averages, and those that match the weights of a model."""
     if "ema_state_dict" not in checkpoint:
         raise CheckpointError(
             f"resume_from: {path} contains no averaged weights (ema_state_dict), only "
@@ -99,10 +123,7 @@ def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path
     }
     if not matching:
         raise CheckpointError(f"resume_from: no average in {path} matches the model. Set a checkpoint of this model.")
-    average.load_state_dict({"steps": steps, "averaged": {**own, **matching}})
-    skipped, missing = sorted(saved.keys() - matching.keys()), sorted(own.keys() - matching.keys())
-    if skipped or missing:
-        logger.warning("resume_from: skipped: %s; initialized from the weights of the model: %s.", skipped, missing)
+    return steps, saved, matching
 
 
 def _rename(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -664,10 +664,28 @@ class TestStartingFromOthers:
         assert recorder.averages[0] == 4.03125
 
     def test_missing_resume_from_is_rejected_before_training(self, tmp_path: Path) -> None:
-        model = CountUp()
-        with pytest.raises(CheckpointError, match=r"nowhere\.pth: file does not exist"):
-            count_up(EMAHook(resume_from=str(tmp_path / "nowhere.pth")), model=model)
-        assert model.weight.item() == 0
+        model, recorder = CountUp(), WeightRecorder()
+        with pytest.raises(CheckpointError, match=r"^hook 'ema' .*nowhere\.pth: file does not exist"):
+            count_up(EMAHook(resume_from=str(tmp_path / "nowhere.pth")), recorder, model=model)
+        assert (model.weight.item(), recorder.averages) == (0, [])
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ({"state_dict": {}}, "contains no averaged weights"),
+            ({"ema_state_dict": {"other": torch.ones(3)}}, "matches the model"),
+        ],
+    )
+    def test_resume_from_another_file_is_rejected_by_check(
+        self, content: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
+        torch.save(content, file := tmp_path / "a.pth")
+        hook = EMAHook(resume_from=str(file))
+        with (
+            pytest.raises(CheckpointError, match=f"^hook 'ema' .*resume_from: .*{message}"),
+            HookBus([hook]).run(model=CountUp()),
+        ):
+            pytest.fail("the loop has started")
 
 
 class TestOverlap:

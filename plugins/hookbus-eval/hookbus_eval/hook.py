@@ -50,6 +50,15 @@ class EvalHook(Hook):
         changes = self.config.dynamic_intervals
         return {"dynamic_intervals": (changes[0][0], unit)} if changes else {}
 
+    def check(self, run: Run) -> None:
+        """Check that the Trainer has the loaders that `dataloader` names.
+
+        Raises:
+            ConfigError: If it has no such loader.
+        """
+        if run.mode == "train" and run.trainer is not None and self._validation is not None:
+            self._validation.check_loaders(run)
+
     def before_train(self, run: Run) -> None:
         """Check data and checkpoint hook, and request the validation before training."""
         if self._validation is not None:

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 from hookbus import Run
-from hookbus.errors import HookError
+from hookbus.errors import ConfigError, HookError
 from hookbus.evaluation import build_metrics, evaluate, named_loaders
 from hookbus_eval.config import EvalConfig
+
+LOADERS = ("train_loader", "val_loader", "test_loader")
+"""Services that are the loaders of a Trainer."""
 
 
 class CustomValidation:
@@ -57,6 +60,25 @@ class CustomValidation:
             ServiceError: If the run has no service of the configured name.
         """
         return self._resolve_loaders(run, self._config.dataloader)
+
+    def check_loaders(self, run: Run) -> None:
+        """Check the loaders of the Trainer that the configuration names. Other services may be registered later.
+
+        Args:
+            run: Run of a Trainer.
+
+        Raises:
+            ConfigError: If the Trainer has no such loader.
+        """
+        dataloader = self._config.dataloader
+        names = [*dataloader.values()] if isinstance(dataloader, Mapping) else [dataloader]
+        missing = [name for name in names if isinstance(name, str) and name in LOADERS and run.get(name) is None]
+        if missing:
+            raise ConfigError(
+                f"dataloader: the Trainer has no {name}, got {name!r}. Pass {name}= to the Trainer (in a run file: a "
+                "dataset of this split), or set another loader."
+                for name in missing
+            )
 
     def _resolve_loaders(self, run: Run, dataloader: Any) -> Any:
         if isinstance(dataloader, Mapping):

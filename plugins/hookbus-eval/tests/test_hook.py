@@ -59,6 +59,16 @@ def test_hook_passes_the_conformance_check(kind: type[Hook]) -> None:
     check_hook(kind, by_epoch=False, interval=2, before_train=True, metric="loss")
 
 
+@pytest.mark.parametrize("entry", ["check", "fit"])
+@pytest.mark.parametrize("settings", [{"metrics": ["accuracy"]}, {"dataloader": {"a": "test_loader", "b": [0]}}])
+def test_loader_that_the_trainer_lacks_is_refused_before_training(settings: dict[str, Any], entry: str) -> None:
+    trainer = build_trainer(EvalHook(**settings), validations := Validations(), epochs=1, val_loader=None)
+    message = r"^hook 'eval' .*: dataloader: the Trainer has no (val|test)_loader, got .*Pass (val|test)_loader= to"
+    with pytest.raises(ConfigError, match=message):
+        getattr(trainer, entry)()
+    assert validations.positions == []
+
+
 @pytest.mark.parametrize(("kind", "name"), [(EvalHook, "eval"), (DistEvalHook, "dist_eval")])
 def test_hook_is_registered_under_its_name(kind: type[Hook], name: str) -> None:
     hook = kind()
