@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -147,16 +149,16 @@ def test_changes_during_an_event_take_effect_at_the_next_event(seen: list[str], 
 
     def first() -> None:
         seen.append("first")
-        bus.unregister("last")
-        bus.register(Recorder(seen), "new")
+        if "last" in bus.hooks:
+            bus.unregister("last")
+            bus.register(Recorder(seen), "new")
 
     bus.on("before_train", name="first")(first)
     bus.on("before_train", name="last")(lambda: seen.append("last"))
     getattr(bus, fire)("before_train")
     assert seen == ["first", "last"]
-    bus.unregister("first")
     getattr(bus, fire)("before_train")
-    assert seen == ["first", "last", "new"]
+    assert seen == ["first", "last", "first", "new"]
 
 
 class Releasing(Hook):
@@ -381,7 +383,7 @@ def test_register_raises_for_invalid_names_and_priorities(seen: list[str]) -> No
 
 @pytest.mark.parametrize("name", ["get", "invalidate"])
 def test_declaring_a_reserved_attribute_name_raises(name: str) -> None:
-    with pytest.raises(PointError, match=f"'{name}' is reserved for an alias, an action or an attribute of the bus"):
+    with pytest.raises(PointError, match=f"'{name}' is reserved for an alias, an action, or an attribute of the bus"):
         HookBus().declare(name)
 
 
@@ -410,6 +412,16 @@ def test_unregistered_hook_is_garbage_collected(seen: list[str]) -> None:
     assert reference() is None
 
 
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Switch threads after a few instructions."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("eager_threads")
 def test_threads_may_emit_while_hooks_are_registered() -> None:
     bus: Any = HookBus()
     bus.declare("after_work")

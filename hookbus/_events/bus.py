@@ -315,7 +315,7 @@ class EventBus(ActionDeclarations):
     @property
     def hooks(self) -> dict[str, object]:
         """Registered plugins by instance name, in registration order."""
-        return {name: member.plugin for name, member in self.pm.members.items()}
+        return {name: member.plugin for name, member in list(self.pm.members.items())}
 
     def default_name(self, hook: object) -> str:
         """Return the default instance name of a hook."""
@@ -332,7 +332,7 @@ class EventBus(ActionDeclarations):
         These are other plugins, points, and what it has registered with the run.
         """
         members = self.pm.members
-        for owned in [other for other, member in members.items() if member.owner == name]:
+        for owned in [other for other, member in list(members.items()) if member.owner == name]:
             if owned in members:  # a plugin may have left with the previous one
                 self.pm.unregister(name=owned)
         self.current.release(name, plugin)

@@ -233,7 +233,7 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
 
     def get_plugins(self) -> set[Any]:
         """Return all registered plugins."""
-        return {member.plugin for member in self.members.values()}
+        return {member.plugin for member in list(self.members.values())}
 
     def get_name(self, plugin: object) -> str | None:
         """Return the name of a plugin, None if it is not registered."""
@@ -274,7 +274,7 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         Args:
             names: Names of plugins. Default: all.
         """
-        for name, member in self.members.items():
+        for name, member in list(self.members.items()):
             if names is None or name in names:
                 yield from (error for error in member.unmatched.values() if error is not None)
 

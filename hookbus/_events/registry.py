@@ -58,7 +58,10 @@ class FunctionPlugin:
 
 
 class PluginRegistry(dict[str, RegisteredPlugin]):
-    """Registered plugins by instance name, in registration order."""
+    """Registered plugins by instance name, in registration order.
+
+    Another thread may register a plugin during a loop over the registry: loop over a copy, `list(registry.items())`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +119,8 @@ class PluginRegistry(dict[str, RegisteredPlugin]):
         """Return the names of a plugin, passed as the object, its name, or a function registered by `bus.on`."""
         if isinstance(hook, str):
             return [hook] if hook in self else []
-        return [name for name, member in self.items() if hook is member.plugin or _is_function(member.plugin, hook)]
+        members = list(self.items())
+        return [name for name, member in members if hook is member.plugin or _is_function(member.plugin, hook)]
 
     def unique_name(self, function: Callable[..., Any], point: str) -> str:
         """Return a name for a function: `module.qualname`, or `module.qualname@point` for a further point."""
@@ -129,7 +133,7 @@ class PluginRegistry(dict[str, RegisteredPlugin]):
 
     def implementations(self, target: str) -> Iterator[Implementation]:
         """Return the implementations of a point or an action, in registration order."""
-        return (member.implementations[target] for member in self.values() if target in member.implementations)
+        return (member.implementations[target] for member in list(self.values()) if target in member.implementations)
 
 
 def ensure_single_bus(hook: ConfiguredPlugin, bus: object) -> None:

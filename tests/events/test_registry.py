@@ -152,3 +152,10 @@ def test_registration_calls_as_many_functions_for_many_hooks_as_for_few() -> Non
 
     few, many = (HookBus(Listener(name=str(i)) for i in range(count)) for count in (10, 100))
     assert count_calls(many) <= count_calls(few) + 20
+
+
+def test_registration_during_a_loop_over_implementations_does_not_affect_it(bus: HookBus) -> None:
+    implementations = bus.pm.members.implementations("before_train")
+    next(implementations)
+    bus.register(Equal("d"), "d")  # another thread may do this
+    assert len(list(implementations)) == 2
