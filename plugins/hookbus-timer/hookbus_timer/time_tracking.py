@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from hookbus import Hook, Priority, Run
 from hookbus.checkpoint import schema
 from hookbus.errors import HookError, format_path
 from hookbus.writers import (
+    AppendOnlyFile,
     is_plain_file,
     iter_numbered_paths,
-    open_for_writing,
     open_regular_file,
     resolve_output_path,
     set_aside,
@@ -24,7 +24,10 @@ from hookbus.writers import (
 from hookbus_timer.config import TimeTrackingConfig
 from hookbus_timer.epoch_timer import EpochTimer
 
-MAX_LINE_BYTES = 1000
+MAX_LINE_BYTES, SECONDS_PER_HOUR = 1000, 3600
+
+UNKNOWN = "unknown"
+"""Text for an unknown duration or time."""
 
 
 def append_line(path: Path, line: str) -> None:
@@ -37,14 +40,8 @@ def append_line(path: Path, line: str) -> None:
     Raises:
         OSError: If the line cannot be written; the file is unchanged. A link or a FIFO is refused.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = f"{line}\n".encode()
-    # Unbuffered, so that `write` makes one system call and returns the number of bytes that fit on the disk.
-    with open(path, "ab", buffering=0, opener=open_for_writing) as file:
-        before = file.tell()
-        if file.write(data) != len(data):
-            file.truncate(before)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    with closing(AppendOnlyFile(path)) as file:
+        file.append(f"{line}\n".encode())
 
 
 def read_first_line(path: Path) -> str:
@@ -54,10 +51,6 @@ def read_first_line(path: Path) -> str:
             return file.readline(MAX_LINE_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-UNKNOWN = "unknown"
-"""Text for an unknown duration or time."""
 
 
 def format_duration(seconds: float | None) -> str:
@@ -76,9 +69,6 @@ def format_duration(seconds: float | None) -> str:
     days, hours = divmod(hours, 24)
     clock = f"{hours}:{minutes:02}:{rest:02}"
     return f"{days} d {clock}" if days else clock
-
-
-SECONDS_PER_HOUR = 3600
 
 
 class TimeTrackingHook(Hook):
