@@ -2,25 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookbus.errors import LoopError
+from hookbus._run.evaluation_mode import describe_mode
+from hookbus.errors import HookError, LoopError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hookbus.data.seeded_dataset import DatasetHook
+    from hookbus.lifecycle import Mode
 
 
 class LoopMixin:
     """Operations on the training data, and on the default steps of the Trainer."""
 
     __slots__ = ()  # `Run` has slots, and a base class without them would add a `__dict__`
-    trainer: Any
     # Without their types, which would make the modules of the run depend on each other.
+    trainer: Any
     training_data: Any
     validations: Any
+    replacements: Any
+    trial: Any
+    mode: Mode
+    _requester: Callable[[], str]
 
     # -- data --------------------------------------------------------------------------------
+
+    def epochs(self) -> Iterator[int]:
+        """Yield the remaining epochs, as indices from 0, until the run stops.
+
+        An epoch ends when the loop requests the next one, also if the loop does not emit `after_epoch`.
+
+        Raises:
+            LoopError: If the run only evaluates, or has no limit, since the iteration would never end.
+        """
+        self._check_trains("run.epochs")
+        epochs: Iterator[int] = self.training_data.epochs()
+        return epochs
+
+    def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield the remaining batches of the epoch with their indices, until the epoch or the run stops.
+
+        A resumed run continues at its position. The order is determined by the seed and the epoch.
+
+        Args:
+            loader: Training data.
+
+        Raises:
+            LoopError: If the run only evaluates, or the loader is empty.
+        """
+        self._check_trains("run.batches")
+        batches: Iterator[tuple[int, Any]] = self.training_data.batches(loader)
+        return batches
+
+    def _check_trains(self, operation: str) -> None:
+        """Raise a `LoopError` if the run only evaluates."""
+        if self.mode != "train":
+            raise LoopError(f"{operation}: {describe_mode(self.mode)}")
+        self._check_no_trial(operation)
+
+    def _check_no_trial(self, operation: str) -> None:
+        """Raise a `LoopError` inside of `sandbox()`."""
+        if self.trial is not None:
+            raise LoopError(
+                f"{operation}: called inside of run.sandbox(). Call it after the `with` block; trial.batches() reads "
+                "batches for trial steps."
+            )
 
     def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
@@ -46,6 +95,61 @@ class LoopMixin:
             LoopError: If the loop reads its data directly.
         """
         self.training_data.require_managed_loader(hook)
+
+    def replace_batch(self, batch: Any) -> None:
+        """Replace the batch of this iteration, at `before_train_iter`.
+
+        The step, and the points after it, receive the new batch. The other listeners of the event receive the batch of
+        the loader; one that replaces it as well computes its batch from `resolve_batch(batch)`. The number of samples
+        that is counted is that of the batch of the loader.
+
+        Args:
+            batch: New batch, on the device of the model.
+
+        Raises:
+            RequestError: If it is called at another point.
+            HookError: If another hook has replaced the batch, and this one discards it.
+        """
+        self.replacements.replace("batch", batch, self._requester())
+
+    def replace_loss(self, loss: Tensor) -> None:
+        """Replace the loss of this iteration, at `after_forward`. It is also the loss that is logged.
+
+        Args:
+            loss: Tensor with one element, attached to the autograd graph.
+
+        Raises:
+            RequestError: If it is called at another point.
+            HookError: If the loss cannot be trained on, or if another hook has replaced it, and this one discards it.
+        """
+        if not getattr(loss, "requires_grad", False) or loss.numel() != 1:
+            shape = getattr(loss, "shape", None)
+            got = type(loss).__name__ if shape is None else f"shape {tuple(shape)}, requires_grad={loss.requires_grad}"
+            raise HookError(
+                f"run.replace_loss: expected a tensor with one element that requires a gradient, got {got}. Compute it "
+                "from the argument `loss` or `outputs`."
+            )
+        self.replacements.replace("loss", loss, self._requester())
+
+    def resolve_batch(self, batch: Any) -> Any:
+        """Return the batch that a hook has put in place of a batch; the batch itself if none has.
+
+        A custom loop calls it after `before_train_iter`, for the hooks that replace batches.
+
+        Args:
+            batch: Batch of the loader.
+        """
+        return self.replacements.resolve("batch", batch)
+
+    def resolve_loss(self, loss: Any) -> Any:
+        """Return the loss that a hook has put in place of a loss; the loss itself if none has.
+
+        A custom loop calls it after `after_forward`, for the hooks that replace losses.
+
+        Args:
+            loss: Loss of the loop.
+        """
+        return self.replacements.resolve("loss", loss)
 
     # -- default steps -----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,6 @@ from hookbus._run.best import BestResult as BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
-from hookbus._run.evaluation_mode import describe_mode
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.iteration_gap import IterationGap
 from hookbus._run.known_secrets import redact_known
@@ -45,7 +44,7 @@ from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
-from hookbus.errors import HookError, LoopError, MetricError
+from hookbus.errors import LoopError, MetricError
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import MetricStore
 from hookbus.metrics.windows import Window
@@ -527,45 +526,6 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
         """
         return sandbox(self)
 
-    def epochs(self) -> Iterator[int]:
-        """Yield the remaining epochs, as indices from 0, until the run stops.
-
-        An epoch ends when the loop requests the next one, also if the loop does not emit `after_epoch`.
-
-        Raises:
-            LoopError: If the run only evaluates, or has no limit, since the iteration would never end.
-        """
-        self._check_trains("run.epochs")
-        return self.training_data.epochs()
-
-    def batches(self, loader: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield the remaining batches of the epoch with their indices, until the epoch or the run stops.
-
-        A resumed run continues at its position. The order is determined by the seed and the epoch.
-
-        Args:
-            loader: Training data.
-
-        Raises:
-            LoopError: If the run only evaluates, or the loader is empty.
-        """
-        self._check_trains("run.batches")
-        return self.training_data.batches(loader)
-
-    def _check_trains(self, operation: str) -> None:
-        """Raise a `LoopError` if the run only evaluates."""
-        if self.mode != "train":
-            raise LoopError(f"{operation}: {describe_mode(self.mode)}")
-        self._check_no_trial(operation)
-
-    def _check_no_trial(self, operation: str) -> None:
-        """Raise a `LoopError` inside of `sandbox()`."""
-        if self.trial is not None:
-            raise LoopError(
-                f"{operation}: called inside of run.sandbox(). Call it after the `with` block; trial.batches() reads "
-                "batches for trial steps."
-            )
-
     def settle(self) -> None:
         """Process the pending requests now, in a custom loop between two iterations.
 
@@ -585,61 +545,6 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
                 "before_train_iter."
             )
         process_requests(self, SETTLE)
-
-    def replace_batch(self, batch: Any) -> None:
-        """Replace the batch of this iteration, at `before_train_iter`.
-
-        The step, and the points after it, receive the new batch. The other listeners of the event receive the batch of
-        the loader; one that replaces it as well computes its batch from `resolve_batch(batch)`. The number of samples
-        that is counted is that of the batch of the loader.
-
-        Args:
-            batch: New batch, on the device of the model.
-
-        Raises:
-            RequestError: If it is called at another point.
-            HookError: If another hook has replaced the batch, and this one discards it.
-        """
-        self.replacements.replace("batch", batch, self._requester())
-
-    def replace_loss(self, loss: Tensor) -> None:
-        """Replace the loss of this iteration, at `after_forward`. It is also the loss that is logged.
-
-        Args:
-            loss: Tensor with one element, attached to the autograd graph.
-
-        Raises:
-            RequestError: If it is called at another point.
-            HookError: If the loss cannot be trained on, or if another hook has replaced it, and this one discards it.
-        """
-        if not getattr(loss, "requires_grad", False) or loss.numel() != 1:
-            shape = getattr(loss, "shape", None)
-            got = type(loss).__name__ if shape is None else f"shape {tuple(shape)}, requires_grad={loss.requires_grad}"
-            raise HookError(
-                f"run.replace_loss: expected a tensor with one element that requires a gradient, got {got}. Compute it "
-                "from the argument `loss` or `outputs`."
-            )
-        self.replacements.replace("loss", loss, self._requester())
-
-    def resolve_batch(self, batch: Any) -> Any:
-        """Return the batch that a hook has put in place of a batch; the batch itself if none has.
-
-        A custom loop calls it after `before_train_iter`, for the hooks that replace batches.
-
-        Args:
-            batch: Batch of the loader.
-        """
-        return self.replacements.resolve("batch", batch)
-
-    def resolve_loss(self, loss: Any) -> Any:
-        """Return the loss that a hook has put in place of a loss; the loss itself if none has.
-
-        A custom loop calls it after `after_forward`, for the hooks that replace losses.
-
-        Args:
-            loss: Loss of the loop.
-        """
-        return self.replacements.resolve("loss", loss)
 
     @property
     def open_points(self) -> set[str]:
