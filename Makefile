@@ -42,8 +42,8 @@ lint: .venv/all
 	$(BIN)/codespell
 
 types: .venv/all
-	MYPYPATH=$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
-		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing tools
+	MYPYPATH=.ci:$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
+		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing .ci/releasing
 	$(RUN) pyright
 
 imports: .venv/all
@@ -76,15 +76,15 @@ pre-commit: .venv/all
 	$(BIN)/pre-commit install
 
 changelog:
-	$(PYTHON) -m tools.changelog $(BASE)
+	PYTHONPATH=.ci $(PYTHON) -m releasing.changelog $(BASE)
 
 history: .venv/all
 	$(MAKE) --no-print-directory bench | tee /dev/stderr | $(RUN) benchmarks.history $(VERSION)
 
 release: .venv/all
-	$(RUN) tools.release $(VERSION) --check
+	PYTHONPATH=.ci $(RUN) releasing.release $(VERSION) --check
 	$(MAKE) --no-print-directory package
-	$(RUN) tools.release $(VERSION)
+	PYTHONPATH=.ci $(RUN) releasing.release $(VERSION)
 
 clean:
 	rm -rf .venv runs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -46,8 +47,9 @@ class Clone:
         self.git("commit", "--all", "--quiet", "--message", "Prepare the release")
 
     def release(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tools.release", *arguments]
-        return subprocess.run(command, cwd=self.path, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-m", "releasing.release", *arguments]
+        environment = {**os.environ, "PYTHONPATH": ".ci"}
+        return subprocess.run(command, cwd=self.path, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

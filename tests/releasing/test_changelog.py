@@ -4,8 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from tools.changelog import added_lines, find_missing, main
+from releasing.changelog import added_lines, find_missing, main
 
 PROJECTS = {"hookbus": Path(), "hookbus-ema": Path("plugins/hookbus-ema")}
 

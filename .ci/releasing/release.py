@@ -18,7 +18,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from tools.projects import CORE, find_projects, run_git, sources_of
+from releasing.projects import CORE, find_projects, run_git, sources_of
 
 __all__ = ["build", "find_problems", "main", "tag_names"]
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tools.projects import find_projects, run_git, sources_of
+from releasing.projects import find_projects, run_git, sources_of
 
 __all__ = ["added_lines", "find_missing", "main"]
 
