@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -124,6 +125,22 @@ def custom_actions(bus: HookBus) -> list[Tensor]:
     value: float = grade(images)
     value = grade("images")  # type: ignore[arg-type]
     return images if value else []
+
+
+def services(run: Run) -> Path:
+    directory = run.get("experiment_dir")
+    if directory is None:
+        run.get("logger").info("no files for %s", type(run.require("model")).__name__)
+    run.require("logs_dir").touchy()  # type: ignore[attr-defined]
+    tracker: int = run.get("tracker", 3)
+    return directory or run.require("logs_dir") / str(tracker)
+
+
+def trial_steps(run: Run) -> float:
+    with run.sandbox() as trial:
+        losses = [trial.train_step(batch)["loss"] for batch in trial.batches()]
+        trial.validate()  # type: ignore[attr-defined]
+    return min(map(float, losses)) + run.metrics["val/loss"]
 
 
 def trainer() -> float:
