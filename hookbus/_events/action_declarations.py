@@ -129,7 +129,7 @@ class ActionDeclarations:
         Raises:
             PointError: If the action belongs to the loop or to another hook, or has other arguments.
         """
-        caller, (_, owner) = self.pm.members.find_caller(), self._declared_by.get(name, (None, ""))
+        caller, (_, owner) = self.pm.members.find_calling_hook(), self._declared_by.get(name, (None, ""))
         if not owner or (owner != caller and owner in self.pm.members) or args != self.actions[name]:
             raise PointError(
                 f"{name!r}: the action is already declared. Choose another name, or pass its step to bus.action."
@@ -156,7 +156,7 @@ class ActionDeclarations:
         updated = self.pm.inspect_for({}, {name: args}, deprecations)
         self._deprecated_actions[name] = deprecations
         self.pm.add_specs(generate_action_spec(name, args))
-        self._arguments[name], self._declared_by[name] = args, (source, self.pm.members.find_caller())
+        self._arguments[name], self._declared_by[name] = args, (source, self.pm.members.find_calling_hook())
         self.table.steps[name] = step or missing_step(name, args)
         self.pm.update(updated)
         self.invalidate()

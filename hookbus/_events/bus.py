@@ -152,7 +152,7 @@ class EventBus(ActionDeclarations):
             point: The point.
             by_name: Whether only the hook that has declared the point may declare an equal one. Default: False.
         """
-        existing, owner = self.points.get(point.name), self.pm.members.find_caller()
+        existing, owner = self.points.get(point.name), self.pm.members.find_calling_hook()
         if existing is None:
             self._declare(point)
         # A spec method may be declared by multiple modules, before or after its package is discovered.
@@ -169,7 +169,7 @@ class EventBus(ActionDeclarations):
         Raises:
             PointError: If a name is reserved, a method takes `*args` or `**kwargs`, or a unit is unknown.
         """
-        owner = self.pm.members.find_caller()
+        owner = self.pm.members.find_calling_hook()
         for name in self._declare_missing(spec):
             self._point_owners.add(name, owner, is_new=True)
 

@@ -116,7 +116,10 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         self._check_registration(plugin, name)
         # Outside of the lock: validation may import a package that publishes points.
         inspection = self._inspect(plugin, name, priority)
-        member = RegisteredPlugin(plugin, inspection, self.members.find_caller())
+        # A function of the loop may be unregistered after it has registered a hook, which stays.
+        is_function, members = isinstance(plugin, FunctionPlugin), self.members
+        owner = members.find_caller() if is_function else members.find_calling_hook()
+        member = RegisteredPlugin(plugin, inspection, owner)
         if self.warns_of_deprecations:
             warn_of_deprecations(inspection.implementations, self._bus.get_deprecations)
         with self._bus.lock:

@@ -94,6 +94,13 @@ class PluginRegistry(dict[str, RegisteredPlugin]):
             return listener.hook
         return self.hook_in_frame(sys._getframe(1)) or ""
 
+    def find_calling_hook(self) -> str:
+        """Return the name of the hook that is calling, or that has registered the calling function; "" if none is."""
+        name = self.find_caller()
+        while name and isinstance(self[name].plugin, FunctionPlugin):
+            name = self[name].owner
+        return name
+
     def hook_in_frame(self, frame: FrameType | None) -> str | None:
         """Return the name of the hook whose method is executed by a frame or one of its callers, or None."""
         # `f_locals` is read for methods of registered classes only: reading it creates a dict that keeps the local

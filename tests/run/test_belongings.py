@@ -367,3 +367,23 @@ def test_hooks_of_a_hook_that_fails_at_the_end_receive_cleanup_once() -> None:
         bus.emit("after_train_iter")
     assert part.events == ["iter", "cleanup"]
     assert list(bus.hooks) == ["failing"]
+
+
+def test_hook_and_point_of_a_function_leave_with_the_hook_of_the_function() -> None:
+    def register(run: Run) -> None:
+        run.bus.on("before_train", name="function")(add)
+
+    def add(run: Run) -> None:
+        run.bus.register(part)
+        run.bus.declare("after_drawing")
+
+    part, bus = Part(), HookBus()
+    with bus.run(iterations=1):
+        bus.register(Registrar(register))
+        bus.emit("before_train")
+        bus.unregister("function")
+        assert part in bus.hooks.values()
+        assert "after_drawing" in bus.points
+        bus.unregister("registrar")
+    assert part.events == ["cleanup"]
+    assert "after_drawing" not in bus.points
