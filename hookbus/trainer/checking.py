@@ -24,6 +24,7 @@ from hookbus.data.seeded_sampler import PassPosition
 from hookbus.errors import HookbusError, LoopError
 from hookbus.hook import Hook
 from hookbus.trainer.expected_metrics import ExpectedMetrics
+from hookbus.trainer.missing_loss import find_loss_problem
 from hookbus.trainer.preconditions import Check, build_preconditions, execute_checks
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
 def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
     if trainer.model_names and trainer.steps.step_fn is None:
         return None  # the steps of hooks cannot be executed without a run
+    if find_loss_problem(trainer):
+        return None  # a precondition, which is reported once
     mode = _isolated_train_mode if kind == "train" else eval_mode
     with mode(trainer.model, trainer.loss):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)

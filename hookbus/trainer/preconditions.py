@@ -21,6 +21,7 @@ from hookbus.data.loaders import loader_length
 from hookbus.errors import ConfigError, HookbusError, RequestError, WorkDirError
 from hookbus.hook import Hook
 from hookbus.trainer.initial_weights import file_checks, load_resume_metadata
+from hookbus.trainer.missing_loss import find_loss_problem
 from hookbus.trainer.named_objects import check_steps, get_implemented
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _check_arguments(trainer: TrainerSetup) -> str:
 
 def _check_steps(trainer: TrainerSetup) -> str:
     check_steps(trainer)
+    raise_config_error([find_loss_problem(trainer)])
     return ""
 
 

@@ -527,6 +527,33 @@ class TestCheck:
         assert "but the run has no validation function. Pass val_loader=" in checked.stderr
         assert not (project.path / "runs").exists()
 
+    @pytest.mark.parametrize(
+        ("setting", "hook", "message"),
+        [
+            ("loss=null", '"parts:QuietHook"', "loss: missing, because Sequential.forward cannot be called with the 2"),
+            (
+                "seed=1",
+                '{type: "param_scheduler", schedulers: {type: OneCycleLR, max_lr: 1}}',
+                "schedulers: OneCycleLR cannot be built: ValueError: You must define",
+            ),
+            (
+                "seed=1",
+                '{type: "early_stopping", monitor: val_loss, restore_best_weights: file}',
+                "restore_best_weights: file requires the checkpoint hook. Install it",
+            ),
+        ],
+        ids=["loss", "scheduler", "saver"],
+    )
+    def test_check_and_train_refuse_what_is_known_before(
+        self, project: Project, setting: str, hook: str, message: str
+    ) -> None:
+        project.write(f"{TRAINING.rstrip()}\n      - {hook}\n")
+        checked, trained = call("check", "run.yaml", setting), call("train", "run.yaml", setting)
+        assert (checked.exit_code, trained.exit_code, checked.stdout, trained.stdout) == (2, 2, "", "")
+        assert checked.stderr == trained.stderr
+        assert message in " ".join(checked.stderr.split())
+        assert not (project.path / "runs").exists()
+
     def test_check_reports_all_errors(self, project: Project) -> None:
         project.write(RUN)
         (project.path / "broken.pth").write_text("no checkpoint")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hookbus import Hook, HookBus, hookimpl
 from hookbus._events.schedules import last
@@ -119,6 +120,7 @@ CASES: dict[str, Callable[[Path], tuple[list[Hook], dict[str, Any]]]] = {
     "closure": lambda path: ([], {"optimizer": torch.optim.LBFGS(toys.net().parameters())}),
     "check of a hook": lambda path: ([Refusing()], {}),
     "options": lambda path: ([], {"resume": "auto", "overwrite": True}),
+    "loss": lambda path: ([], {"loss_fn": None, "train_loader": DataLoader(TensorDataset(*toys.pairs(1)[0]), 2)}),
     "work directory": lambda path: ([Filing()], {"work_dir": None}),
     "relative output": lambda path: ([Listing("a/b")], {"work_dir": None}),
     "output that is not set": lambda path: ([FilingOrListing(None)], {"work_dir": None}),
@@ -145,6 +147,36 @@ class TestTrainer:
             assert recorder.calls == []
             assert list(tmp_path.iterdir()) == []
         assert problems[0] == problems[1] != []
+
+    def test_loss_that_is_missing_is_named_once(self) -> None:
+        loader = DataLoader(Subset(TensorDataset(*toys.pairs(1)[0]), [0, 1]))
+        assert get_error(
+            toys.trainer(loss_fn=None, train_loader=loader, val_loader=loader, epochs=1).check
+        ).problems == [
+            "loss: missing, because Sequential.forward cannot be called with the 2 elements of a batch, got None. Pass "
+            "`loss_fn` to the Trainer (`loss:` in a run file), or pass `step_fn`."
+        ]
+
+    @pytest.mark.parametrize("kind", ["one tensor", "function", "hook"])
+    def test_loss_that_may_be_computed_is_no_error(self, kind: str) -> None:
+        class Step(Hook):
+            def train_step(self, run: Any, batch: Any) -> Any:
+                loss = run.model(batch[0]).square().mean()
+                loss.backward()
+                run.optimizer.step()
+                return {"loss": loss}
+
+        class Mean(torch.nn.Linear):
+            def forward(self, batch: torch.Tensor) -> torch.Tensor:
+                return super().forward(batch).mean()
+
+        inputs, targets = toys.pairs(1)[0]
+        data = TensorDataset(inputs) if kind == "one tensor" else TensorDataset(inputs, targets)
+        collate = (lambda samples: torch.stack([sample[0] for sample in samples])) if kind == "function" else None
+        loader = DataLoader(data, 2, collate_fn=collate)
+        hooks = [Step()] if kind == "hook" else []
+        run = toys.trainer(*hooks, model=Mean(inputs.shape[1], 2), loss_fn=None, train_loader=loader, epochs=1).fit()
+        assert run.epochs_done == 1
 
     def test_several_problems_are_listed_together(self) -> None:
         trainer = toys.trainer(Refusing(), Reader(), validate_first=True)

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["copy_optimizer"]
-
 
 def copy_optimizer(optimizer: Any) -> Any:
     """Return a copy of an optimizer with its settings and dummy parameters; None if it cannot be copied.
