@@ -11,7 +11,15 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, SupportsIndex, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError, WithJsonSchema, field_serializer, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from hookbus._events.base_methods import get_static_method
 from hookbus._events.markers import IMPL_ATTRIBUTE
@@ -80,6 +88,10 @@ class HookConfig(SettingsModel):
     when_error: ClassVar[str] = ""
     """Reason and fix of a hook that does not support `when`."""
 
+    effective_with: ClassVar[tuple[tuple[str, ...], ...]] = ()
+    """Settings without effect unless one of the others is set: `(("log_path", "log_to_file"),)`. A setting that differs
+    from its default is refused then."""
+
     name: str | None = Field(
         default=None,
         min_length=1,
@@ -133,6 +145,17 @@ class HookConfig(SettingsModel):
         if cls.frequency_error and value not in (None, 1):
             raise ValueError(f"not supported, got {value}: {cls.frequency_error.format(value=value)}")
         return value
+
+    @model_validator(mode="after")
+    def _refuse_ineffective_settings(self) -> Self:
+        for setting, *others in self.effective_with:
+            if not self.is_default(setting) and not any(getattr(self, other) for other in others):
+                required = " or ".join(f"`{other}`" for other in others)
+                raise ValueError(
+                    f"{setting}: no effect without {required}, got {getattr(self, setting)!r}. Set {required}, or "
+                    f"remove `{setting}`."
+                )
+        return self
 
     @field_validator("when")
     @classmethod

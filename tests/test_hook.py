@@ -412,3 +412,29 @@ def test_state_that_does_not_fit_the_schema_is_refused() -> None:
     Counter().check_state({"count": 3, "more": "of a later version"})
     with pytest.raises(ValueError, match=r"state\.count: expected an integer from 0 to \d+, got -1"):
         Counter().check_state({"count": -1})
+
+
+class SwitchedConfig(HookConfig):
+    effective_with = (("path", "to_file", "to_link"),)
+
+    to_file: bool = False
+    to_link: bool = False
+    path: str = "a.log"
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"path": "a.log"}, {"path": "b", "to_file": True}, {"path": "b", "to_link": True}]
+)
+def test_setting_with_effect_is_accepted(settings: dict[str, Any]) -> None:
+    SwitchedConfig(**settings)
+
+
+def test_setting_without_effect_is_an_error_with_the_settings_that_it_requires() -> None:
+    class SwitchedHook(Hook):
+        Config = SwitchedConfig
+
+    with pytest.raises(ConfigError) as error:
+        SwitchedHook(path="b")
+    assert str(error.value).endswith(
+        "path: no effect without `to_file` or `to_link`, got 'b'. Set `to_file` or `to_link`, or remove `path`."
+    )

@@ -45,6 +45,8 @@ class CheckpointConfig(HookConfig):
         "for a duration."
     )
 
+    effective_with = (("rule", "save_best"), ("keep_every", "max_keep_ckpts"))
+
     interval: int | None = Field(
         default=1, ge=1, description="Save every N epochs (or iterations); null: no periodic checkpoints."
     )
@@ -119,6 +121,25 @@ class CheckpointConfig(HookConfig):
         for metric in self.metrics:
             if self.rule is None and infer_direction(metric) is None:
                 raise ValueError(f"rule: {ambiguous_direction_message(metric, 'Set `rule` to greater or less')}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_best_metric(self) -> Self:
+        if self.save_best is not True and not self.is_default("best_metric"):
+            raise ValueError(
+                f"best_metric: no effect with save_best {self.save_best!r}, got {self.best_metric!r}. Set `save_best: "
+                "true`, or remove `best_metric`."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_frequency(self) -> Self:
+        # Both are conditions of one listener: a save that is due by time would wait for a multiple of `frequency`.
+        if self.every is not None and not self.by_epoch and self.frequency not in (None, 1):
+            raise ValueError(
+                f"frequency: cannot be combined with `every`, got {self.frequency}, because saves after a duration "
+                "would be skipped. Set `interval` instead."
+            )
         return self
 
     @model_validator(mode="after")

@@ -18,6 +18,8 @@ DEFAULT_METRIC = "accuracy"
 class EvalConfig(HookConfig):
     """Validation schedule, data, metrics, and the metric of the best checkpoint."""
 
+    effective_with = (("efficient_test", "metrics"), ("metric", "save_best"), ("rule", "save_best"))
+
     dataloader: Any = Field(
         default=RUN_LOADER,
         description="Validation data: the name of a service, a loader, or a mapping of name to one of these.",

@@ -65,7 +65,7 @@ def test_config_names_the_invalid_setting(settings: dict[str, Any], message: str
         ({"rule": "greater"}, {"accuracy": "greater"}, []),
         ({"metric": "val_loss"}, {"val_loss": None}, ["val_loss"]),
         ({"metric": "recall", "rule": "greater"}, {"recall": "greater"}, ["recall"]),
-        ({"save_best": False, "metric": "recall"}, {}, []),
+        ({"save_best": False}, {}, []),
     ],
 )
 def test_every_metric_but_the_default_one_is_required(
@@ -79,7 +79,7 @@ def test_every_metric_but_the_default_one_is_required(
     ("settings", "replaced"),
     [
         ({}, False),
-        ({"dataloader": "val_loader", "efficient_test": True}, False),
+        ({"dataloader": "val_loader"}, False),
         ({"dataloader": "test_loader"}, True),
         ({"dataloader": torch.zeros(2, 2)}, True),
         ({"dataloader": {"a": "val_loader"}}, True),

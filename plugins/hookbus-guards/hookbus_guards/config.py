@@ -31,6 +31,15 @@ class CheckInvalidLossConfig(HookConfig):
     )
 
     @model_validator(mode="after")
+    def _validate_max_skips(self) -> Self:
+        if self.policy != "skip" and not self.is_default("max_skips"):
+            raise ValueError(
+                f"max_skips: no effect with policy {self.policy}, got {self.max_skips}. Set `policy: skip`, or remove "
+                "`max_skips`."
+            )
+        return self
+
+    @model_validator(mode="after")
     def _validate_interval(self) -> Self:
         if self.policy == "skip" and self.interval != 1:
             raise ValueError(
@@ -71,6 +80,7 @@ class StartupCheckConfig(HookConfig):
     """Switches of the checks at the start of a training."""
 
     when_error = "the checks belong to the start of the training. Set `label_batches` to the number of iterations."
+    effective_with = (("num_classes", "labels"), ("ignore_index", "labels"), ("label_batches", "labels"))
 
     labels: bool = Field(default=True, description="Raise an error if a label is outside the class range.")
     loaders: bool = Field(default=True, description="Raise an error if a loader has no batches.")

@@ -115,6 +115,8 @@ class TimeLimitConfig(HookConfig):
 class OutOfMemoryConfig(HookConfig):
     """Retry of batches that exceed the device memory."""
 
+    effective_with = (("reduction", "retry"),)
+
     retry: bool = Field(
         default=False, description="Repeat the batch in smaller parts, and split later batches in the same way."
     )

@@ -35,6 +35,11 @@ class SchedulerConfig(BaseModel):
         if (self.type is None) == (self.scheduler is None):
             number = "neither" if self.type is None else "both"
             raise ValueError(f"a scheduler requires either type or scheduler, got {number}. Set one of them.")
+        if self.monitor is not None and self.interval is not None:
+            raise ValueError(
+                f"interval: no effect with `monitor`, got {self.interval!r}, because the scheduler is stepped after "
+                "each validation. Remove one of them."
+            )
         if self.scheduler is not None and (self.model_extra or self.parameter != "lr" or self.optimizer is not None):
             raise ValueError(
                 "scheduler: an object cannot be combined with arguments, parameter or optimizer. Remove these keys, or "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from hookbus import HookConfig
 
@@ -26,9 +28,17 @@ class SystemMonitorConfig(HookConfig):
     track_network: bool = Field(default=True, description="Sample network traffic.")
     show_plots: bool = Field(default=False, description="Save plots of all samples over time when the run ends.")
 
+    @model_validator(mode="after")
+    def _check_sources(self) -> Self:
+        if not any(getattr(self, name) for name in type(self).model_fields if name.startswith("track_")):
+            raise ValueError("track_cpu: nothing is sampled, so the hook has no effect. Set one of track_* to true.")
+        return self
+
 
 class MemoryProfilerConfig(HookConfig):
     """Configuration of `MemoryProfilerHook`."""
+
+    effective_with = (("warn_threshold", "log_gpu", "log_cpu"),)
 
     interval: int = Field(default=50, gt=0, description="Number of iterations between two records.")
     log_gpu: bool = Field(default=True, description="Log the memory of torch on the device.")

@@ -23,6 +23,8 @@ class IterTimerConfig(HookConfig):
 class TimeTrackingConfig(HookConfig):
     """Configuration of `TimeTrackingHook`; the common key `frequency` sets how often it reports."""
 
+    effective_with = (("log_path", "log_to_file"),)
+
     log_to_file: bool = Field(default=False, description="Also append each line to a file.")
     log_path: str = Field(
         default="time_tracking.log",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
@@ -25,6 +25,8 @@ ParseFunction = Annotated[
 # Tuples are declared with strict=False because YAML and JSON have lists only, and the base config is strict.
 class ImageConfig(HookConfig):
     """Output of images, and conversion of input images to pixels."""
+
+    effective_with = (("out_dir", "save"),)
 
     show: bool = Field(default=False, description="Whether to open each image in a window, if a display is available.")
     save: bool = Field(default=True, description="Whether to save each image as a PNG file, in a run with a work_dir.")
@@ -88,6 +90,15 @@ class SampleConfig(ImageConfig):
 Content = Literal["predictions", "feature_maps", "attention", "cam", "gradients"]
 
 
+CONTENT_OF_SETTINGS: dict[str, tuple[Content, ...]] = {
+    "layers": ("feature_maps",),
+    "max_features": ("feature_maps",),
+    "cam_layer": ("cam",),
+    "target": ("cam", "gradients"),
+}
+"""Content that a setting of the `visualization` hook applies to."""
+
+
 class VisualizationConfig(SampleConfig):
     """Content of the `visualization` hook, for classification, regression and image-to-image models."""
 
@@ -113,6 +124,16 @@ class VisualizationConfig(SampleConfig):
     target: Literal["predicted", "true"] = Field(
         default="predicted", description="Class whose score cam and gradients explain."
     )
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        for setting, contents in CONTENT_OF_SETTINGS.items():
+            if not self.is_default(setting) and not {*contents} & {*self.content}:
+                raise ValueError(
+                    f"{setting}: no effect with content {', '.join(self.content)}, got {getattr(self, setting)!r}. Add "
+                    f"{' or '.join(contents)} to `content`, or remove `{setting}`."
+                )
+        return self
 
 
 ColorSetting = Annotated[
