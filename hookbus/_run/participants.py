@@ -56,7 +56,7 @@ class Participants:
     def begin(self) -> None:
         """Begin to open the hooks; called before the listeners of `before_run`."""
         self.open("run")
-        members = self._run.bus.pm.members.items()
+        members = list(self._run.bus.pm.members.items())
         for name, member in members:
             if "before_run" not in member.implementations:
                 self.add(name)
