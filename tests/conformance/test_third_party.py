@@ -13,7 +13,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Run
 from hookbus.checkpoint import CheckpointStore, read_checkpoint
-from hookbus.errors import CheckpointError
+from hookbus.errors import ConfigError
 from hookbus.testing import WriterTestCase, check_hook, check_writer
 from hookbus.testing.imports import find_problems
 
@@ -129,5 +129,5 @@ def test_writer_passes_the_conformance_checks() -> None:
 
 
 def test_checkpoint_hook_refuses_a_run_without_a_directory() -> None:
-    with pytest.raises(CheckpointError, match="work_dir"):
+    with pytest.raises(ConfigError, match="work_dir"):
         train([KeepHook()])
