@@ -19,6 +19,7 @@ from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
 from hookbus._events.schedule_units import FieldConfig
 from hookbus._events.schedules import Schedule
 from hookbus._utils.deprecations import DEPRECATIONS_ATTRIBUTE
+from hookbus._utils.key_homes import explain_hook_settings
 from hookbus._utils.packages import package_label
 from hookbus.errors import MISSPELLING_CUTOFF, RegistrationError, suggest_names
 
@@ -175,7 +176,8 @@ def as_hook_list(hooks: object) -> list[Any]:
 
 def _not_a_hook_message(plugin: object) -> str:
     if isinstance(plugin, (str, Mapping)):
-        return f"expected a hook, got settings. Build the hook with hookbus.build_hook({plugin!r})."
+        hint = "" if isinstance(plugin, str) else explain_hook_settings(plugin)
+        return f"expected a hook, got settings. Build the hook with hookbus.build_hook({plugin!r}).{hint}"
     if callable(getattr(type(plugin), "write_scalar", None)):
         cls = type(plugin).__name__
         return f"a writer is not a hook. Build its hook with hookbus.build_hook({{'type': {cls}, ...}})."

@@ -30,7 +30,9 @@ def explain_unknown_key(key: str, known: Collection[str], *, sections: Iterable[
     """
     in_hook = set(COMMON_KEYS) <= set(known)
     if home := _describe_home(key, list(sections), settings=known if in_hook else ()):
-        return f" `{key}` {home}"
+        # `scheduler` belongs at the top level, but in a hook with `schedulers` that setting is meant as often.
+        near = _find_similar(key, known)
+        return f" Did you mean {near[0]!r}? `{key}` {home}" if near else f" `{key}` {home}"
     hint = suggest_names(key, known)
     if not hint or hint.startswith(" Did you mean") or len(key) > MAX_NAME_LENGTH:
         return hint
@@ -48,6 +50,21 @@ def suggest_type(settings: Collection[str]) -> str:
     own = set(settings) - {*COMMON_KEYS, "type"}
     hooks = [hook for hook, accepted in HOOK_SETTINGS.items() if own and own <= set(accepted)]
     return f" Its keys are those of `{hooks[0]}`: add `type: {hooks[0]}`." if len(hooks) == 1 else " Add `type: ...`."
+
+
+def explain_hook_settings(settings: Mapping[str, object]) -> str:
+    """Return the hint for settings from which no hook can be built, with a leading space; "" if nothing is known.
+
+    Args:
+        settings: Keys of the hook; unknown ones are recognized for the hooks of the project.
+    """
+    if "type" not in settings:
+        return suggest_type(settings)
+    kind = settings["type"]
+    hook = next((name for name, cls in HOOK_CLASSES.items() if kind in (name, cls)), None)
+    known = [] if hook is None else [*HOOK_SETTINGS[hook], *COMMON_KEYS]
+    unknown = [key for key in settings if known and key not in (*known, "type")]
+    return "".join(f" {key}: unknown key.{explain_unknown_key(key, known)}" for key in unknown)
 
 
 def _describe_home(key: str, sections: list[str], *, settings: Collection[str] = ()) -> str:

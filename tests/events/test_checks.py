@@ -498,6 +498,23 @@ def test_schedules_and_priorities_are_validated_at_registration() -> None:
         HookBus().register(Bystander(), priority="HIGH")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"patience": 3}, " Its keys are those of `early_stopping`: add `type: early_stopping`."),
+        ({"interval": 3}, " Add `type: ...`."),
+        (
+            {"type": "ema", "max_keep_ckpts": 3},
+            " max_keep_ckpts: unknown key. `max_keep_ckpts` is a setting of the hook `checkpoint`: write it in hooks.",
+        ),
+        ({"type": "EMAHook", "work_dir": "a"}, " work_dir: unknown key. `work_dir` belongs at the top level."),
+        ({"type": "my_module:Hook", "work_dir": "a"}, ""),
+    ],
+)
+def test_settings_of_a_hook_are_explained_like_those_of_a_run_file(settings: dict[str, Any], hint: str) -> None:
+    assert refusal(settings).endswith(f"Build the hook with hookbus.build_hook({settings!r}).{hint}")
+
+
 @pytest.mark.parametrize("settings", ["ema", {"type": "ema"}])
 def test_settings_instead_of_a_hook_raise_and_suggest_build_hook(settings: Any) -> None:
     assert refusal(settings).endswith(

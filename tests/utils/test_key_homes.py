@@ -84,3 +84,22 @@ def test_type_is_suggested_if_a_single_hook_has_the_keys() -> None:
 
 def test_names_of_other_frameworks_are_no_keys_of_a_run_file() -> None:
     assert set(FRAMEWORK_KEYS) & set(TOP_LEVEL_KEYS) == set()
+
+
+@pytest.mark.parametrize(
+    ("key", "known", "hint"),
+    [
+        (
+            "scheduler",
+            [*COMMON_KEYS, "schedulers"],
+            " Did you mean 'schedulers'? `scheduler` belongs at the top level.",
+        ),
+        (
+            "schedulers",
+            ["scheduler", "loader"],
+            " Did you mean 'scheduler'? `schedulers` is a setting of the hook `param_scheduler`: write it in hooks.",
+        ),
+    ],
+)
+def test_key_with_a_similar_accepted_key_has_both_hints(key: str, known: list[str], hint: str) -> None:
+    assert explain_unknown_key(key, known) == hint
