@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from docs.generating.commands import commands
+from docs.generating.common_keys import refused_keys
 from docs.generating.deprecations import deprecations
 from docs.generating.errors import exceptions, exit_codes
 from docs.generating.hooks import hook_facts, hook_questions
@@ -31,6 +32,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "packages": packages,
     "points": points,
     "priorities": priorities,
+    "refused-keys": refused_keys,
     "run-file": run_file,
     "sample": sample,
     "services": services,
