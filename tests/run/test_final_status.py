@@ -155,7 +155,7 @@ class TestFullDisk:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
         def limit(run: Any) -> None:
-            run.metadata["notes"] = "x" * 5000
+            run.metadata.data["notes"] = "x" * 5000  # an assignment would already write the long file
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
 
         training.bus.on("cleanup", name="limit")(limit)
