@@ -34,7 +34,14 @@ class AttentionModel(nn.Module):
 
 
 def make_inspector(model, images=PIXELS, targets=(2, 1), **settings):
-    return ModelInspector(model, VisualizationConfig(**settings), IMAGES, PANELS, images, targets)
+    return ModelInspector(
+        model,
+        VisualizationConfig(content=["feature_maps", "cam", "gradients"], **settings),
+        IMAGES,
+        PANELS,
+        images,
+        targets,
+    )
 
 
 def to_comparable(records):
