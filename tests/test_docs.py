@@ -243,6 +243,6 @@ class TestReader:
 
 
 def test_custom_backend_has_the_documented_length() -> None:
-    assert "in less than 60 lines" in (ROOT / "docs/logging.md").read_text()
+    assert "in about 60 lines" in (ROOT / "docs/logging.md").read_text()
     modules = (ROOT / "docs/examples/hookbus-csv/hookbus_csv").glob("*.py")
-    assert 0 < sum(len(module.read_text().splitlines()) for module in modules) < 60
+    assert abs(sum(len(module.read_text().splitlines()) for module in modules) - 60) < 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 from collections.abc import Callable
@@ -28,6 +29,8 @@ KILLS = (40, 110)
 @pytest.fixture(scope="module", autouse=True)
 def _import_everything(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Import what a training imports, so that the forks need not."""
+    # After a test with W&B in this process, W&B observes imports, which raises an exception in a fork.
+    importlib.import_module("accelerate")
     hooks = [CheckpointHook(save_best=False), JsonlHook()]
     trainer(*hooks, epochs=1, work_dir=tmp_path_factory.mktemp("imports") / "run").fit()
 

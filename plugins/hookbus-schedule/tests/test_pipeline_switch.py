@@ -148,7 +148,7 @@ def test_validation_data_shared_with_training_logs_a_warning(
     val_data = kit.DetectionDataset() if separate else data
     bus = HookBus([PipelineSwitchHook(switch_epoch=1, switch_pipeline=kit.weak)])
     loaders = {"train_loader": DataLoader(Subset(data, [0, 1])), "val_loader": {"x": DataLoader(Subset(val_data, [2]))}}
-    with bus.run(epochs=1, **loaders):
+    with bus.run(epochs=2, **loaders):
         bus.emit("before_train_epoch")
 
     messages = [record.getMessage() for record in caplog.records]
