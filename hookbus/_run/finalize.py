@@ -75,6 +75,7 @@ def finalize(run: Run) -> None:
         if failures:
             _add_exceptions(run, _collect_exceptions(partial(_write_final_status, run)))  # with the changed outcome
         _add_exceptions(run, _collect_exceptions(partial(release_directories, run)))
+        run.bus.torch_hooks.stop()
         run.is_running = False
     _add_exceptions(run, [interrupt for interrupt in interrupts if interrupt not in failures])
     if run.exception is not None and not failed_before:

@@ -1,13 +1,13 @@
 """PyTorch hooks that the hooks of a bus have registered: of modules, optimizers and tensors, and global ones.
 
 PyTorch does not list its hooks, but creates a `RemovableHandle` for each one. The constructor of this class is extended
-once per process, to record the handles that hooks create.
+while a run is in progress, to record the handles that hooks create.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
@@ -53,8 +53,18 @@ class TorchHooks:
     def watch(self) -> None:
         """Record handles from now on. No effect while torch is not imported. Idempotent."""
         if "torch.utils.hooks" in sys.modules:
-            _extend_handles()
-            _watching.add(self)
+            with _lock:
+                if not _watching:
+                    _extend_handles()
+                _watching.add(self)
+
+    def stop(self) -> None:
+        """Record no further handles. Idempotent."""
+        with _lock:
+            if self in _watching:
+                _watching.remove(self)
+                if not _watching:
+                    _restore_handles()
 
     def record(self, handle: RemovableHandle) -> None:
         """Record a handle that is being created, if a hook of the bus creates it during a run."""
@@ -92,23 +102,35 @@ class TorchHooks:
 
 
 _watching: WeakSet[TorchHooks] = WeakSet()
+_lock = threading.Lock()
+_extended: list[Callable[..., None]] = []  # the constructor that `_record` extends; of the last run afterwards
+_is_extended = False
 
 
-@functools.cache
+def _record(self: RemovableHandle, *args: Any, **kwargs: Any) -> None:
+    _extended[0](self, *args, **kwargs)
+    if _watching and not _is_internal(sys._getframe(1)):
+        for hooks in list(_watching):
+            hooks.record(self)
+
+
 def _extend_handles() -> None:
     """Extend the constructor of the handles."""
     from torch.utils.hooks import RemovableHandle
 
-    init = RemovableHandle.__init__
+    global _is_extended
+    if not _is_extended:
+        _extended[:] = [RemovableHandle.__init__]
+        RemovableHandle.__init__, _is_extended = _record, True  # type: ignore[method-assign]
 
-    @functools.wraps(init)
-    def record(self: RemovableHandle, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        if not _is_internal(sys._getframe(1)):
-            for hooks in list(_watching):
-                hooks.record(self)
 
-    RemovableHandle.__init__ = record  # type: ignore[method-assign]
+def _restore_handles() -> None:
+    """Restore the constructor of the handles, unless another library has extended it in the meantime."""
+    from torch.utils.hooks import RemovableHandle
+
+    global _is_extended
+    if RemovableHandle.__init__ is _record:
+        RemovableHandle.__init__, _is_extended = _extended[0], False  # type: ignore[method-assign]
 
 
 def _is_internal(frame: FrameType | None) -> bool:

@@ -211,6 +211,35 @@ def test_handles_of_tensors_that_no_longer_exist_are_discarded() -> None:
         assert sum(type(item) is RemovableHandle for item in gc.get_objects()) < 600
 
 
+def test_pytorch_is_unchanged_after_a_run() -> None:
+    before = RemovableHandle.__init__
+    with HookBus().run(), HookBus().run():
+        assert RemovableHandle.__init__ is not before
+    assert RemovableHandle.__init__ is before
+
+
+def test_extension_by_another_library_is_kept() -> None:
+    counts: list[int] = []
+    with HookBus().run():
+        ours = RemovableHandle.__init__
+
+        def count(self: RemovableHandle, *args: Any, **kwargs: Any) -> None:
+            ours(self, *args, **kwargs)
+            counts.append(1)
+
+        RemovableHandle.__init__ = count  # type: ignore[method-assign]
+    try:
+        assert RemovableHandle.__init__ is count
+        with HookBus().run():
+            nn.Linear(1, 1).register_forward_hook(record_forward)
+        assert (RemovableHandle.__init__, counts) == (count, [1])
+    finally:
+        RemovableHandle.__init__ = ours  # type: ignore[method-assign]
+        with HookBus().run():
+            pass
+    assert RemovableHandle.__init__ is not ours
+
+
 @pytest.mark.slow
 def test_compiled_function_with_hooks_is_compiled_into_one_graph() -> None:
     @torch.compile(backend="eager", fullgraph=True)
