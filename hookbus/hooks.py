@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import sys
+from opcode import opmap
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import hookbus
@@ -37,8 +40,17 @@ def __getattr__(name: str) -> Any:
 
     try:
         return load_entry(find_entry(name))
-    except PluginError as error:  # Python replaces an AttributeError by "cannot import name" and drops its message
-        raise ImportError(str(error), name=name) from error
+    except PluginError as error:
+        # An import statement replaces an AttributeError by "cannot import name" and drops its message. Everything else,
+        # such as `hasattr`, and pickle, which searches all modules for the objects that it saves, requires one.
+        if _is_import_statement(sys._getframe(1)):
+            raise ImportError(str(error), name=name) from error
+        raise AttributeError(str(error), name=name) from error
+
+
+def _is_import_statement(frame: FrameType) -> bool:
+    """Return whether a frame executes `from ... import ...`."""
+    return frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]
 
 
 def __dir__() -> list[str]:

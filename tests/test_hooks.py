@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import hookbus.hooks
 
@@ -58,3 +61,15 @@ def test_names_of_the_core_are_listed_beside_the_installed_classes() -> None:
     assert (BaseHook, build_hook) == (hookbus.Hook, hookbus.build_hook)
     assert HOOK_REGISTRY is HookRegistry is HOOKS is hookbus.HOOKS
     assert {"BaseHook", "HOOKS", "build_hook"} <= set(dir(hookbus.hooks))
+
+
+def test_missing_attribute_is_an_attribute_error() -> None:
+    assert not hasattr(hookbus.hooks, "per_tensor_affine")
+    with pytest.raises(AttributeError, match="No installed package publishes the hook 'UnknownHook'"):
+        _ = hookbus.hooks.UnknownHook
+
+
+def test_pickle_finds_objects_of_other_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Objects without a module are searched in all modules; this one comes first.
+    monkeypatch.setattr(sys, "modules", {"hookbus.hooks": hookbus.hooks, **sys.modules})
+    assert pickle.loads(pickle.dumps(torch.per_tensor_affine)) is torch.per_tensor_affine
