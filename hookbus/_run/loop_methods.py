@@ -74,7 +74,8 @@ class LoopMixin:
     def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
 
-        If the data is already being read, the function is called from the next pass on, and a warning is logged.
+        If the data is already being read, the function is called from the next pass on, and a warning is logged. The
+        function of a hook leaves with the hook, from the next pass on.
 
         Args:
             hook: `hook(dataset, epoch, iteration)`, with indices from 0; called before the samples of each

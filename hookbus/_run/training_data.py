@@ -60,20 +60,11 @@ class TrainingData:
         return [*self._run_passes.passes, *self._epoch_passes.passes]
 
     def register_dataset_hook(self, hook: DatasetHook) -> None:
-        """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
-
-        If the data is already being read, the function is called from the next pass on, and a warning is logged. The
-        function of a hook leaves with the hook, from the next pass on.
-
-        Args:
-            hook: `hook(dataset, epoch, iteration)`, with indices from 0; called before the samples of each
-                iteration are read. It must depend on these arguments only, since every worker process has its own copy
-                of the dataset. It must be picklable if workers are spawned.
-        """
+        """Register a function that modifies the dataset, see `Run.register_dataset_hook`."""
         if self._loaders.used:
             self._run.logger.warning(
-                "training_data.register_dataset_hook: the training data is already being read, so the function is "
-                "called from the next pass on. Register it at before_run or before_train to modify the whole training."
+                "run.register_dataset_hook: the training data is already being read, so the function is called from "
+                "the next pass on. Register it at before_run or before_train to modify the whole training."
             )
         self._set_dataset_hooks([*self._dataset_hooks, (hook, self._run.bus.pm.members.find_caller())])
 
@@ -95,16 +86,7 @@ class TrainingData:
         self._loaders.set_dataset_hooks([hook for hook, _ in dataset_hooks])
 
     def require_managed_loader(self, hook: str) -> None:
-        """Check, during an iteration, that the training data is read through `run.batches`.
-
-        Hooks can modify the data only if it is.
-
-        Args:
-            hook: Name of the hook, for the message.
-
-        Raises:
-            LoopError: If the loop reads its data directly.
-        """
+        """Check that the training data is read through `run.batches`, see `Run.require_managed_loader`."""
         if not self._loaders.used:
             raise LoopError(
                 f"hook {hook!r} modifies the training data while it is read, but the loop reads its loader directly. "
