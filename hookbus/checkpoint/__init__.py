@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.atomic_files import make_temporary_name as make_temporary_name
     from hookbus.checkpoint.atomic_files import remove_temporary_files as remove_temporary_files
     from hookbus.checkpoint.atomic_files import write_json as write_json
+    from hookbus.checkpoint.contents import wrap_invalid_data as wrap_invalid_data
     from hookbus.checkpoint.named_weights import flatten_weights as flatten_weights
     from hookbus.checkpoint.saver import CheckpointSaver as CheckpointSaver
     from hookbus.checkpoint.saver import StopSaver as StopSaver
@@ -49,6 +50,7 @@ _MODULES = {
     "read_checkpoint": "hookbus.checkpoint.state",
     "remove_temporary_files": "hookbus.checkpoint.atomic_files",
     "schema": "hookbus._utils.schema",
+    "wrap_invalid_data": "hookbus.checkpoint.contents",
     "write_checkpoint": "hookbus.checkpoint.state",
     "write_json": "hookbus.checkpoint.atomic_files",
 }

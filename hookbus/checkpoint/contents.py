@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from hookbus._utils.schema import (
     string,
     tensor,
 )
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, format_path
 
 RNG_WORDS = 625
 """Number of integers in the state of Python's RNG; the last one is an index."""
@@ -239,12 +240,20 @@ def check_hook_records(records: Any) -> None:
 
 
 @contextmanager
-def wrap_invalid_data() -> Iterator[None]:
-    """Context manager that raises a CheckpointError if a value of a checkpoint is invalid."""
+def wrap_invalid_data(path: Path | None = None) -> Iterator[None]:
+    """Context manager that converts an error of a check of `hookbus.checkpoint.schema` to a CheckpointError.
+
+    Args:
+        path: Path of the checkpoint for the message. Default: None, for a message without a path.
+
+    Raises:
+        CheckpointError: If a value of the checkpoint is invalid.
+    """
     try:
         yield
     except InvalidDataError as error:
-        raise CheckpointError(f"The checkpoint is invalid: {error}. Use another checkpoint.") from None
+        where = "" if path is None else f"{format_path(path)}: "
+        raise CheckpointError(f"{where}The checkpoint is invalid: {error}. Use another checkpoint.") from None
 
 
 def _check_counts(clock: Mapping[str, Any], meta: Mapping[str, Any]) -> None:

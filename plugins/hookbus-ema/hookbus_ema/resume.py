@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from hookbus.checkpoint import CheckpointStore, flatten_weights, read_checkpoint, schema
+from hookbus.checkpoint import CheckpointStore, flatten_weights, read_checkpoint, schema, wrap_invalid_data
 from hookbus.distributed import match_names
-from hookbus.errors import CheckpointError, format_path
+from hookbus.errors import CheckpointError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
 from hookbus_ema.overlap import build_average
@@ -110,13 +110,9 @@ def _match(
             f"{', '.join(map(str, checkpoint))}. Set a checkpoint that was written with the ema hook, or remove "
             "`resume_from` to start from the weights of the model."
         )
-    try:
+    with wrap_invalid_data(path):
         _mapping(checkpoint["ema_state_dict"], "ema_state_dict")
         steps = _get_steps(checkpoint)
-    except schema.InvalidDataError as error:
-        raise CheckpointError(
-            f"{format_path(path)}: The checkpoint is invalid: {error}. Use another checkpoint."
-        ) from None
     saved = _rename(model, flatten_weights(checkpoint["ema_state_dict"]))
     matching = {
         name: value for name, value in saved.items() if name in own and own[name].shape == getattr(value, "shape", None)
