@@ -53,8 +53,9 @@ def test_single_process_resumes_with_the_state_of_rank_0() -> None:
 
 
 def test_new_rank_is_reseeded_from_seed_rank_and_iteration() -> None:
+    runs = [make_run(rank, 4) for rank in (2, 3, 2)]
     before = get_rng_state()["torch"]
-    rng_states = [select_rank_state(WORLD_SIZE_2, make_run(rank, 4))["rng"]["torch"] for rank in (2, 3, 2)]
+    rng_states = [select_rank_state(WORLD_SIZE_2, run)["rng"]["torch"] for run in runs]
 
     assert torch.equal(rng_states[0], rng_states[2])
     assert not torch.equal(rng_states[0], rng_states[1])
