@@ -68,7 +68,7 @@ class BoundaryState:
         run = self._run
         if run.get("checkpoint_saver") is None:
             return
-        from hookbus.checkpoint.loop_state import collect_loop_state
+        from hookbus.checkpoint.hook_states import collect_loop_state
         from hookbus.data.rng import get_rng_state
 
         # Listed once per epoch, at whose start hooks may add modules.

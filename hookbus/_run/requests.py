@@ -171,8 +171,7 @@ def _check_iteration(run: Run) -> None:
     """Check that a checkpoint would be complete, if an optimizer has stepped for the first time."""
     # A listener may add what is missing when the checkpoint is saved.
     if run.completeness.take_due() and not run.bus.table.listeners("before_save_checkpoint", run):
-        from hookbus.checkpoint.hook_states import collect_hook_states
-        from hookbus.checkpoint.loop_state import collect_loop_state
+        from hookbus.checkpoint.hook_states import collect_hook_states, collect_loop_state
 
         run.completeness.check(lambda: [collect_hook_states(run), collect_loop_state(run.state)])
 

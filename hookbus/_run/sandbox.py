@@ -164,7 +164,7 @@ def _preserved_objects(run: RunView) -> Iterator[None]:
     import torch
 
     from hookbus._training.snapshot import capture_training
-    from hookbus.checkpoint.loop_state import collect_loop_state, load_loop_state
+    from hookbus.checkpoint.hook_states import collect_loop_state, load_loop_state
 
     modules = [module for module in (run.model, run.loss) if module is not None]
     state = copy.deepcopy(collect_loop_state(run.state)).get("state", {})

@@ -1,8 +1,7 @@
 """Checkpoint files: atomic writes, checksums, contents, restore and sharded checkpoints.
 
 `atomic_files` writes and verifies single files, and `load` loads them as data. `state` builds and restores the
-contents with `plain_data`, `components`, `named_weights`, `loop_state`, `hook_states` and `rank_state`; `reshard`
-adapts them to another world size.
+contents with `contents`, `plain_data`, `weights`, `components`, `hook_states` and `rank_state`.
 `generations`, `sharded` and `store` implement checkpoints of models that are sharded across ranks. `saver` defines the
 protocol of a checkpoint hook.
 """
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.atomic_files import remove_temporary_files as remove_temporary_files
     from hookbus.checkpoint.atomic_files import write_json as write_json
     from hookbus.checkpoint.contents import wrap_invalid_data as wrap_invalid_data
-    from hookbus.checkpoint.named_weights import flatten_weights as flatten_weights
     from hookbus.checkpoint.saver import CheckpointSaver as CheckpointSaver
     from hookbus.checkpoint.saver import StopSaver as StopSaver
     from hookbus.checkpoint.sidecars import Sidecar as Sidecar
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.store import CheckpointStore as CheckpointStore
     from hookbus.checkpoint.weights import check_averages as check_averages
     from hookbus.checkpoint.weights import check_compatible as check_compatible
+    from hookbus.checkpoint.weights import flatten_weights as flatten_weights
 
 _MODULES = {
     "CheckpointSaver": "hookbus.checkpoint.saver",
@@ -43,7 +42,7 @@ _MODULES = {
     "check_averages": "hookbus.checkpoint.weights",
     "check_compatible": "hookbus.checkpoint.weights",
     "check_scheduler_steps": "hookbus._training.scheduler_length",
-    "flatten_weights": "hookbus.checkpoint.named_weights",
+    "flatten_weights": "hookbus.checkpoint.weights",
     "get_first_changes": "hookbus._training.scheduler_length",
     "load_scheduler": "hookbus._training.scheduler_length",
     "make_temporary_name": "hookbus.checkpoint.atomic_files",

@@ -1,19 +1,27 @@
-"""Hook states of a checkpoint: by instance name, the state, its version, the package and the configuration."""
+"""States of hooks and of a custom loop in a checkpoint.
+
+Of a hook: by instance name, the state, its version, the package and the configuration. Of a loop: by name, the values
+of `bus.run(state=...)`.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hookbus._utils.arguments import is_function_pair
 from hookbus._utils.packages import package_label
 from hookbus.checkpoint.plain_data import to_plain_data
+from hookbus.data.batches import detach_tree
 from hookbus.errors import CheckpointError, format_error
 from hookbus.hook import Hook
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
+
 
 STRUCTURE_FIX = (
     "Hooks that add modules or parameter groups rebuild them in `restore_structure`, before the state is loaded."
@@ -29,12 +37,9 @@ def collect_hook_states(run: Run) -> dict[str, Any]:
     """
     # Unclaimed states are carried over, so that a hook can be re-added several resumes later.
     states: dict[str, Any] = dict(run.orphaned_hook_states)
-    for name, hook in run.bus.hooks.items():
-        if not isinstance(hook, Hook):
-            continue
-        state = to_plain_data(hook.state_dict(), f"hook {name!r}: state_dict()")
+    for name, hook in _get_hooks(run).items():
         states[name] = {
-            "state": state,
+            "state": to_plain_data(hook.state_dict(), f"hook {name!r}: state_dict()"),
             "version": hook.state_version,
             "type": type(hook).__name__,
             "package": package_label(hook),
@@ -49,10 +54,9 @@ def check_hook_states(run: Run, states: MutableMapping[str, Any]) -> None:
     Raises:
         CheckpointError: If a hook refuses its state, or the state has a version that the hook cannot load.
     """
-    for name, hook in list(run.bus.hooks.items()):
-        if isinstance(hook, Hook) and name in states:
-            state = _get_state(name, hook, states)
-            with _wrap_errors(name, hook):
+    for name, hook in _get_hooks(run).items():
+        if name in states:
+            with _current_state(name, hook, states) as state:
                 hook.check_state(state)
 
 
@@ -62,10 +66,9 @@ def restore_structure(run: Run, states: MutableMapping[str, Any]) -> None:
     Raises:
         CheckpointError: If a hook raises an exception, or the state has a version that the hook cannot load.
     """
-    for name, hook in list(run.bus.hooks.items()):
-        if isinstance(hook, Hook) and name in states and type(hook).restore_structure is not Hook.restore_structure:
-            state = _get_state(name, hook, states)
-            with _wrap_errors(name, hook):
+    for name, hook in _get_hooks(run).items():
+        if name in states and type(hook).restore_structure is not Hook.restore_structure:
+            with _current_state(name, hook, states) as state:
                 hook.check_state(state)
                 hook.restore_structure(run, state)
 
@@ -88,24 +91,19 @@ def load_hook_states(run: Run, states: MutableMapping[str, Any]) -> None:
     Raises:
         CheckpointError: If a hook cannot load its state, or the state has a version that the hook cannot load.
     """
-    hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
+    hooks = _get_hooks(run)
     run.orphaned_hook_states = {name: record for name, record in states.items() if name not in hooks}
     for name, hook in hooks.items():
-        if name not in states:
-            # A stateless hook may be added between runs without a warning.
-            if not hook.state_dict():
-                continue
-            run.logger.warning("No state of hook %r in the checkpoint; it is re-initialized.", name)
-        else:
-            state = _get_state(name, hook, states)
-            with _wrap_errors(name, hook):
+        if name in states:
+            with _current_state(name, hook, states) as state:
                 hook.load_state_dict(state)
+        # A stateless hook may be added between runs without a warning.
+        elif hook.state_dict():
+            run.logger.warning("No state of hook %r in the checkpoint; it is re-initialized.", name)
     for name, record in run.orphaned_hook_states.items():
-        if not record["state"]:
-            continue
-        run.logger.warning(
-            "The checkpoint contains state of hook %r (%s), which is not registered.", name, record["package"]
-        )
+        if record["state"]:
+            message = "The checkpoint contains state of hook %r (%s), which is not registered."
+            run.logger.warning(message, name, record["package"])
 
 
 def load_late_state(run: Run, name: str, hook: Hook) -> None:
@@ -119,38 +117,47 @@ def load_late_state(run: Run, name: str, hook: Hook) -> None:
     Raises:
         CheckpointError: If the hook cannot load its state, or the state has a version that the hook cannot load.
     """
-    state = _get_state(name, hook, run.orphaned_hook_states)
-    with _wrap_errors(name, hook):
+    with _current_state(name, hook, run.orphaned_hook_states) as state:
         hook.check_state(state)
         hook.load_state_dict(state)
     del run.orphaned_hook_states[name]
 
 
-def _get_state(name: str, hook: Hook, states: MutableMapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a hook in its current version. A state of an older version is converted in `states`.
+def _get_hooks(run: Run) -> dict[str, Hook]:
+    return {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
+
+
+@contextmanager
+def _current_state(name: str, hook: Hook, states: MutableMapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the state of a hook in its current version; a state of an older version is converted in `states`.
 
     Raises:
-        CheckpointError: If the state has a newer version, or the hook cannot convert it.
+        CheckpointError: If the state has a newer version, the hook cannot convert it, or the block raises an exception.
     """
-    record = states[name]
-    version, current = record["version"], hook.state_version
-    if version != current:
-        if not isinstance(version, int) or not isinstance(current, int) or version > current:
-            raise _version_error(name, hook, record, "")
-        states[name] = record = {**record, "state": _migrate(name, hook, record), "version": current}
-    state: dict[str, Any] = record["state"]
-    return state
+    try:
+        if states[name]["version"] != hook.state_version:
+            states[name] = _migrate(name, hook, states[name])
+        yield states[name]["state"]
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"hook {name!r} ({package_label(hook)}): the state in the checkpoint cannot be loaded: "
+            f"{format_error(error)}."
+        ) from error
 
 
 def _migrate(name: str, hook: Hook, record: Mapping[str, Any]) -> dict[str, Any]:
-    with _wrap_errors(name, hook):
-        try:
-            state = hook.migrate_state(record["state"], record["version"])
-        except NotImplementedError:
-            raise _version_error(name, hook, record, " and does not convert that version") from None
-        if not isinstance(state, dict):
-            raise TypeError(f"migrate_state: expected the converted state, got {type(state).__name__}. Return a dict")
-        return state
+    version, current = record["version"], hook.state_version
+    if not isinstance(version, int) or not isinstance(current, int) or version > current:
+        raise _version_error(name, hook, record, "")
+    try:
+        state = hook.migrate_state(record["state"], version)
+    except NotImplementedError:
+        raise _version_error(name, hook, record, " and does not convert that version") from None
+    if not isinstance(state, dict):
+        raise TypeError(f"migrate_state: expected the converted state, got {type(state).__name__}. Return a dict")
+    return {**record, "state": state, "version": current}
 
 
 def _version_error(name: str, hook: Hook, record: Mapping[str, Any], reason: str) -> CheckpointError:
@@ -161,14 +168,46 @@ def _version_error(name: str, hook: Hook, record: Mapping[str, Any], reason: str
     )
 
 
-@contextmanager
-def _wrap_errors(name: str, hook: Hook) -> Iterator[None]:
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"hook {name!r} ({package_label(hook)}): the state in the checkpoint cannot be loaded: "
-            f"{format_error(error)}."
-        ) from error
+def collect_loop_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a state under the key `state`; {} if it is empty. Tensors are references, not copies.
+
+    Args:
+        state: State of the loop, by name: pairs (get, set), or objects with `state_dict`.
+
+    Raises:
+        CheckpointError: If a state contains a value that is neither a built-in Python type nor a tensor.
+    """
+    values = {name: _get(name, entry) for name, entry in state.items()}
+    return {"state": values} if values else {}
+
+
+def load_loop_state(state: Mapping[str, Any], saved: Mapping[str, Any], logger: logging.Logger) -> None:
+    """Load the values of a state; log missing and unknown entries.
+
+    Args:
+        state: State of the loop, by name: pairs (get, set), or objects with `state_dict`.
+        saved: Values in a checkpoint, by name.
+        logger: Logger of the warnings.
+
+    Raises:
+        CheckpointError: If an entry cannot be loaded.
+    """
+    for name, entry in state.items():
+        if name not in saved:
+            logger.warning("No state %r of the loop in the checkpoint; it is unchanged.", name)
+            continue
+        try:
+            (entry[1] if is_function_pair(entry) else entry.load_state_dict)(saved[name])
+        except Exception as error:
+            raise CheckpointError(
+                f"state[{name!r}]: the state in the checkpoint cannot be loaded: {format_error(error)}."
+            ) from error
+    for name in saved.keys() - state.keys():
+        logger.warning("The checkpoint contains the state %r of the loop, but the run has none; it is ignored.", name)
+
+
+def _get(name: str, entry: Any) -> Any:
+    """Return the value of an entry."""
+    value = entry[0]() if is_function_pair(entry) else entry.state_dict()
+    # Without the graph of the backward pass, as the hidden state of truncated backpropagation has.
+    return to_plain_data(detach_tree(value), f"state[{name!r}]")

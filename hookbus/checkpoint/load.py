@@ -17,7 +17,7 @@ from hookbus._utils.files import get_reason, open_regular_file
 from hookbus._utils.schema import InvalidDataError
 from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.generations import COMMON_FILE, POINTER_KEY, is_generation, resolve_pointer, verify_generation
-from hookbus.checkpoint.structure import check_structure
+from hookbus.checkpoint.plain_data import check_structure
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, HookWarning, format_path
 
 

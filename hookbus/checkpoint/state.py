@@ -48,25 +48,25 @@ from hookbus.checkpoint.generations import resolve_pointer
 from hookbus.checkpoint.hook_states import (
     check_hook_states,
     collect_hook_states,
+    collect_loop_state,
     explain_changed_model,
     load_hook_states,
+    load_loop_state,
     restore_structure,
 )
 from hookbus.checkpoint.load import load_file, resolve_path, save_file, verify_checkpoint
-from hookbus.checkpoint.loop_state import collect_loop_state, load_loop_state
-from hookbus.checkpoint.named_weights import flatten_weights, nest_weights
-from hookbus.checkpoint.plain_data import validate_plain_data
-from hookbus.checkpoint.rank_state import add_rank_states, select_rank_state
-from hookbus.checkpoint.reshard import get_parallel_metadata, reshard
-from hookbus.checkpoint.structure import check_has_data
+from hookbus.checkpoint.plain_data import check_has_data, validate_plain_data
+from hookbus.checkpoint.rank_state import add_rank_states, get_parallel_metadata, reshard, select_rank_state
 from hookbus.checkpoint.weights import (
     add_versions,
     check_averages,
     check_compatible,
+    flatten_weights,
     get_structure,
     get_versions,
     load_into,
     matching_weights,
+    nest_weights,
 )
 from hookbus.data.rng import get_rng_state, set_rng_state
 from hookbus.distributed.sharding import shard_like
