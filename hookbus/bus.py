@@ -21,7 +21,7 @@ from hookbus._run.point_effects import default_arguments, epilogue, namespace, p
 from hookbus._run.run import Run
 from hookbus._run.run_bus import RunBus
 from hookbus._run.torch_hooks import TorchHooks
-from hookbus._utils.keywords import check_keywords
+from hookbus._utils.arguments import check_keywords
 from hookbus.lifecycle import POINTS
 
 if TYPE_CHECKING:

@@ -14,10 +14,15 @@ import os
 from typing import Any
 
 from hookbus._utils.imports import describe_error
-from hookbus._utils.lookup_cache import cache_within_lookups
-from hookbus._utils.packages import HOOKS_GROUP, check_requirement, entry_points, normalize_name, split_entry_point
-from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry
-from hookbus._utils.published import explain_missing
+from hookbus._utils.packages import (
+    HOOKS_GROUP,
+    cache_within_lookups,
+    check_requirement,
+    entry_points,
+    normalize_name,
+    split_entry_point,
+)
+from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry, explain_missing
 from hookbus.errors import PluginConflictError, PluginError, PluginImportError, PluginNotFoundError
 
 __all__ = ["check_version", "find_entry", "list_entries", "load_entry"]

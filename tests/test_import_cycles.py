@@ -25,7 +25,7 @@ EVENTS = sorted(f"hookbus._events.{path.stem}" for path in (ROOT / "_events").gl
 
 UTILITIES = {
     "hookbus.errors",
-    *(f"hookbus._utils.{name}" for name in ("arguments", "deprecations", "imports", "key_homes", "packages")),
+    *(f"hookbus._utils.{name}" for name in ("arguments", "deprecations", "imports", "known_keys", "packages")),
 }
 """Modules that the modules of the event bus may import in addition to each other."""
 

@@ -6,8 +6,7 @@ import warnings
 
 from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.packages import DATASETS_GROUP, HOOKS_GROUP, MODELS_GROUP
-from hookbus._utils.plugin_entries import BLOCK_VARIABLE, blocked_names
-from hookbus._utils.published import get_publishing_package
+from hookbus._utils.plugin_entries import BLOCK_VARIABLE, blocked_names, get_publishing_package
 from hookbus.discovery import list_entries
 from hookbus.errors import HookWarning
 

@@ -15,7 +15,7 @@ from hookbus._config.models import Component, RunConfig
 from hookbus._config.paths import find_file_problem, find_initial_file, find_name_problem
 from hookbus._training.eval_metrics import EvalMetric, build_metrics, duplicate_name_error
 from hookbus._utils.imports import import_string, suggest_if_close
-from hookbus._utils.key_homes import explain_unknown_key
+from hookbus._utils.known_keys import explain_unknown_key
 from hookbus._utils.packages import DATASETS_GROUP, MODELS_GROUP
 from hookbus._utils.values import format_value, shorten
 from hookbus.errors import ConfigError, PluginError

@@ -32,9 +32,9 @@ from hookbus._utils.deprecated_settings import (
     report_settings,
     warn_caller,
 )
-from hookbus._utils.key_homes import suggest_type
-from hookbus._utils.lookup_cache import cached_lookups
-from hookbus._utils.published import get_publishing_package
+from hookbus._utils.known_keys import suggest_type
+from hookbus._utils.packages import cached_lookups
+from hookbus._utils.plugin_entries import get_publishing_package
 from hookbus._utils.redaction import redact
 from hookbus._utils.validation_errors import ALL_SETTINGS, missing_key_message
 from hookbus._utils.values import format_value, shorten

@@ -19,7 +19,7 @@ from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
 from hookbus._events.schedule_units import FieldConfig
 from hookbus._events.schedules import Schedule
 from hookbus._utils.deprecations import DEPRECATIONS_ATTRIBUTE
-from hookbus._utils.key_homes import explain_hook_settings
+from hookbus._utils.known_keys import explain_hook_settings
 from hookbus._utils.packages import package_label
 from hookbus.errors import MISSPELLING_CUTOFF, RegistrationError, suggest_names
 

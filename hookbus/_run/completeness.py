@@ -13,7 +13,7 @@ from typing import Any
 from hookbus._run.objects import iter_parameters
 from hookbus._run.run_view import RunView
 from hookbus._run.stepped_optimizers import SteppedOptimizers
-from hookbus._utils.named import format_label
+from hookbus._utils.arguments import format_label
 from hookbus._utils.values import iter_leaves
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import CheckpointError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookbus._utils.named import format_label
+from hookbus._utils.arguments import format_label
 
 
 class IdleOptimizers:

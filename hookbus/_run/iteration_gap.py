@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookbus._run.run_view import RunView
-from hookbus._utils.named import format_label
+from hookbus._utils.arguments import format_label
 
 
 class IterationGap:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hookbus._events.registry import FunctionPlugin
 from hookbus._run.participants import WITHIN
 from hookbus._run.preconditions import find_hook_errors, find_limit_errors
-from hookbus._utils.combined_errors import raise_errors
+from hookbus._utils.arguments import raise_errors
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.hook import Hook
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hookbus._utils.arguments import check_has_method, check_is_instance, is_function_pair
-from hookbus._utils.named import get_by_name
+from hookbus._utils.arguments import check_has_method, check_is_instance, get_by_name, is_function_pair
 from hookbus.distributed.unwrap import unwrap_ddp, unwrap_optimizer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hookbus._run.clock import Clock
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.services import DIRECTORIES
-from hookbus._utils.combined_errors import raise_errors, replace_message
+from hookbus._utils.arguments import raise_errors, replace_message
 from hookbus._utils.packages import package_label
 from hookbus.errors import ConfigError, HookbusError, HookError, RequestError
 from hookbus.hook import Hook

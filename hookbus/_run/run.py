@@ -38,8 +38,8 @@ from hookbus._run.services import DIRECTORIES, ServiceMethods, Services
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
+from hookbus._utils.arguments import get_by_name
 from hookbus._utils.detached_copies import deepcopy_as_none
-from hookbus._utils.named import get_by_name
 from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives

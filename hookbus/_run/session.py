@@ -25,8 +25,15 @@ from hookbus._run.resume import find_resumed_checkpoint, resume_run, verify_resu
 from hookbus._run.run import Run
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, parse_resume
-from hookbus._utils.arguments import check_bool, check_callable, check_count, check_path, check_seed, raise_config_error
-from hookbus._utils.keywords import check_keywords
+from hookbus._utils.arguments import (
+    check_bool,
+    check_callable,
+    check_count,
+    check_keywords,
+    check_path,
+    check_seed,
+    raise_config_error,
+)
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_collectives import get_collectives

@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hookbus._events.points import Unit
 from hookbus._training.scheduler_length import check_scheduler_steps, dry_run, get_first_changes
-from hookbus._utils.named import get_by_name, schedules
+from hookbus._utils.arguments import get_by_name, schedules
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Validation of constructor arguments. Errors are collected and raised together.
+"""Validation of arguments. Errors are collected and raised together.
 
 Unless stated otherwise, a `check_*` function returns the error message of one argument, or "" if the argument is
 valid. `raise_config_error` raises the collected messages.
@@ -6,13 +6,18 @@ valid. `raise_config_error` raises the collected messages.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from numbers import Integral
+from types import FunctionType
+from typing import Any, ParamSpec, TypeVar
 
 from hookbus._utils.imports import suggest_if_close
+from hookbus._utils.known_keys import HOOK_SETTINGS, find_equivalent
 from hookbus._utils.values import format_value
-from hookbus.errors import ConfigError
+from hookbus.errors import ArgumentError, ConfigError, HookbusError, suggest_names
 
 SEED_LIMIT = 2**63
 
@@ -119,3 +124,129 @@ def check_mapping(name: str, value: object) -> str:
 def is_function_pair(value: object) -> bool:
     """Return whether a value is a pair of functions."""
     return isinstance(value, (tuple, list)) and len(value) == 2 and all(map(callable, value))
+
+
+def raise_errors(errors: Iterable[HookbusError]) -> None:
+    """Raise one error that contains all given ones; nothing is raised if there are none.
+
+    Raises:
+        HookbusError: If there is an error, see `combine_errors`.
+    """
+    if collected := list(errors):
+        raise combine_errors(collected)
+
+
+def combine_errors(errors: Sequence[HookbusError]) -> HookbusError:
+    """Return one error that contains all given ones, in their order.
+
+    Args:
+        errors: At least one error.
+
+    Returns:
+        A single error itself; a ConfigError with all problems if every error is a ConfigError; otherwise an error of
+        the most specific type that all of them have.
+    """
+    if len(errors) == 1:
+        return errors[0]
+    if all(isinstance(error, ConfigError) for error in errors):
+        combined: HookbusError = ConfigError(problem for error in errors for problem in get_problems(error))
+    else:
+        combined = _get_common_type(errors)("\n".join(map(str, errors)))
+    for note in (note for error in errors for note in getattr(error, "__notes__", ())):
+        combined.add_note(note)
+    return combined
+
+
+def get_problems(error: HookbusError) -> list[str]:
+    """Return the problems of a ConfigError, or the message of any other error."""
+    return error.problems if isinstance(error, ConfigError) else [str(error)]
+
+
+def replace_message(error: HookbusError, message: str) -> HookbusError:
+    """Return an error of the same type, or of its nearest base class that only takes a message."""
+    return _get_common_type([error])(message)
+
+
+def _get_common_type(errors: Sequence[HookbusError]) -> type[HookbusError]:
+    """Return the most specific common type whose only argument is the message."""
+    return next(
+        kind
+        for kind in type(errors[0]).__mro__
+        if issubclass(kind, HookbusError)
+        and not isinstance(kind.__init__, FunctionType)  # a constructor with arguments of its own
+        and all(isinstance(error, kind) for error in errors)
+    )
+
+
+def get_by_name(value: Any) -> Mapping[str, Any]:
+    """Return objects by name; a single object has the name ""."""
+    if isinstance(value, Mapping):
+        return value
+    return {} if value is None else {"": value}
+
+
+def format_label(kind: str, name: str) -> str:
+    """Return the description of an object in a message, such as "optimizer 'G'"."""
+    return f"{kind} {name!r}" if name else kind
+
+
+def schedules(scheduler: Any, optimizer: Any) -> bool:
+    """Return whether a learning-rate scheduler changes a parameter group of an optimizer, or it is unknown."""
+    own = getattr(scheduler, "optimizer", None)
+    groups = {id(group) for group in getattr(own, "param_groups", ())}
+    return own is None or any(id(group) in groups for group in optimizer.param_groups)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def check_keywords(label: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function so that an unknown keyword argument is reported with the closest accepted name.
+
+    The signature of the function is unchanged, also for type checkers.
+
+    Args:
+        label: Name of the function, for the message.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = inspect.signature(function).parameters
+        known = [name for name in parameters if name not in ("self", "bus")]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            # The difference of two key views: this is all that a call with valid arguments costs.
+            if unknown := kwargs.keys() - parameters.keys():
+                raise ArgumentError(_describe(label, name, known) for name in kwargs if name in unknown)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def _describe(label: str, name: str, known: list[str]) -> str:
+    """Return the message about an unknown argument."""
+    equivalent: Any = find_equivalent(name, known)
+    hooks = [hook for hook, settings in HOOK_SETTINGS.items() if name in settings]
+    hint = f" Pass {equivalent!r}, its name in hookbus." if equivalent else suggest_names(name, known)
+    if len(hooks) == 1 and not equivalent:
+        hint = f" It is a setting of the hook {hooks[0]!r}: pass it to that hook."
+    return f"{label}: unexpected keyword argument {name!r}.{hint}"
+
+
+def split_settings(
+    settings: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter], common_keys: Container[str]
+) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Return the arguments of a class, its other settings, and the names of unknown arguments.
+
+    Args:
+        settings: Settings of an object, for its class and for hookbus.
+        parameters: Parameters of the class.
+        common_keys: Keys that hookbus reads, unless the class has a parameter of this name.
+    """
+    common = {key: value for key, value in settings.items() if key in common_keys and key not in parameters}
+    own = {key: value for key, value in settings.items() if key not in common}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    return own, common, [] if takes_any else [key for key in own if key not in parameters]

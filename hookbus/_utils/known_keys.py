@@ -1,12 +1,17 @@
-"""Packages and hooks of the hookbus project and the keys of run files, for messages that name them.
+"""Packages, hooks and keys of run files of the hookbus project, and the hints of messages about unknown keys.
 
-No plugin is imported for a message: `tests/generate.py` derives `known_keys.json` from the packages.
+No plugin is imported for a message: `tests/generate.py` derives `known_keys.json` from the packages. A hint states
+where a key belongs, its equivalent in another framework, or the closest accepted key.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
+from collections.abc import Collection, Iterable, Mapping
 from importlib import resources
+
+from hookbus.errors import MAX_NAME_LENGTH, MISSPELLING_CUTOFF, suggest_names
 
 _KEYS = json.loads(resources.files(__package__).joinpath("known_keys.json").read_text())
 
@@ -24,3 +29,161 @@ PUBLISHED_HOOKS: dict[str, dict[str, str]] = _KEYS["packages"]
 
 HOOK_SETTINGS: dict[str, list[str]] = _KEYS["hooks"]
 """Settings of each hook, without the common keys."""
+
+FRAMEWORK_KEYS = {
+    "accumulate_grad_batches": "training.accumulate",
+    "callbacks": "hooks",
+    "ckpt_path": "resume",
+    "criterion": "loss",
+    "custom_hooks": "hooks",
+    "default_root_dir": "work_dir",
+    "devices": "device",
+    "exp_dir": "work_dir",
+    "gradient_accumulation_steps": "training.accumulate",
+    "gradient_clip_val": "training.clip_grad_norm",
+    "loss_function": "loss",
+    "lr_scheduler": "scheduler",
+    "max_epochs": "training.epochs",
+    "max_grad_norm": "training.clip_grad_norm",
+    "max_iters": "training.iterations",
+    "max_steps": "training.iterations",
+    "mixed_precision": "training.precision",
+    "n_epochs": "training.epochs",
+    "num_epochs": "training.epochs",
+    "num_iterations": "training.iterations",
+    "num_train_epochs": "training.epochs",
+    "output_dir": "work_dir",
+    "resume_from": "resume",
+    "resume_from_checkpoint": "resume",
+    "strategy": "training.distributed",
+    "train_dataloader": "train_loader",
+    "train_dataloaders": "train_loader",
+    "val_dataloader": "val_loader",
+    "val_dataloaders": "val_loader",
+    "writer": "hooks",
+    "writers": "hooks",
+}
+"""Keys of a run file, with the section, or arguments of the Trainer, by the name in another framework."""
+
+ARGUMENT_NAMES = {"loss": "loss_fn"}
+"""Arguments whose name differs from that of the key of a run file."""
+
+
+def find_equivalent(name: str, arguments: Collection[str]) -> str | None:
+    """Return the argument that corresponds to an argument of another framework, or None.
+
+    Args:
+        name: Name in another framework, or of a key of a run file.
+        arguments: Names of the accepted arguments.
+    """
+    key = FRAMEWORK_KEYS.get(name, name).rpartition(".")[2]
+    return next((candidate for candidate in (key, ARGUMENT_NAMES.get(key)) if candidate in arguments), None)
+
+
+TOP_LEVEL = "the top level"
+"""Name of the model itself among its sections."""
+
+MAX_LISTED_HOOKS = 3
+
+HOOK_CLASSES = {name: cls for hooks in PUBLISHED_HOOKS.values() for name, cls in hooks.items()}
+
+
+def explain_unknown_key(key: str, known: Collection[str], *, sections: Iterable[str] = ()) -> str:
+    """Return the hint for an unknown key, with a leading space.
+
+    Args:
+        key: The unknown key.
+        known: Keys that are accepted in its place.
+        sections: Sections of the model of the data that accept the key; `TOP_LEVEL` for the model itself.
+
+    Returns:
+        Where the key belongs; else the closest names of `suggest_names`.
+    """
+    in_hook = set(COMMON_KEYS) <= set(known)
+    if home := _describe_home(key, list(sections), settings=known if in_hook else ()):
+        # `scheduler` belongs at the top level, but in a hook with `schedulers` that setting is meant as often.
+        near = _find_similar(key, known)
+        return f" Did you mean {near[0]!r}? `{key}` {home}" if near else f" `{key}` {home}"
+    hint = suggest_names(key, known)
+    if not hint or hint.startswith(" Did you mean") or len(key) > MAX_NAME_LENGTH:
+        return hint
+    others = [other for other in _get_all_keys() if other != key]
+    near = _find_similar(key, others)
+    return f" Did you mean {near[0]!r}? `{near[0]}` {_describe_home(near[0], [])}" if near else hint
+
+
+def suggest_type(settings: Collection[str]) -> str:
+    """Return the hint to add the type of a hook whose settings contain none, with a leading space.
+
+    Args:
+        settings: Keys of the hook.
+    """
+    own = set(settings) - {*COMMON_KEYS, "type"}
+    hooks = [hook for hook, accepted in HOOK_SETTINGS.items() if own and own <= set(accepted)]
+    return f" Its keys are those of `{hooks[0]}`: add `type: {hooks[0]}`." if len(hooks) == 1 else " Add `type: ...`."
+
+
+def explain_hook_settings(settings: Mapping[str, object]) -> str:
+    """Return the hint for settings from which no hook can be built, with a leading space; "" if nothing is known.
+
+    Args:
+        settings: Keys of the hook; unknown ones are recognized for the hooks of the project.
+    """
+    if "type" not in settings:
+        return suggest_type(settings)
+    kind = settings["type"]
+    hook = next((name for name, cls in HOOK_CLASSES.items() if kind in (name, cls)), None)
+    known = [] if hook is None else [*HOOK_SETTINGS[hook], *COMMON_KEYS]
+    unknown = [key for key in settings if known and key not in (*known, "type")]
+    return "".join(f" {key}: unknown key.{explain_unknown_key(key, known)}" for key in unknown)
+
+
+def _describe_home(key: str, sections: list[str], *, settings: Collection[str] = ()) -> str:
+    """Return where a key belongs as the end of a sentence, or "".
+
+    Args:
+        key: The unknown key.
+        sections: Sections that accept it, if they are known.
+        settings: Settings of the hook that contains the key, if it is in a hook.
+    """
+    sections = sections or [name for name, keys in SECTION_KEYS.items() if key in keys]
+    if key in TOP_LEVEL_KEYS or TOP_LEVEL in sections:
+        return "belongs at the top level."
+    if key in FRAMEWORK_KEYS and _is_run_file_key(FRAMEWORK_KEYS[key]):
+        return f"is `{FRAMEWORK_KEYS[key]}` in hookbus."
+    if key in COMMON_KEYS and key != "name":
+        return "is a setting of every hook: write it in the settings of a hook."
+    if key in HOOK_CLASSES or key in HOOK_CLASSES.values():
+        return "is a hook: write it in hooks."
+    hooks = [name for name, accepted in HOOK_SETTINGS.items() if key in accepted]
+    home = _describe_settings(sections, hooks)
+    # Neither a misspelled setting nor a setting of many hooks is evidence that another hook was meant.
+    if home and settings and (len(hooks) > MAX_LISTED_HOOKS or _find_similar(key, settings)):
+        return ""
+    return home
+
+
+def _find_similar(key: str, names: Collection[str]) -> list[str]:
+    """Return the name that a key probably misspells, in a list that is empty if there is none."""
+    return difflib.get_close_matches(key, names, n=1, cutoff=MISSPELLING_CUTOFF)
+
+
+def _describe_settings(sections: list[str], hooks: list[str]) -> str:
+    """Return the sections and the hooks that accept a key."""
+    homes = [f"belongs in {' or in '.join(f'`{name}`' for name in sections)}"] if sections else []
+    if 0 < len(hooks) <= MAX_LISTED_HOOKS:
+        names = " or ".join(f"`{name}`" for name in hooks)
+        homes.append(f"is a setting of the hook {names}: write it in hooks")
+    elif hooks:
+        homes.append(f"is a setting of {len(hooks)} hooks, such as `{hooks[0]}`: write it in hooks")
+    return f"{', or '.join(homes)}." if homes else ""
+
+
+def _is_run_file_key(path: str) -> bool:
+    section, _, key = path.rpartition(".")
+    return key in (SECTION_KEYS[section] if section else TOP_LEVEL_KEYS)
+
+
+def _get_all_keys() -> list[str]:
+    keys: list[Mapping[str, Collection[str]]] = [SECTION_KEYS, HOOK_SETTINGS]
+    return sorted({*TOP_LEVEL_KEYS, *HOOK_CLASSES, *(key for homes in keys for home in homes.values() for key in home)})

@@ -8,12 +8,14 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
 
 import hookbus
 from hookbus._utils.imports import describe_error
-from hookbus._utils.lookup_cache import cache_within_lookups
 from hookbus.errors import PluginImportError, PluginVersionError
 
 HOOKS_GROUP = "hookbus.hooks"
@@ -23,6 +25,38 @@ DATASETS_GROUP = "hookbus.datasets"
 """Entry-point groups of the models and datasets that run files refer to by name."""
 POINTS_GROUP = "hookbus.points"
 """Entry-point group in which plugin packages publish additional points, as spec classes."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_results: ContextVar[dict[Any, Any] | None] = ContextVar("_results", default=None)
+
+
+@contextmanager
+def cached_lookups() -> Iterator[None]:
+    """Context manager in which decorated functions read the installed packages at most once."""
+    token = _results.set({} if _results.get() is None else _results.get())
+    try:
+        yield
+    finally:
+        _results.reset(token)
+
+
+def cache_within_lookups(function: Callable[P, T]) -> Callable[P, T]:
+    """Cache the results of a function inside `cached_lookups`. Callers must not modify the results."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        results = _results.get()
+        if results is None:
+            return function(*args, **kwargs)
+        key = (function, args, tuple(kwargs.items()))
+        if key not in results:
+            results[key] = function(*args, **kwargs)
+        return results[key]  # type: ignore[no-any-return]
+
+    return call
 
 
 def package_label(plugin: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from hookbus._utils.key_homes import TOP_LEVEL, explain_unknown_key
+from hookbus._utils.known_keys import TOP_LEVEL, explain_unknown_key
 from hookbus._utils.secret_messages import hide_in_message, hide_value
 from hookbus._utils.secret_types import hide_declared
 from hookbus._utils.values import format_value, shorten

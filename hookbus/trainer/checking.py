@@ -13,7 +13,7 @@ from torch import nn
 from hookbus._run.never_due import find_unreachable
 from hookbus._training.evaluation import eval_mode, named_loaders, reset_metrics, update_metrics
 from hookbus._training.outputs import extract_loss
-from hookbus._utils.combined_errors import raise_errors
+from hookbus._utils.arguments import raise_errors
 from hookbus._utils.imports import describe_error
 from hookbus._utils.packages import package_label
 from hookbus.data.batches import move_to_device

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._utils.arguments import raise_config_error
-from hookbus._utils.named import get_by_name
+from hookbus._utils.arguments import get_by_name, raise_config_error
 from hookbus.distributed.process_group import world_size
 from hookbus.errors import ConfigError
 

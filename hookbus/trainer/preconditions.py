@@ -14,9 +14,7 @@ from hookbus._run.preconditions import check_preconditions, describe_missing_val
 from hookbus._run.session import check_work_dir_options
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.scheduler_length import copy_scheduler, load_scheduler
-from hookbus._utils.arguments import raise_config_error
-from hookbus._utils.combined_errors import raise_errors
-from hookbus._utils.named import get_by_name
+from hookbus._utils.arguments import get_by_name, raise_config_error, raise_errors
 from hookbus.data.loaders import loader_length
 from hookbus.errors import ConfigError, HookbusError, RequestError, WorkDirError
 from hookbus.hook import Hook

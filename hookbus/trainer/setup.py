@@ -17,9 +17,8 @@ from hookbus._training.eval_metrics import build_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
 from hookbus._training.steps import Precision, iter_parameters
-from hookbus._utils.arguments import check_count
+from hookbus._utils.arguments import check_count, check_keywords
 from hookbus._utils.detached_copies import deepcopy_as_none
-from hookbus._utils.keywords import check_keywords
 from hookbus.bus import HookBus
 from hookbus.distributed.process_collectives import get_collectives
 from hookbus.distributed.unwrap import unwrap_ddp

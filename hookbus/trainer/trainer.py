@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from hookbus._run.interrupts import handle_interrupts
 from hookbus._run.run import Run
-from hookbus._utils.keywords import check_keywords
+from hookbus._utils.arguments import check_keywords
 from hookbus.data.batches import move_to_device
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics

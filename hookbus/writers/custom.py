@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._utils.key_homes import explain_unknown_key
-from hookbus._utils.keywords import split_settings
+from hookbus._utils.arguments import split_settings
+from hookbus._utils.known_keys import explain_unknown_key
 from hookbus.errors import ConfigError
 from hookbus.hook import snake_case, validate_config
 from hookbus.writers.hook import WriterConfig, WriterHook

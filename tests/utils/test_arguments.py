@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,21 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus import HookBus, Trainer
+from hookbus import HookBus, Trainer, load_config
 from hookbus._utils import arguments
-from hookbus.errors import ConfigError
+from hookbus._utils.arguments import combine_errors, replace_message
+from hookbus._utils.known_keys import FRAMEWORK_KEYS, find_equivalent
+from hookbus.errors import (
+    ArgumentError,
+    CheckpointCorruptedError,
+    CheckpointError,
+    ConfigError,
+    HookbusError,
+    LoopError,
+    MetricError,
+    RejectedRecordsError,
+    WorkDirError,
+)
 
 STEP_LR = torch.optim.lr_scheduler.StepLR
 
@@ -102,3 +115,118 @@ def test_valid_arguments_are_accepted() -> None:
         arguments.check_path("x", Path("a")) == arguments.check_seed("x", 0) == arguments.check_bool("x", False) == ""
     )
     assert arguments.check_callable("x", nn.MSELoss(), "") == arguments.check_mapping("x", {"a": 1}) == ""
+
+
+class FieldsError(CheckpointError):
+    """Error of a package, with a constructor of its own."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+
+
+def test_single_error_is_returned_unchanged() -> None:
+    error = FieldsError("a.pth", "gone")
+    assert combine_errors([error]) is error
+
+
+def test_problems_of_config_errors_are_joined() -> None:
+    combined = combine_errors([ConfigError(["a", "b"]), ConfigError(["c"])])
+    assert isinstance(combined, ConfigError)
+    assert combined.problems == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "common"),
+    [
+        ([LoopError("a"), LoopError("b")], LoopError),
+        ([CheckpointError("a"), CheckpointCorruptedError("b")], CheckpointError),
+        ([CheckpointCorruptedError("a"), CheckpointError("b")], CheckpointError),
+        ([FieldsError("a", "x"), FieldsError("b", "x")], CheckpointError),
+        ([MetricError("a"), MetricError("b")], MetricError),
+        ([ConfigError(["a"]), WorkDirError("b")], HookbusError),
+    ],
+)
+def test_combined_error_has_the_most_specific_common_type(
+    errors: list[HookbusError], common: type[HookbusError]
+) -> None:
+    combined = combine_errors(errors)
+    assert type(combined) is common
+    assert str(combined).splitlines() == [str(error) for error in errors]
+
+
+def test_combined_error_has_the_notes_of_its_parts() -> None:
+    first, second = LoopError("a"), ConfigError(["b"])
+    second.add_note("in hook 'x'")
+    assert combine_errors([first, second]).__notes__ == ["in hook 'x'"]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(LoopError("a"), LoopError), (FieldsError("a", "b"), CheckpointError)],
+)
+def test_error_with_another_message_keeps_its_type(error: HookbusError, expected: type[HookbusError]) -> None:
+    replaced = replace_message(error, "hook 'x': a")
+    assert (type(replaced), str(replaced)) == (expected, "hook 'x': a")
+
+
+def test_error_with_further_arguments_becomes_its_base_class() -> None:
+    replaced = replace_message(RejectedRecordsError("a", ["loss"]), "b")
+    assert (type(replaced).__name__, str(replaced)) == ("HookError", "b")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: HookBus().run(epoch=3), "bus.run: unexpected keyword argument 'epoch'. Did you mean 'epochs'?"),
+        (
+            lambda: HookBus().run(max_epochs=3),
+            "bus.run: unexpected keyword argument 'max_epochs'. Pass 'epochs', its name in hookbus.",
+        ),
+        (
+            lambda: Trainer(nn.Linear(1, 1), criterion=None, epoch=3),
+            "Trainer: unexpected keyword argument 'criterion'. Pass 'loss_fn', its name in hookbus.\n"
+            "Trainer: unexpected keyword argument 'epoch'. Did you mean 'epochs'?",
+        ),
+        (
+            lambda: Trainer(callbacks=[]),
+            "Trainer: unexpected keyword argument 'callbacks'. Pass 'hooks', its name in hookbus.",
+        ),
+        (
+            lambda: Trainer(nn.Linear(1, 1)).fit(max_epochs=3),
+            "Trainer.fit: unexpected keyword argument 'max_epochs'. Pass 'epochs', its name in hookbus.",
+        ),
+        (
+            lambda: Trainer(nn.Linear(1, 1), max_keep_ckpts=3),
+            "Trainer: unexpected keyword argument 'max_keep_ckpts'. It is a setting of the hook 'checkpoint': pass it "
+            "to that hook.",
+        ),
+        (lambda: HookBus(hook=[]), "HookBus: unexpected keyword argument 'hook'. Did you mean 'hooks'?"),
+        (
+            lambda: load_config({}, override=[]),
+            "load_config: unexpected keyword argument 'override'. Did you mean 'overrides'?",
+        ),
+        (
+            lambda: Trainer.from_file("run.yaml", override=[]),
+            "Trainer.from_file: unexpected keyword argument 'override'. Did you mean 'overrides'?",
+        ),
+    ],
+)
+def test_unknown_argument_names_the_accepted_one(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        call()
+    assert str(caught.value) == message
+    assert isinstance(caught.value, ConfigError)
+    assert isinstance(caught.value, TypeError)
+
+
+def test_signatures_are_unchanged() -> None:
+    assert list(inspect.signature(HookBus).parameters) == ["hooks", "order"]
+    assert "epochs" in inspect.signature(Trainer.fit).parameters
+    assert next(iter(inspect.signature(Trainer).parameters)) == "model"
+
+
+def test_equivalents_are_arguments_of_the_trainer() -> None:
+    known = inspect.signature(Trainer).parameters
+    missing = [name for name in FRAMEWORK_KEYS if find_equivalent(name, known) is None]
+    assert missing == []
+    assert find_equivalent("max_epochs", ["iterations"]) is None

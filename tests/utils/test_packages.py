@@ -14,6 +14,8 @@ from hookbus import Hook
 from hookbus._utils.packages import (
     HOOKS_GROUP,
     broken_distributions,
+    cache_within_lookups,
+    cached_lookups,
     entry_points,
     get_distribution,
     get_entry_point_name,
@@ -191,3 +193,19 @@ def test_module_as_a_hook_is_not_blocked_without_the_variable(
 
 def test_package_names_are_normalized() -> None:
     assert normalize_name("Hookbus__EMA.x") == "hookbus-ema-x"
+
+
+def test_results_are_cached_inside_the_context_only() -> None:
+    calls: list[str] = []
+
+    @cache_within_lookups
+    def look_up(name: str) -> int:
+        calls.append(name)
+        return len(calls)
+
+    with cached_lookups():
+        assert (look_up("a"), look_up("b")) == (1, 2)
+        with cached_lookups():
+            assert look_up("a") == 1
+        assert look_up("b") == 2
+    assert look_up("a") == 3

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hookbus._utils.known_keys import PUBLISHED_HOOKS
+from hookbus._utils.plugin_entries import get_publishing_package
+
 if TYPE_CHECKING:
     from tests.conftest import Environment
+
 
 LISTED = """
     import os, warnings
@@ -45,3 +50,48 @@ class TestListedNames:
         broken = {name for name, problems in listed["named"].items() if problems}
         assert broken == {"broken", "odd", "tomorrow"}
         assert {"greet", "logger", "progress", "twin-one/twin", "twin-two/twin"} <= set(listed["named"]) - broken
+
+
+FINDING = """
+    import json, os
+    from hookbus.discovery import find_entry
+    from hookbus.errors import PluginNotFoundError
+
+    answer = {}
+    for name in json.loads(os.environ["NAMES"]):
+        try:
+            find_entry(name)
+        except PluginNotFoundError as error:
+            answer[name] = str(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def missing(bare_environment: Environment) -> dict[str, str]:
+    """Return the errors of the names of all hooks of the project if none is installed."""
+    names = [name for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for name in pair]
+    answer: dict[str, str] = bare_environment.answer(FINDING, NAMES=json.dumps(names))
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [(package, name) for package, hooks in PUBLISHED_HOOKS.items() for pair in hooks.items() for name in pair],
+)
+def test_missing_hook_of_the_project_names_its_package(missing: dict[str, str], package: str, name: str) -> None:
+    assert missing[name] == f"The hook {name!r} is not installed. Run: pip install {package}"
+
+
+def test_close_match_among_published_hooks_is_suggested(environment: Environment) -> None:
+    answer = environment.answer(FINDING, NAMES='["EMAHok"]')
+    assert "No installed package publishes the hook 'EMAHok'. Did you mean 'EMAHook'" in answer["EMAHok"]
+
+
+def test_package_of_a_missing_hook_is_known() -> None:
+    assert get_publishing_package("ema") == get_publishing_package("EMAHook") == "hookbus-ema"
+    assert get_publishing_package("unknown") is None
+
+
+def test_published_names_are_unique() -> None:
+    names = [name for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for name in pair]
+    assert len(set(names)) == len(names)

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 import hookbus._utils.known_keys
-from hookbus._utils.framework_keys import FRAMEWORK_KEYS
-from hookbus._utils.key_homes import explain_unknown_key, suggest_type
-from hookbus._utils.known_keys import COMMON_KEYS, TOP_LEVEL_KEYS
+from hookbus._utils.known_keys import COMMON_KEYS, FRAMEWORK_KEYS, TOP_LEVEL_KEYS, explain_unknown_key, suggest_type
 
 HOOK_KEYS = [*COMMON_KEYS, "interval"]
 
