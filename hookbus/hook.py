@@ -26,12 +26,10 @@ from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._events.points import POINT_ALIASES, Unit
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
-from hookbus._utils.deprecated_settings import SettingsModel, warn_of_settings
 from hookbus._utils.detached_copies import copy_detached, dump_detached, load_detached
 from hookbus._utils.packages import get_entry_point_name
-from hookbus._utils.redaction import redact
-from hookbus._utils.secret_types import dump_model
-from hookbus._utils.validation_errors import format_validation_error
+from hookbus._utils.redaction import dump_model, redact
+from hookbus._utils.settings import SettingsModel, format_validation_error, warn_of_settings
 from hookbus.base_listeners import BaseListeners
 from hookbus.errors import ConfigError, HookError, format_error, suggest_names
 from hookbus.lifecycle import POINTS

@@ -67,7 +67,7 @@ def known_keys_text() -> str:
     """Return the text of `hookbus/_utils/known_keys.json`."""
     from hookbus._config.hooks import get_hook_class
     from hookbus._config.models import RunConfig
-    from hookbus._utils.validation_errors import find_models
+    from hookbus._utils.settings import find_models
     from hookbus.hook import HookConfig
 
     common = tuple(HookConfig.model_fields)

@@ -15,7 +15,7 @@ from hookbus._config.document import Document, Path
 from hookbus._config.hooks import add_instance_name, get_hook_class
 from hookbus._utils.known_keys import explain_unknown_key
 from hookbus._utils.plugin_entries import BLOCK_VARIABLE
-from hookbus._utils.validation_errors import validation_messages
+from hookbus._utils.settings import validation_messages
 from hookbus.errors import HookbusError, HookWarning
 
 Entries = list[tuple[Any, Path]]

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hookbus._utils.redaction import redact
-from hookbus._utils.secret_keys import is_secret
-from hookbus._utils.secret_values import REDACTED
+from hookbus._utils.secrets import REDACTED, is_secret
 from hookbus._utils.values import escape_control_characters, shorten
 from hookbus.errors import format_path
 

@@ -10,14 +10,12 @@ from hookbus import discovery
 from hookbus._events.checks import OPTIONS_ATTRIBUTE
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._utils.arguments import split_settings
-from hookbus._utils.deprecated_settings import warn_of_settings
 from hookbus._utils.imports import describe_error, import_string, suggest_if_close
 from hookbus._utils.known_keys import explain_unknown_key
 from hookbus._utils.packages import cached_lookups
 from hookbus._utils.plugin_entries import get_publishing_package
-from hookbus._utils.redaction import redact
-from hookbus._utils.secret_messages import hide_in_message
-from hookbus._utils.secret_types import hide_declared
+from hookbus._utils.redaction import hide_declared, hide_in_message, redact
+from hookbus._utils.settings import warn_of_settings
 from hookbus._utils.values import format_value
 from hookbus.errors import (
     ConfigError,

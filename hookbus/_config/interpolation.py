@@ -11,8 +11,7 @@ from hookbus._config.document import Document, Path, Reference
 from hookbus._config.yaml import invalid_character, parse
 from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.redaction import redact
-from hookbus._utils.secret_keys import is_secret
-from hookbus._utils.secret_values import REDACTED
+from hookbus._utils.secrets import REDACTED, is_secret
 from hookbus._utils.values import format_value, shorten
 
 REFERENCE_PATTERN = r"\$\{env:[^}]*\}"

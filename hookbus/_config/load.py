@@ -25,7 +25,7 @@ from hookbus._config.overrides import apply_overrides
 from hookbus._config.reading import load_document
 from hookbus._config.resolved import reject_redacted_values
 from hookbus._utils.arguments import check_keywords
-from hookbus._utils.validation_errors import validation_messages
+from hookbus._utils.settings import validation_messages
 from hookbus.errors import ConfigError, PluginError
 from hookbus.hook import Hook
 

@@ -26,17 +26,18 @@ from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.paths import find_settings_problems
 from hookbus._config.resolved import dump_resolved, show_references
 from hookbus._run.work_dir import parse_resume
-from hookbus._utils.deprecated_settings import (
-    SettingsModel,
-    iter_deprecated_settings,
-    report_settings,
-    warn_caller,
-)
 from hookbus._utils.known_keys import suggest_type
 from hookbus._utils.packages import cached_lookups
 from hookbus._utils.plugin_entries import get_publishing_package
 from hookbus._utils.redaction import redact
-from hookbus._utils.validation_errors import ALL_SETTINGS, missing_key_message
+from hookbus._utils.settings import (
+    ALL_SETTINGS,
+    SettingsModel,
+    iter_deprecated_settings,
+    missing_key_message,
+    report_settings,
+    warn_caller,
+)
 from hookbus._utils.values import format_value, shorten
 from hookbus.bus import HookBus
 from hookbus.errors import (

@@ -9,7 +9,7 @@ from hookbus._config import yaml as _yaml
 from hookbus._config.document import Document, Path
 from hookbus._config.interpolation import SAMPLE_SECRET, get_key, get_safe_template
 from hookbus._utils.redaction import redact
-from hookbus._utils.secret_values import REDACTED
+from hookbus._utils.secrets import REDACTED
 from hookbus._utils.values import escape_control_characters, iter_leaves, shorten
 
 

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hookbus._utils.redaction import redact, redact_config
-from hookbus._utils.secret_types import SECRET_TYPES
-from hookbus._utils.secret_values import REDACTED
+from hookbus._utils.redaction import SECRET_TYPES, redact, redact_config
+from hookbus._utils.secrets import REDACTED
 
 MIN_LENGTH = 6
 """Length from which a secret value is hidden within a text. A shorter one, such as `abc`, occurs in ordinary words."""

@@ -1,1 +1,29 @@
-"""Helpers that depend on no other package of hookbus."""
+"""Helpers that depend on no other package of hookbus, and the loading of public names on their first use."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that imports each of its public names on first use.
+
+    Importing the package thus imports neither torch nor the modules behind the names.
+
+    Args:
+        package: Name of the package.
+        modules: Full name of the module that defines each public name, or of the module that has this name.
+
+    Returns:
+        A function that returns the object of a name, and raises an AttributeError for any other name.
+    """
+
+    def load_name(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(modules[name])
+        return module if modules[name].endswith(f".{name}") else getattr(module, name)
+
+    return load_name

@@ -1,20 +1,23 @@
 """Redaction of configurations: one place decides which values are secrets and what is recorded instead.
 
 A secret is declared by its type (`SecretStr`), named by its key (`api_key`), or recognized in a string (a password in
-a URL). See `secret_types`, `secret_keys` and `secret_values`.
+a URL). `secrets` recognizes keys and strings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, repeat
 from numbers import Integral, Real
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, RootModel, Secret, SecretBytes, SecretStr
+from pydantic.fields import FieldInfo
 
-from hookbus._utils.secret_keys import is_ambiguous, is_secret, joins_to_secret
-from hookbus._utils.secret_types import SECRET_TYPES, dump_model
-from hookbus._utils.secret_values import REDACTED, hide_secrets, is_reference
+from hookbus._utils.secrets import REDACTED, hide_secrets, is_ambiguous, is_reference, is_secret, joins_to_secret
 
 
 def escape_surrogates(text: str) -> str:
@@ -114,3 +117,168 @@ def _may_be_secret(text: str) -> bool:
     """Return whether a string can be a secret, and not a special token: `<pad>`, `[MASK]`."""
     is_special_token = (text[:1], text[-1:]) in (("<", ">"), ("[", "]"))
     return bool(text) and not is_special_token and not is_reference(text)
+
+
+SECRET_TYPES = (SecretStr, SecretBytes, Secret)
+"""Types of pydantic that declare a secret."""
+
+
+def dump_model(model: BaseModel, **options: Any) -> Any:
+    """Dump a model, with the values of its secret types replaced by `***`.
+
+    Args:
+        model: The model.
+        options: Options of `model_dump`; by default, the mode is "json".
+    """
+    return _hide_dumped(model.model_dump(**{"mode": "json", **options}), model)
+
+
+def hide_declared(value: Any, declared: Any) -> Any:
+    """Return a copy of settings in which the values of secret types are replaced by `***`.
+
+    None, empty strings and references to environment variables are not secrets.
+
+    Args:
+        value: Settings that are not validated, as nested mappings and sequences.
+        declared: Type of the settings, such as a pydantic model; of a class without fields, the parameters.
+    """
+    origin, arguments = get_origin(declared), get_args(declared)
+    if origin is Annotated or hasattr(declared, "__value__") or hasattr(declared, "__supertype__"):
+        return hide_declared(value, arguments[0] if arguments else _get_alias_target(declared))
+    if _is_secret_type(origin or declared):
+        return _hide(value)
+    if origin in (Union, UnionType):
+        for option in arguments:
+            value = hide_declared(value, option)
+        return value
+    if isinstance(declared, type) and issubclass(declared, RootModel):
+        return hide_declared(value, declared.model_fields["root"].annotation)
+    if isinstance(value, Mapping):
+        fields, default = _get_fields(declared), arguments[-1] if len(arguments) == 2 else None
+        return {key: hide_declared(item, fields.get(key, default)) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [hide_declared(item, type_) for item, type_ in zip(value, _iter_item_types(arguments), strict=False)]
+    return value
+
+
+def _hide_dumped(dumped: Any, source: Any) -> Any:
+    """Hide the secrets of a dump, given the object that was dumped."""
+    if isinstance(source, SECRET_TYPES):
+        return _hide(dumped)
+    if isinstance(source, RootModel):
+        return _hide_dumped(dumped, source.root)
+    if isinstance(source, BaseModel) and isinstance(dumped, Mapping):
+        # Serializers can reveal a secret as a part of a value, and rename a field.
+        values = {**(source.model_extra or {}), **_get_values(source)}
+        return {key: _hide_dumped(item, values.get(key)) for key, item in dumped.items()}
+    if isinstance(source, Mapping) and isinstance(dumped, Mapping):
+        values = {str(key): item for key, item in source.items()}
+        return {key: _hide_dumped(item, values.get(str(key))) for key, item in dumped.items()}
+    if isinstance(source, (list, tuple, set, frozenset)) and isinstance(dumped, (list, tuple, set, frozenset)):
+        return [_hide_dumped(item, value) for item, value in zip(dumped, source, strict=False)]
+    return dumped
+
+
+def _get_values(model: BaseModel) -> dict[str, Any]:
+    """Return the values of the fields of a model by each of their names in a dump."""
+    fields, values = type(model).model_fields.items(), vars(model)
+    return {key: values[name] for name, field in fields for key in (name, field.serialization_alias or name)}
+
+
+def _hide(value: Any) -> Any:
+    is_harmless = value is None or value in ("", b"") or (isinstance(value, str) and is_reference(value))
+    return value if is_harmless else REDACTED
+
+
+def _is_secret_type(declared: Any) -> bool:
+    return isinstance(declared, type) and issubclass(declared, SECRET_TYPES)
+
+
+def _get_alias_target(declared: Any) -> Any:
+    """Return the type that a `type` statement or a `NewType` refers to."""
+    return getattr(declared, "__value__", None) or getattr(declared, "__supertype__", None)
+
+
+def _iter_item_types(arguments: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield the types of the items of a sequence: those of a tuple, then the last one for all further items."""
+    types = [argument for argument in arguments if argument is not Ellipsis]
+    return chain(types, repeat(types[-1] if types else None))
+
+
+def _get_fields(declared: Any) -> Mapping[str, Any]:
+    """Return the types of the fields of a class by each of their names; {} for another type."""
+    declared = get_origin(declared) or declared
+    if not isinstance(declared, type):
+        return {}
+    if issubclass(declared, BaseModel):
+        fields = declared.model_fields.items()
+        return {key: field.annotation for name, field in fields for key in _get_keys(name, field)}
+    is_annotated = dataclasses.is_dataclass(declared) or is_typeddict(declared)
+    with suppress(Exception):  # an annotation that cannot be evaluated, or a class without a signature
+        return get_type_hints(declared if is_annotated else declared.__init__)
+    return {}
+
+
+def _get_keys(name: str, field: FieldInfo) -> Iterator[str]:
+    """Yield the keys under which a field is set: its name and its aliases."""
+    yield name
+    alias = field.validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else [alias, field.alias]
+    yield from (choice for choice in choices if isinstance(choice, str))
+
+
+MIN_REPLACED_LENGTH = 4
+"""Shorter secrets are replaced only where a message quotes them, because other words may contain them."""
+
+
+def hide_value(value: Any, path: Sequence[Any], declared: Any) -> Any:
+    """Return what a message shows of an invalid setting: the value, with its secrets redacted.
+
+    Args:
+        value: The invalid value.
+        path: Path of the value in the settings.
+        declared: All settings, with the values of secret types redacted by `hide_declared`.
+    """
+    for key in path:
+        is_known = key in declared if isinstance(declared, Mapping) else isinstance(declared, list)
+        if not is_known:
+            declared = value
+            break
+        declared = declared[key]
+    names = [key for key in path if isinstance(key, str)]
+    # A secret key hides everything below it.
+    name = next((key for key in names if is_secret(key)), names[-1] if names else "")
+    shown = redact(declared, name)
+    # Redaction also converts objects of other types to strings, which the message should not.
+    return shown if any(_iter_changed(value, shown)) or shown == REDACTED else value
+
+
+def hide_in_message(message: str, value: Any, shown: Any) -> str:
+    """Return a message in which the secrets of a value are replaced.
+
+    Args:
+        message: A message that may repeat the value, such as that of a validator.
+        value: The value.
+        shown: The value with redacted secrets.
+    """
+    for secret, replacement in _iter_changed(value, shown):
+        message = message.replace(repr(secret), repr(replacement))
+        if len(secret) >= MIN_REPLACED_LENGTH:
+            message = message.replace(secret, replacement)
+    return message
+
+
+def _iter_changed(value: Any, shown: Any) -> Iterator[tuple[str, str]]:
+    """Yield the strings that differ, with their replacements."""
+    if isinstance(value, str) and isinstance(shown, str):
+        if value != shown:
+            yield value, shown
+    elif isinstance(value, Mapping) and isinstance(shown, Mapping):
+        for item, other in zip(value.values(), shown.values(), strict=False):
+            yield from _iter_changed(item, other)
+    elif isinstance(value, (list, tuple)) and isinstance(shown, list):
+        for item, other in zip(value, shown, strict=False):
+            yield from _iter_changed(item, other)
+    elif isinstance(shown, str) and isinstance(value, (Mapping, list, tuple)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _iter_changed(item, shown)

@@ -21,8 +21,7 @@ from hookbus._config.models import RunConfig
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.steps import iter_parameters
 from hookbus._utils.imports import describe_error
-from hookbus._utils.redaction import redact
-from hookbus._utils.secret_messages import hide_in_message
+from hookbus._utils.redaction import hide_in_message, redact
 from hookbus.data.resumable_loader import Splits
 from hookbus.data.rng import seed_everything
 from hookbus.errors import ConfigError, HookbusError

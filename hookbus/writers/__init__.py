@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils.lazy import lazy_names
+from hookbus._utils import lazy_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hookbus._utils.files import read_regular_file as read_regular_file
     from hookbus._utils.redaction import redact as redact
     from hookbus._utils.redaction import redact_config as redact_config
-    from hookbus._utils.secret_keys import is_secret as is_secret
+    from hookbus._utils.secrets import is_secret as is_secret
     from hookbus.writers.append_only_file import AppendOnlyFile as AppendOnlyFile
     from hookbus.writers.hook import WriterConfig as WriterConfig
     from hookbus.writers.hook import WriterHook as WriterHook
@@ -45,7 +45,7 @@ _MODULES = {
     "get_learning_rates": "hookbus.writers.learning_rates",
     "image_directory": "hookbus.writers.images",
     "is_plain_file": "hookbus.writers.output_files",
-    "is_secret": "hookbus._utils.secret_keys",
+    "is_secret": "hookbus._utils.secrets",
     "iter_numbered_paths": "hookbus.writers.output_files",
     "name_learning_rates": "hookbus.writers.learning_rates",
     "open_for_writing": "hookbus._utils.files",

@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel
 
 from hookbus._utils.redaction import redact, redact_config, to_plain_dict
-from hookbus._utils.secret_keys import is_secret
+from hookbus._utils.secrets import is_secret
 from hookbus.writers.redaction import flatten
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import typing_extensions
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hookbus import Hook, HookConfig, build_hook, deprecated
+from hookbus._utils.settings import ALL_SETTINGS, format_validation_error
 from hookbus.errors import ConfigError, HookDeprecationWarning
 from hookbus.testing import fake_training
 
@@ -141,3 +142,50 @@ def test_schema_marks_the_setting() -> None:
 def test_invalid_value_is_an_error_without_a_warning() -> None:
     with pytest.raises(ConfigError, match="BlendHook: warm_up: should be a valid integer"):
         BlendHook(warm_up="often")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    width: int = 3
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    rate: float = Field(default=0.1, gt=0)
+    section: Section = Section()
+    steps: dict[int, int] = {}
+    mode: bool | Literal["fast"] | list[int] = False
+    name: str
+
+    @model_validator(mode="after")
+    def _check_name(self) -> Settings:
+        if self.name == "none":
+            raise ValueError("a name is none.")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({}, ("name", "required, but missing.")),
+        ({"name": "a", "rate": -1.0}, ("rate", "should be greater than 0, got -1.0.")),
+        ({"name": "a", "rat": 1.0}, ("rat", "unknown key. Did you mean 'rate'?")),
+        ({"name": "a", "width": 1}, ("width", "unknown key. `width` belongs in `section`.")),
+        ({"name": "a", "section": {"name": "b"}}, ("section.name", "unknown key. `name` belongs at the top level.")),
+        ({"name": "a", "section": {"width": "b"}}, ("section.width", "should be a valid integer, got 'b'.")),
+        (
+            {"name": "a", "mode": "yes"},
+            ("mode", "should be a valid boolean or 'fast' or a valid list, got 'yes'."),
+        ),
+        ({"name": "a", "mode": [1, "x"]}, ("mode.1", "should be a valid integer, got 'x'.")),
+        ({"name": "a", "steps": {1: "x"}}, ("steps.1", "should be a valid integer, got 'x'.")),
+        ({"name": "none"}, (ALL_SETTINGS, "a name is none.")),
+    ],
+)
+def test_validation_error_is_a_location_and_a_message(settings: dict[str, Any], problem: tuple[str, str]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings.model_validate(settings)
+
+    assert format_validation_error(caught.value, Settings, settings) == [problem]

@@ -20,7 +20,7 @@ from pydantic import (
     field_serializer,
 )
 
-from hookbus._utils.secret_types import dump_model, hide_declared
+from hookbus._utils.redaction import dump_model, hide_declared
 
 
 class Login(BaseModel):
