@@ -22,7 +22,6 @@ from hookbus._run.interrupts import SignalHandling
 from hookbus._run.iteration_gap import IterationGap
 from hookbus._run.known_secrets import redact_known
 from hookbus._run.loop_methods import LoopMixin
-from hookbus._run.metadata import Metadata
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
@@ -35,6 +34,7 @@ from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue
 from hookbus._run.run_logger import RunLogger
 from hookbus._run.sandbox import Trial, sandbox
 from hookbus._run.services import DIRECTORIES, ServiceMethods, Services
+from hookbus._run.status import Metadata
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights

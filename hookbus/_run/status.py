@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
-from collections.abc import Collection, Mapping
+import stat
+from collections import UserDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hookbus._run.status_file import MAX_STATUS_SIZE, parse_status
-from hookbus._utils.files import get_reason, read_regular_file
+from hookbus._utils.files import get_reason, parse_json, read_regular_file
+from hookbus._utils.schema import any_value, integer, list_of, mapping_of, nullable, number, record, string
+from hookbus.checkpoint.atomic_files import format_json
+from hookbus.checkpoint.file_system import fsync
+from hookbus.errors import format_path
 
 STATUS = "status.json"
 CHECKPOINT = "checkpoint"
@@ -38,6 +46,39 @@ REMOVED = "removed"
 
 BEGINNING = b'{\n  "run": "'
 
+ESSENTIAL = (
+    "run", "outcome", "exit_code", "mode", "epochs_done", "iters_done", "steps_done", CHECKPOINT, OUTPUTS_KEY,
+    "updated", "pid", "host",
+)  # fmt: skip
+"""Keys of a status that is too long to be overwritten in place completely."""
+MINIMAL = ("run", "outcome", "exit_code")
+
+MAX_STATUS_SIZE = 16 << 20
+"""Maximum size in bytes: the metrics and the outputs of a run are listed in the file."""
+
+_check_status = record(
+    {"outcome": string()},
+    {
+        # A run that was started without an ID has an empty one.
+        "run": string("[0-9A-Za-z]*", 64),
+        CHECKPOINT: nullable(string()),
+        "mode": string(),
+        "exit_code": nullable(integer()),
+        "reasons": list_of(string(maximum=MAX_STATUS_SIZE)),
+        "error": nullable(string(maximum=MAX_STATUS_SIZE)),
+        "epochs_done": integer(),
+        "iters_done": integer(),
+        "steps_done": integer(),
+        "best": mapping_of(record({"value": nullable(number())})),
+        "metrics": mapping_of(nullable(number())),
+        OUTPUTS_KEY: list_of(string()),
+        ELSEWHERE: list_of(string()),
+        OVERWRITTEN: list_of(string("[0-9A-Za-z]+")),
+        DIRECTORY: string(),
+        "about": mapping_of(any_value),
+    },
+)
+
 
 @dataclass(frozen=True)
 class StatusFile:
@@ -65,8 +106,7 @@ class StatusFile:
             fields = parse_status(content)
         except ValueError as error:
             return cls(problem=str(error), content=content)
-        problem = _find_problem(fields)
-        return cls(problem=problem, content=content) if problem else cls(fields)
+        return cls(fields) if fields.get("run") else cls(problem="it does not contain the ID of a run", content=content)
 
     @property
     def run(self) -> str:
@@ -97,12 +137,118 @@ def read_status(path: Path) -> dict[str, Any]:
     return {} if status.is_removed else dict(status.fields)
 
 
-def _find_problem(fields: Mapping[str, Any]) -> str:
-    """Return the reason why a valid document is not the status of a run; "" if it is."""
-    if not fields.get("run"):
-        return "it does not contain the ID of a run"
-    overwritten = fields.get(OVERWRITTEN, [])
-    if not isinstance(fields.get(DIRECTORY, ""), str):
-        return f"{DIRECTORY}: should be a path"
-    is_list = isinstance(overwritten, list) and all(isinstance(run, str) and run.isalnum() for run in overwritten)
-    return "" if is_list else f"{OVERWRITTEN}: should be a list of IDs"
+class Metadata(UserDict[str, Any]):
+    """Values by name. Each change writes `status.json`, so that the file describes a run that is killed later.
+
+    Attributes:
+        write: Function that writes the file, while the run has one. Called after each change, and once per call of
+            `update`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write: Callable[[], object] = lambda: None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        self.write()
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        self.write()
+
+    def update(self, *values: Any, **more: Any) -> None:
+        """Set several values, and write the file once."""
+        self.data.update(*values, **more)
+        self.write()
+
+
+def parse_status(data: bytes) -> dict[str, Any]:
+    """Return the content of `status.json`, validated. Keys that this version does not know are kept.
+
+    Args:
+        data: Content of the file.
+
+    Raises:
+        ValueError: If it is not valid JSON, or a value is invalid; the message contains the key.
+    """
+    status = parse_json(data)
+    _check_status(status, "")
+    return dict(status)
+
+
+def replace_status(path: Path, status: Mapping[str, Any], error: OSError) -> str:
+    """Replace the status of a running run without additional space, after it could not be written.
+
+    Args:
+        path: Path of `status.json`.
+        status: Final status.
+        error: Error of the write.
+
+    Returns:
+        Message that states what happened.
+    """
+    shown = (
+        f"{format_path(path)} could not be written: {get_reason(error)}. The outcome of the run is {status['outcome']}."
+    )
+    earlier = StatusFile.read(path.parent)
+    if earlier.run != status["run"]:
+        return shown
+    with suppress(OSError):
+        is_complete = _overwrite(path, status) == set(status)
+        return f"{shown} The previous status was overwritten{'' if is_complete else ', without further details'}."
+    is_intact = StatusFile.read(path.parent).run == status["run"]
+    if not is_intact or earlier.fields.get("outcome") == "running":
+        with suppress(OSError):
+            path.unlink()
+            with suppress(OSError):
+                fsync(path.parent)
+            return f"{shown} The file was removed, because it recorded the run as running."
+    return f"{shown} The file still records an earlier state."
+
+
+def _overwrite(path: Path, status: Mapping[str, Any]) -> set[str]:
+    """Overwrite a file with a status of at most its size, and return the keys that were written.
+
+    Raises:
+        OSError: If the file cannot be overwritten.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
+            raise OSError(errno.EINVAL, "not a file of the run", str(path))
+        texts = ((keys, text) for keys, text in _iter_texts(status) if len(text) <= state.st_size)
+        keys, text = next(texts, (set(), b""))
+        if not text:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        _write_all(descriptor, text.ljust(state.st_size))
+        with suppress(OSError):
+            os.ftruncate(descriptor, len(text))  # removes trailing spaces, which are valid JSON
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return keys
+
+
+def _iter_texts(status: Mapping[str, Any]) -> Iterator[tuple[set[str], bytes]]:
+    """Yield the keys and the text of a status, shorter each time."""
+    for keys in (tuple(status), ESSENTIAL, MINIMAL):
+        part = {key: status[key] for key in keys if key in status}
+        for indent in (2, None):
+            yield set(part), format_json(part, indent).encode()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write bytes to the beginning of a file that is at least as long."""
+    try:
+        written = 0
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], written)
+    except OSError as error:
+        # The limit of the file size (RLIMIT_FSIZE) applies to each write, also within the file, but not to a mapping.
+        if error.errno != errno.EFBIG:
+            raise
+        with mmap.mmap(descriptor, len(data)) as mapped:
+            mapped[:] = data
+            mapped.flush()

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from hookbus._run.directory_lock import DirectoryLock, create_directory
-from hookbus._run.final_status import replace_status
 from hookbus._run.outputs import append_output, is_replaceable, read_outputs, write_outputs
 from hookbus._run.recorded_run import CONFIG, RecordedRun, find_config_problem, get_config_header
-from hookbus._run.status import CHECKPOINT, DIRECTORY, ELSEWHERE, OUTPUTS_KEY, OVERWRITTEN, STATUS
+from hookbus._run.status import CHECKPOINT, DIRECTORY, ELSEWHERE, OUTPUTS_KEY, OVERWRITTEN, STATUS, replace_status
 from hookbus.checkpoint.atomic_files import atomic_write, write_json
 from hookbus.errors import WorkDirError
 
