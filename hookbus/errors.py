@@ -150,14 +150,14 @@ class ConfigError(HookbusError):
     """An invalid configuration. Its message lists at most 50 lines and the number of further errors.
 
     Args:
-        problems: One message per error, each with its location.
+        problems: One message per error, each with its location; or a single message.
 
     Attributes:
         problems: All messages as a list.
     """
 
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = list(problems)
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
         super().__init__("\n".join(limit_lines(self.problems)))
 
 

@@ -66,6 +66,12 @@ def test_config_error_lists_every_problem() -> None:
     assert str(error) == "a.yaml:1:2: seed: no.\na.yaml:3:4: epochs: no."
 
 
+def test_config_error_accepts_a_single_message() -> None:
+    error = ConfigError("a.yaml:1:2: seed: no.")
+    assert error.problems == ["a.yaml:1:2: seed: no."]
+    assert str(error) == "a.yaml:1:2: seed: no."
+
+
 @pytest.mark.parametrize(
     ("error", "line"),
     [

@@ -70,9 +70,7 @@ def train(
     """Train a model from a run file."""
     with handle_errors():
         if resume and overwrite:
-            raise ConfigError(
-                ["--resume continues the run that --overwrite removes. Pass only one of the two options."]
-            )
+            raise ConfigError("--resume continues the run that --overwrite removes. Pass only one of the two options.")
         trainer = _build_trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
         if profile:
             from hookbus._config.hooks import PROFILING_HOOKS, register_defaults
@@ -109,7 +107,7 @@ def test(
         from hookbus.trainer.initial_weights import load_for_test
 
         if checkpoint is not None and (problem := find_file_problem(str(checkpoint))):
-            raise ConfigError([f"--checkpoint: {problem}"])
+            raise ConfigError(f"--checkpoint: {problem}")
         trainer = _build_trainer(file, [*(overrides or ()), "resume=never", "load_from=null"])
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
         load_for_test(trainer, checkpoint or _newest_checkpoint(trainer))

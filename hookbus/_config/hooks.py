@@ -146,7 +146,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     if not isinstance(config, Mapping):
         if config is None or isinstance(config, (type, int, float, list, tuple)):
             raise ConfigError(
-                [f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {_show(config)}."]
+                f"hook: should be a mapping {{'type': ..., ...}} or a hook instance, got {_show(config)}."
             )
         return config
     settings = dict(config)
@@ -154,7 +154,7 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     if isinstance(type_, type):
         return _instantiate(type_, settings)
     if not isinstance(type_, str):
-        raise ConfigError([f"hook: the key 'type' is missing or not a string, got {_show(dict(config))}."])
+        raise ConfigError(f"hook: the key 'type' is missing or not a string, got {_show(dict(config))}.")
     hook = _instantiate(get_hook_class(type_), settings)
     # A class may be published under multiple entry points, so the requested one is the default name.
     if isinstance(hook, Hook) and hook.config.instance_name is None and hook._name is None and type_ not in HOOKS:
@@ -177,10 +177,8 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
     """
     if isinstance(configs, str) or (isinstance(configs, Mapping) and isinstance(configs.get("type"), str)):
         raise ConfigError(
-            [
-                f"build_hooks: should be a list or a mapping of names to settings, got {_show(configs)}. Use "
-                "build_hook for a single hook."
-            ]
+            f"build_hooks: should be a list or a mapping of names to settings, got {_show(configs)}. Use "
+            "build_hook for a single hook."
         )
     entries = _to_list(configs) if isinstance(configs, Mapping) else list(configs)
     hooks = [build_hook(config) for config in entries]
@@ -273,7 +271,7 @@ def _instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
     except (Exception, SystemExit) as error:
         hidden = redact(hide_declared(hide_declared(settings, getattr(cls, "Config", None)), cls))
         cause = hide_in_message(describe_error(error), settings, hidden)
-        raise ConfigError([f"{cls.__name__}: cannot be built: {cause}."]) from error
+        raise ConfigError(f"{cls.__name__}: cannot be built: {cause}.") from error
 
 
 def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> Any:

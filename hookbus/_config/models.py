@@ -431,9 +431,9 @@ def _build_entry(settings: Mapping[str, Any]) -> list[Any]:
     """Build the hook of an entry. Returns an empty list for a disabled hook whose package is not installed."""
     type_name = settings.get("type")
     if type_name is None:
-        raise ConfigError([f"hook: type: {missing_key_message('type', settings)}{_list_entry_hint(settings)}"])
+        raise ConfigError(f"hook: type: {missing_key_message('type', settings)}{_list_entry_hint(settings)}")
     if not isinstance(type_name, str):
-        raise ConfigError([f"hook: type: should be a name, got {format_value(type_name)}."])
+        raise ConfigError(f"hook: type: should be a name, got {format_value(type_name)}.")
     try:
         return [build_hook(settings)]
     except PluginNotFoundError:

@@ -39,12 +39,10 @@ def load_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Documen
         data = _read(name)
         text = data.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError([f"{label}: the run file cannot be read: {error.strerror}."]) from None
+        raise ConfigError(f"{label}: the run file cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
-        raise ConfigError(
-            [f"{label}:{line}:{column}: invalid UTF-8: {error.reason}. Save the file as UTF-8."]
-        ) from None
+        raise ConfigError(f"{label}:{line}:{column}: invalid UTF-8: {error.reason}. Save the file as UTF-8.") from None
     return _yaml.parse(text.replace("\r\n", "\n"), name)
 
 

@@ -37,7 +37,7 @@ def check_distributed(strategy: str) -> None:
     if strategy not in get_args(Distributed):
         names = ", ".join(map(repr, get_args(Distributed)))
         hint = suggest_names(strategy, get_args(Distributed))
-        raise ConfigError([f"distributed: expected one of {names}, got {strategy!r}.{hint}"])
+        raise ConfigError(f"distributed: expected one of {names}, got {strategy!r}.{hint}")
 
 
 def build_steps(
@@ -77,10 +77,8 @@ def _check_loss(strategy: str, step_fn: object) -> None:
     if strategy == "fsdp2" or step_fn is not None:
         cause = 'distributed="fsdp2"' if strategy == "fsdp2" else "step_fn"
         raise ConfigError(
-            [
-                f"loss_fn: the gradients of its parameters are not averaged over ranks with {cause}. Make the loss "
-                "function a part of the model, which then returns the loss."
-            ]
+            f"loss_fn: the gradients of its parameters are not averaged over ranks with {cause}. Make the loss "
+            "function a part of the model, which then returns the loss."
         )
 
 

@@ -61,10 +61,10 @@ class Steps:
         device: torch.device,
     ) -> None:
         if precision not in ("fp32", *AUTOCAST_DTYPES):
-            raise ConfigError([f"precision: expected 'fp32', 'bf16' or 'fp16', got {precision!r}."])
+            raise ConfigError(f"precision: expected 'fp32', 'bf16' or 'fp16', got {precision!r}.")
         if clip_grad_norm is not None and not (isinstance(clip_grad_norm, (int, float)) and clip_grad_norm > 0):
             raise ConfigError(
-                [f"clip_grad_norm: expected a number > 0, got {clip_grad_norm!r}. Use None for no clipping."]
+                f"clip_grad_norm: expected a number > 0, got {clip_grad_norm!r}. Use None for no clipping."
             )
         self.model, self.optimizer = model, optimizer
         self.loss_fn, self.step_fn = loss_fn, step_fn

@@ -40,10 +40,8 @@ def check_model(model: object) -> None:
         return
     type_name = type(model).__name__
     raise ConfigError(
-        [
-            f"model: should be a torch.nn.Module or a configuration, got {type_name}. Use Trainer.from_file(path) or "
-            "Trainer(load_config(path)) for a run file."
-        ]
+        f"model: should be a torch.nn.Module or a configuration, got {type_name}. Use Trainer.from_file(path) or "
+        "Trainer(load_config(path)) for a run file."
     )
 
 
@@ -104,7 +102,7 @@ def resolve_device(device: str | torch.device) -> torch.device:
     ) as error:  # torch raises different types for unknown names, missing backends and invalid indices
         reason = str(error).partition("\n")[0].rstrip(".")
         raise ConfigError(
-            [f"device: {device!r} cannot be used: {reason}. Pass 'auto' to use the available device."]
+            f"device: {device!r} cannot be used: {reason}. Pass 'auto' to use the available device."
         ) from None
 
 
@@ -130,7 +128,7 @@ def resolve_optimizer(
     if optimizer is None or (hasattr(optimizer, "param_groups") and not isinstance(optimizer, type)):
         return optimizer
     if not callable(optimizer):
-        raise ConfigError([f"optimizer: should be an optimizer or a function of the parameters, got {optimizer!r}."])
+        raise ConfigError(f"optimizer: should be an optimizer or a function of the parameters, got {optimizer!r}.")
     return optimizer(parameters)
 
 

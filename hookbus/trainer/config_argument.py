@@ -52,11 +52,9 @@ def _to_arguments(config: Any, positional: tuple[Any, ...], others: Mapping[str,
     if refused or positional:
         extra = ", ".join(refused) or f"{len(positional)} further arguments"
         raise ConfigError(
-            [
-                f"Trainer: a configuration contains all arguments, got {extra} in addition. Set them in the "
-                "configuration, such as load_config(path, ['training.epochs=3']), and register objects by "
-                "trainer.register_hook and trainer.register_service."
-            ]
+            f"Trainer: a configuration contains all arguments, got {extra} in addition. Set them in the "
+            "configuration, such as load_config(path, ['training.epochs=3']), and register objects by "
+            "trainer.register_hook and trainer.register_service."
         )
     loaded, problems = (config, []) if isinstance(config, RunConfig) else parse_config(config)
     return {**build_arguments(loaded, problems), **others}

@@ -57,19 +57,15 @@ def check_steps(trainer: TrainerSetup) -> None:
     implemented, optimizers = get_implemented(trainer), get_by_name(trainer.optimizer)
     if len(optimizers) > 1 and "train_step" not in implemented:
         raise ConfigError(
-            [
-                f"optimizer: the default step trains one loss with one optimizer, got {', '.join(optimizers)}. "
-                "Register a hook with a `train_step(run, batch)` that steps them, or write a loop with `bus.run`."
-            ]
+            f"optimizer: the default step trains one loss with one optimizer, got {', '.join(optimizers)}. "
+            "Register a hook with a `train_step(run, batch)` that steps them, or write a loop with `bus.run`."
         )
     loaders = {"train_step": trainer.train_loader, "val_step": trainer.val_loader, "test_step": trainer.test_loader}
     missing = [step for step, loader in loaders.items() if loader is not None and step not in implemented]
     if trainer.model_names and missing and trainer.steps.step_fn is None:
         raise ConfigError(
-            [
-                f"model: the default steps call one model, got {', '.join(trainer.model_names)}. Pass "
-                f"step_fn(models, batch), or register a hook with {' and '.join(f'`{step}`' for step in missing)}."
-            ]
+            f"model: the default steps call one model, got {', '.join(trainer.model_names)}. Pass "
+            f"step_fn(models, batch), or register a hook with {' and '.join(f'`{step}`' for step in missing)}."
         )
 
 
