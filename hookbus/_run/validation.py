@@ -34,8 +34,8 @@ class Validations:
         contexts: Contexts around each validation and test.
         validated_at: Number of optimizer steps at the last validation, except sanity checks; -1 for none.
         is_executing: Whether the run executes a validation or test, as opposed to the loop.
-        on_results: Function of the loop that is called with the run after each validation of its training, before the
-            functions of `request_results`.
+        on_results: Function of the loop that is called with the results after each validation of its training, before
+            the functions of `request_results`.
         result_requests: Pending requests of `request_results`: name of the hook, and function.
     """
 
@@ -48,7 +48,7 @@ class Validations:
         self._cached: dict[int, tuple[Any, Any]] = {}
         self.validated_at = validated_at
         self.is_executing = False
-        self.on_results: Callable[[Run], object] | None = None
+        self.on_results: Callable[[Metrics], object] | None = None
         self.result_requests: list[tuple[str, Callable[[Metrics], object]]] = []
         self._logged: LoggedResults | None = None  # values logged outside the loaders of the validation in progress
         self._is_measuring = False  # whether the batches of a loader are in progress
@@ -228,7 +228,7 @@ class Validations:
         self._take_logged(kind)
         self._publish(kind, None)
         if kind == "val" and run.mode == "train" and not run.sanity_checking and self.on_results is not None:
-            self.on_results(run)
+            self.on_results(run.metrics.results)
         requests, self.result_requests = self.result_requests, []
         deliver_results(run, requests, self.get_results(kind))
         self.leave()

@@ -6,15 +6,15 @@ with all outputs and targets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hookbus._training.metric_sync import is_torchmetric, sync_torchmetrics
 from hookbus._utils.imports import describe_error, import_string
+from hookbus.data.batches import move_to_device
 from hookbus.data.collections import batch_size
 from hookbus.distributed.process_group import world_size
 from hookbus.errors import ConfigError, suggest_names
@@ -191,7 +191,7 @@ def build_metrics(metrics: Iterable[Any] | Mapping[str, Any], *, streaming: bool
     for metric in [metrics] if isinstance(metrics, str) or callable(metrics) or _is_metric(metrics) else metrics:
         name = _get_name(metric)
         if name in built:
-            raise ConfigError([f"metrics: {duplicate_name_error(name)}"])
+            raise ConfigError(f"metrics: {duplicate_name_error(name)}")
         built[name] = _build_metric(metric, streaming)
     return built
 
@@ -213,7 +213,7 @@ def _build_metric(metric: Any, streaming: bool) -> EvalMetric:
     if callable(metric):
         return MeanMetric(metric) if streaming else EpochMetric(metric)
     raise ConfigError(
-        [f"metrics: expected a name, a function or an object with update, compute and reset, got {metric!r}."]
+        f"metrics: expected a name, a function or an object with update, compute and reset, got {metric!r}."
     )
 
 
@@ -225,11 +225,9 @@ def _check_syncable(metric: Any) -> None:
     # Checked before training: the error would otherwise occur at the end of the first validation.
     if world_size() > 1 and not hasattr(metric, "combine") and not is_torchmetric(metric):
         raise ConfigError(
-            [
-                f"metrics: {type(metric).__name__} does not define how to combine its state over {world_size()} "
-                "processes. Add a method combine(ranks) that sums what `ranks.all_gather(name, value)` returns for its "
-                "totals and counts."
-            ]
+            f"metrics: {type(metric).__name__} does not define how to combine its state over {world_size()} "
+            "processes. Add a method combine(ranks) that sums what `ranks.all_gather(name, value)` returns for its "
+            "totals and counts."
         )
 
 
@@ -238,18 +236,18 @@ def _instantiate(cls: type) -> Any:
         return cls()
     except Exception as error:
         fix = "Use a function or a class without required arguments, or pass an instance to the Trainer in Python."
-        raise ConfigError([f"metrics: {cls.__name__} cannot be built: {describe_error(error)}. {fix}"]) from error
+        raise ConfigError(f"metrics: {cls.__name__} cannot be built: {describe_error(error)}. {fix}") from error
 
 
 def _import_metric(path: str) -> Any:
     if "." not in path and ":" not in path:
         raise ConfigError(
-            [f"metrics: expected a built-in metric or an import string, got {path!r}.{suggest_names(path, BUILT_IN)}"]
+            f"metrics: expected a built-in metric or an import string, got {path!r}.{suggest_names(path, BUILT_IN)}"
         )
     try:
         return import_string(path)
     except ImportError as error:
-        raise ConfigError([f"metrics: {error}"]) from None
+        raise ConfigError(f"metrics: {error}") from None
 
 
 def _get_name(metric: Any) -> str:
@@ -258,3 +256,51 @@ def _get_name(metric: Any) -> str:
     name = getattr(metric, "__name__", None) or type(metric).__name__
     # Class names in lowercase, function names unchanged.
     return name.lower() if name[:1].isupper() else name
+
+
+def is_torchmetric(metric: object) -> bool:
+    """Whether an object is a torchmetrics metric or contains such metrics."""
+    return isinstance(metric, nn.Module) and bool(_find_metrics(metric))
+
+
+def sync_torchmetrics(name: str, metric: Any, ranks: Collectives) -> None:
+    """Replace the states of a torchmetrics metric with the states of all ranks, reduced as the metric defines.
+
+    Args:
+        name: Name of the metric, equal on all ranks.
+        metric: A Metric, a MetricCollection, or a wrapper of them.
+        ranks: The ranks.
+    """
+    # In a MetricCollection (torchmetrics 1.x), metrics of one compute group share states, which this property copies
+    # to all metrics of the group.
+    getattr(metric, "metric_state", None)
+    metrics, host = _find_metrics(metric), torch.device("cpu")
+    local = [(module.update_count, move_to_device(module.metric_state, host)) for module in metrics]
+    gathered = zip(*ranks.all_gather(f"{name}: states", local), strict=True)
+    for module, rank_states in zip(metrics, gathered, strict=True):
+        module.distributed_available_fn = lambda: False  # `compute` would synchronize the combined states again
+        # Ranks without batches are excluded: their initial states would change a mean or a minimum.
+        if states := [state for count, state in rank_states if count]:
+            _load_states(module, states)
+
+
+def _find_metrics(metric: nn.Module) -> list[Any]:
+    # `_reductions` identifies a Metric without an import of torchmetrics, which is optional.
+    return [module for module in metric.modules() if hasattr(module, "_reductions")]
+
+
+def _load_states(metric: Any, states: Sequence[dict[str, Any]]) -> None:
+    for name, reduction in metric._reductions.items():
+        setattr(
+            metric, name, _reduce_states([move_to_device(state[name], metric.device) for state in states], reduction)
+        )
+
+
+def _reduce_states(states: list[Any], reduction: Any) -> Any:
+    """Return the concatenation of list states, or tensor states reduced as the metric defines."""
+    if not isinstance(states[0], Tensor):
+        return [value for state in states for value in state]
+    # A single state is not stacked: a reduction of None would otherwise add a dimension.
+    if len(states) == 1:
+        return states[0]
+    return torch.stack(states) if reduction is None else reduction(torch.stack(states))

@@ -14,9 +14,9 @@ from hookbus._utils import lazy_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
-    from hookbus._training.scheduler_length import check_scheduler_steps as check_scheduler_steps
-    from hookbus._training.scheduler_length import get_first_changes as get_first_changes
-    from hookbus._training.scheduler_length import load_scheduler as load_scheduler
+    from hookbus._training.lr_scheduler import check_scheduler_steps as check_scheduler_steps
+    from hookbus._training.lr_scheduler import get_first_changes as get_first_changes
+    from hookbus._training.lr_scheduler import load_scheduler as load_scheduler
     from hookbus._utils import schema as schema
     from hookbus.checkpoint.atomic_files import atomic_write as atomic_write
     from hookbus.checkpoint.atomic_files import make_temporary_name as make_temporary_name
@@ -41,10 +41,10 @@ _MODULES = {
     "atomic_write": "hookbus.checkpoint.atomic_files",
     "check_averages": "hookbus.checkpoint.weights",
     "check_compatible": "hookbus.checkpoint.weights",
-    "check_scheduler_steps": "hookbus._training.scheduler_length",
+    "check_scheduler_steps": "hookbus._training.lr_scheduler",
     "flatten_weights": "hookbus.checkpoint.weights",
-    "get_first_changes": "hookbus._training.scheduler_length",
-    "load_scheduler": "hookbus._training.scheduler_length",
+    "get_first_changes": "hookbus._training.lr_scheduler",
+    "load_scheduler": "hookbus._training.lr_scheduler",
     "make_temporary_name": "hookbus.checkpoint.atomic_files",
     "read_checkpoint": "hookbus.checkpoint.state",
     "remove_temporary_files": "hookbus.checkpoint.atomic_files",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from hookbus._training.scheduler_length import load_scheduler
+from hookbus._training.lr_scheduler import load_scheduler
 from hookbus._utils.arguments import format_label, get_by_name
 from hookbus._utils.schema import any_value, join, mapping_of, record
 from hookbus.checkpoint.component_checks import (

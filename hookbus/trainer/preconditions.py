@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._run.preconditions import check_preconditions, describe_missing_validation
 from hookbus._run.session import check_work_dir_options
-from hookbus._training.lr_scheduler import LRSchedulerStepper
-from hookbus._training.scheduler_length import copy_scheduler, load_scheduler
+from hookbus._training.lr_scheduler import LRSchedulerStepper, copy_scheduler, load_scheduler
 from hookbus._utils.arguments import get_by_name, raise_config_error, raise_errors
 from hookbus.data.loaders import loader_length
 from hookbus.errors import ConfigError, HookbusError, RequestError, WorkDirError
@@ -168,7 +167,7 @@ def check_scheduler_length(trainer: TrainerSetup, scheduler: LRSchedulerStepper,
     try:
         scheduler.check_length(_count_scheduler_steps(trainer, epochs, iterations))
     except ConfigError as error:
-        raise ConfigError([f"scheduler: {error}"]) from error
+        raise ConfigError(f"scheduler: {error}") from error
 
 
 def _count_scheduler_steps(trainer: TrainerSetup, epochs: int, iterations: int) -> int:

@@ -62,7 +62,7 @@ class Trainer(TrainerSetup):
         fire = self.bus.fire
         if self.validate_first:
             run.request_validation("before training")
-        self.scheduler.warn_if_never_stepped(run)
+        self.scheduler.warn_if_never_stepped(run.clock, run.logger)
         check_scheduler_length(self, self.scheduler, run.epochs_done, run.iters_done)
         fire("before_train")
         for _ in run.epochs():
@@ -72,7 +72,7 @@ class Trainer(TrainerSetup):
             if self._validates_by_default():
                 run.request_validation("end of the epoch")
             fire("after_train_epoch")
-            self.scheduler.after_epoch(run)
+            self.scheduler.after_epoch(run.epoch_complete)
             fire("after_epoch")
         self._warn_pending_gradients(run)
         fire("after_train")
