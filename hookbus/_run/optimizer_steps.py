@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hookbus._run.idle_optimizers import IdleOptimizers
 from hookbus._run.step_hooks import StepHooks
 from hookbus.errors import LoopError
-from hookbus.writers.learning_rates import get_learning_rates, name_learning_rates
+from hookbus.writers.tags import get_learning_rates, name_learning_rates
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run

@@ -13,10 +13,10 @@ from hookbus._run.clock import Clock
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.services import DIRECTORIES
 from hookbus._utils.arguments import raise_errors, replace_message
+from hookbus._utils.files import find_path_problem
 from hookbus._utils.packages import package_label
 from hookbus.errors import ConfigError, HookbusError, HookError, RequestError
 from hookbus.hook import Hook
-from hookbus.writers.output_paths import find_path_problem
 
 if TYPE_CHECKING:
     from hookbus._events.ordering import Listener

@@ -1,4 +1,4 @@
-"""Read files whose content is not trusted: regular files of bounded size, and JSON of bounded depth."""
+"""Files whose content is not trusted: regular files of bounded size, JSON of bounded depth; and paths in settings."""
 
 from __future__ import annotations
 
@@ -145,3 +145,18 @@ def _parse_finite(text: str) -> float:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_build_object, parse_float=_parse_finite, parse_constant=_parse_finite, strict=True
 )
+
+
+def find_path_problem(setting: str, value: str | os.PathLike[str]) -> str:
+    """Return why an output path cannot be used in a run without a work directory; "" if it can.
+
+    Args:
+        setting: Name of the setting.
+        value: Value of the setting.
+    """
+    if Path(os.path.expanduser(value)).is_absolute():
+        return ""
+    return (
+        f"{setting}: expected an absolute path in a run without a work directory, got {value}. Set `work_dir`, or set "
+        f"`{setting}` to an absolute path."
+    )

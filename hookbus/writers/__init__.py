@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from hookbus.writers.hook import WriterConfig as WriterConfig
     from hookbus.writers.hook import WriterHook as WriterHook
     from hookbus.writers.host_copies import to_finite_array as to_finite_array
-    from hookbus.writers.images import image_directory as image_directory
     from hookbus.writers.images import to_pil_image as to_pil_image
-    from hookbus.writers.learning_rates import get_learning_rates as get_learning_rates
-    from hookbus.writers.learning_rates import name_learning_rates as name_learning_rates
     from hookbus.writers.output_files import OutputFiles as OutputFiles
     from hookbus.writers.output_files import claim_directory as claim_directory
+    from hookbus.writers.output_files import image_directory as image_directory
     from hookbus.writers.output_files import is_plain_file as is_plain_file
     from hookbus.writers.output_files import iter_numbered_paths as iter_numbered_paths
+    from hookbus.writers.output_files import resolve_output_path as resolve_output_path
     from hookbus.writers.output_files import set_aside as set_aside
-    from hookbus.writers.output_paths import resolve_output_path as resolve_output_path
-    from hookbus.writers.redaction import flatten as flatten
+    from hookbus.writers.tags import flatten as flatten
+    from hookbus.writers.tags import get_learning_rates as get_learning_rates
+    from hookbus.writers.tags import name_learning_rates as name_learning_rates
     from hookbus.writers.tags import sanitize_name as sanitize_name
     from hookbus.writers.writer import RecordKey as RecordKey
     from hookbus.writers.writer import Writer as Writer
@@ -41,19 +41,19 @@ _MODULES = {
     "WriterConfig": "hookbus.writers.hook",
     "WriterHook": "hookbus.writers.hook",
     "claim_directory": "hookbus.writers.output_files",
-    "flatten": "hookbus.writers.redaction",
-    "get_learning_rates": "hookbus.writers.learning_rates",
-    "image_directory": "hookbus.writers.images",
+    "flatten": "hookbus.writers.tags",
+    "get_learning_rates": "hookbus.writers.tags",
+    "image_directory": "hookbus.writers.output_files",
     "is_plain_file": "hookbus.writers.output_files",
     "is_secret": "hookbus._utils.secrets",
     "iter_numbered_paths": "hookbus.writers.output_files",
-    "name_learning_rates": "hookbus.writers.learning_rates",
+    "name_learning_rates": "hookbus.writers.tags",
     "open_for_writing": "hookbus._utils.files",
     "open_regular_file": "hookbus._utils.files",
     "read_regular_file": "hookbus._utils.files",
     "redact": "hookbus._utils.redaction",
     "redact_config": "hookbus._utils.redaction",
-    "resolve_output_path": "hookbus.writers.output_paths",
+    "resolve_output_path": "hookbus.writers.output_files",
     "sanitize_name": "hookbus.writers.tags",
     "set_aside": "hookbus.writers.output_files",
     "to_finite_array": "hookbus.writers.host_copies",

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hookbus._utils.redaction import escape_surrogates
 from hookbus.writers.host_copies import to_number
-from hookbus.writers.queue_entry import NUMBERS, Entry, Report, Write
 from hookbus.writers.writer import RecordKey, Writer
+
+NUMBERS = "numbers"
+"""Type of the entries that are dropped last if the queue is full."""
+
+OUTCOMES = "outcomes"
+"""Type of the entry that is written last, again by each writer that is created at the end."""
+
+Write = Callable[[Writer], None]
+Report = Callable[[Exception], None]
+
+
+@dataclass(slots=True)
+class Entry:
+    """Queued data.
+
+    Attributes:
+        kind: Type in the plural, for messages: numbers, images, ...
+        prepare: Called once on the writer's thread, with a function that reports values that cannot be written.
+            Returns a function that writes the entry and may be called again after an error.
+        size: Approximate size in bytes.
+        time: Creation time in seconds since the epoch.
+        write: Return value of `prepare`; None before it was called.
+    """
+
+    kind: str
+    prepare: Callable[[Report], Write]
+    size: int = 100
+    time: float = field(default_factory=time.time)
+    write: Write | None = None
+
 
 RECORD_TYPES = {
     "image": ("images", Writer.write_image.__name__),

@@ -32,11 +32,10 @@ from hookbus.errors import HookError, HookWarning
 from hookbus.hook import HookConfig, Priority
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import Window
-from hookbus.writers.entries import EntryFactory, RecentRecords, WrittenSteps
+from hookbus.writers.entries import OUTCOMES, Entry, EntryFactory, RecentRecords, WrittenSteps
 from hookbus.writers.host_copies import snapshot_value
 from hookbus.writers.log_points import LogPointsMixin
 from hookbus.writers.output_files import register_directory, set_aside
-from hookbus.writers.queue_entry import OUTCOMES, Entry
 from hookbus.writers.thread import WriterThread
 from hookbus.writers.writer import Writer
 

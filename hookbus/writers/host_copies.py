@@ -92,6 +92,4 @@ def to_number(value: Any) -> float:
 
 def nbytes(value: Any) -> int:
     """Return the approximate memory size of a value in bytes."""
-    size = getattr(value, "nbytes", None)
-    # 100 bytes for the objects of an entry.
-    return 100 if size is None else 100 + int(size)
+    return 100 + int(getattr(value, "nbytes", 0))  # 100 bytes for the objects of an entry

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from hookbus.writers.output_paths import resolve_output_path
-
-if TYPE_CHECKING:
-    from hookbus._run.run import Run
 
 CHANNEL_COUNTS = (1, 3, 4)
 INTENSITY_MODES = {"1", "L", "RGB", "RGBA", "I", "F"}
@@ -57,34 +51,6 @@ def unbind_images(images: Any) -> list[Any]:
     if isinstance(images, (list, tuple)) or getattr(images, "ndim", 0) == 4:
         return list(images)
     return [images]
-
-
-def image_directory(run: Run, hook: str, setting: str, value: str | None, default: str) -> Path | None:
-    """Return the directory of a hook's images; a directory inside the work directory is claimed for the run.
-
-    Args:
-        run: Active run.
-        hook: Instance name of the hook.
-        setting: Name of the setting that contains the directory.
-        value: Value of the setting: an absolute path, or a path relative to the image directory of the run; None if
-            the setting is not set.
-        default: Directory to use if the setting is not set.
-
-    Returns:
-        Directory of the images; None if the run has no work directory and the setting is not set.
-
-    Raises:
-        ConfigError: If the value is a relative path and the run has no work directory.
-    """
-    directory = run.get("visualization_dir")
-    if value is not None:
-        folder = resolve_output_path(run, hook, setting, value, parent="visualization_dir")
-    elif directory is not None:
-        folder = Path(directory) / default
-    else:
-        return None
-    run.register_output(folder)
-    return folder
 
 
 def figure_to_image(figure: Any) -> Tensor:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from hookbus._events.call_stack import current_points
 from hookbus._utils.redaction import escape_surrogates, redact_config
 from hookbus.hook import Hook
-from hookbus.writers.entries import EntryFactory, RecentRecords
+from hookbus.writers.entries import Entry, EntryFactory, RecentRecords
 from hookbus.writers.host_copies import nbytes, snapshot_value
 from hookbus.writers.images import figure_to_image, to_uint8_image, unbind_images
-from hookbus.writers.queue_entry import Entry
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run

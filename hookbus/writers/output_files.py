@@ -1,4 +1,4 @@
-"""Files and directories of the output of hooks, which never replace or change those of others.
+"""Paths, files and directories of the output of hooks, which never replace or change those of others.
 
 A file or directory belongs to a run if the run has registered it in its work directory, or if the directory contains
 the ID of the run in a marker file. Everything else is foreign: a run that needs its name uses another one.
@@ -11,18 +11,19 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from hookbus._utils.files import read_regular_file
+from hookbus._utils.files import find_path_problem, read_regular_file
 from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name, remove_temporary_files
 from hookbus.checkpoint.file_system import fsync_file
 from hookbus.distributed.process_group import is_main
-from hookbus.errors import format_path
+from hookbus.errors import ConfigError, format_path
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
+
 
 MARKER = ".hookbus-run"
 """File that contains the ID of the run that created a directory outside its work directory."""
@@ -178,13 +179,14 @@ def claim_directory(run: Run, directory: Path, is_foreign: Callable[[Path], bool
     Raises:
         OSError: If no directory can be created.
     """
-    for candidate in _iter_directories(directory):
+
+    def is_own(candidate: Path) -> bool:
         if owns_directory(run, candidate):
-            return candidate
-        if candidate.is_dir() and not os.path.lexists(candidate / MARKER) and not is_foreign(candidate):
-            _write_marker(run, candidate)
-            return candidate
-    raise AssertionError  # there are infinitely many candidates
+            return True
+        is_unmarked = candidate.is_dir() and not os.path.lexists(candidate / MARKER)
+        return is_unmarked and not is_foreign(candidate) and _write_marker(run, candidate)
+
+    return next(filter(is_own, chain([directory], (directory / f"run-{number}" for number in count(2)))))
 
 
 def set_aside(run: Run, path: Path) -> Path:
@@ -203,12 +205,6 @@ def set_aside(run: Run, path: Path) -> Path:
     os.rename(path, target)
     run.logger.info("%s was written before the restart and is kept as %s.", format_path(path), target.name)
     return target
-
-
-def _iter_directories(directory: Path) -> Iterator[Path]:
-    yield directory
-    for number in count(2):
-        yield directory / f"run-{number}"
 
 
 def _is_outside(run: Run, directory: Path) -> bool:
@@ -244,3 +240,54 @@ def _write_marker(run: Run, directory: Path) -> bool:
 
 def _get_mark(run: Run) -> bytes:
     return f"run: {run.id}\n".encode()
+
+
+def resolve_output_path(
+    run: Run, hook: str, setting: str, value: str | os.PathLike[str], *, parent: str = "experiment_dir"
+) -> Path:
+    """Return the path of an output that a setting of a hook contains.
+
+    Args:
+        run: Active run.
+        hook: Instance name of the hook.
+        setting: Name of the setting.
+        value: Value of the setting: an absolute path, which is returned unchanged, or a path relative to `parent`. `~`
+            is the home directory.
+        parent: Service with the directory of relative paths, the work directory or one of its subdirectories. Default:
+            the work directory.
+
+    Raises:
+        ConfigError: If the value is a relative path and the run has no work directory.
+    """
+    directory = run.get(parent)
+    if directory is None and (problem := find_path_problem(setting, value)):
+        raise ConfigError([f"hook {hook!r}: {problem}"])
+    return Path(directory or "") / os.path.expanduser(value)
+
+
+def image_directory(run: Run, hook: str, setting: str, value: str | None, default: str) -> Path | None:
+    """Return the directory of a hook's images; a directory inside the work directory is claimed for the run.
+
+    Args:
+        run: Active run.
+        hook: Instance name of the hook.
+        setting: Name of the setting that contains the directory.
+        value: Value of the setting: an absolute path, or a path relative to the image directory of the run; None if
+            the setting is not set.
+        default: Directory to use if the setting is not set.
+
+    Returns:
+        Directory of the images; None if the run has no work directory and the setting is not set.
+
+    Raises:
+        ConfigError: If the value is a relative path and the run has no work directory.
+    """
+    directory = run.get("visualization_dir")
+    if value is not None:
+        folder = resolve_output_path(run, hook, setting, value, parent="visualization_dir")
+    elif directory is not None:
+        folder = Path(directory) / default
+    else:
+        return None
+    run.register_output(folder)
+    return folder

@@ -16,9 +16,10 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from hookbus.errors import RejectedRecordsError, format_error
-from hookbus.writers.queue_entry import NUMBERS, OUTCOMES, Entry
+from hookbus.writers.entries import NUMBERS, OUTCOMES, Entry
 from hookbus.writers.writer import Writer
 
 MAX_PAUSE_SECONDS = 60.0
@@ -89,7 +90,11 @@ class WriterThread:
             self._bytes += entry.size
             # An entry larger than the limit is written if it is alone.
             while self._bytes > self._limit and len(self._queue) > 1:
-                self._drop(self._drop_candidate())
+                # The oldest entry that is not of type `NUMBERS`, or else the oldest entry.
+                dropped = next((other for other in self._queue if other.kind != NUMBERS), self._queue[0])
+                self._queue.remove(dropped)
+                self._bytes -= dropped.size
+                self._count_dropped(dropped.kind, "the backend is slower than training")
 
     def close(self, timeout: float, get_note: Callable[[], str] = str) -> None:
         """Write the queued entries and the outcome, and join the thread. Idempotent.
@@ -129,15 +134,6 @@ class WriterThread:
         names = [f"{name!r} ({count})" for name, count in sorted(self.rejected.items())]
         more = f" and {len(names) - MAX_REPORTED_NAMES} more names" if len(names) > MAX_REPORTED_NAMES else ""
         return f", of which the backend rejected {', '.join(names[:MAX_REPORTED_NAMES])}{more}" if names else ""
-
-    def _drop_candidate(self) -> Entry:
-        """Return the oldest entry that is not of type `NUMBERS`, or else the oldest entry."""
-        return next((entry for entry in self._queue if entry.kind != NUMBERS), self._queue[0])
-
-    def _drop(self, entry: Entry) -> None:
-        self._queue.remove(entry)
-        self._bytes -= entry.size
-        self._count_dropped(entry.kind, "the backend is slower than training")
 
     def _count_dropped(self, kind: str, message: str) -> None:
         self.dropped[kind] += 1
@@ -306,13 +302,6 @@ class WriterThread:
         self.record_error(format_error(error))
         writer, self._writer = self._writer, None
         if writer is not None:
-            _call_suppressed(writer.abandon)
-
-
-def _call_suppressed(call: Callable[[], object]) -> None:
-    """Call a function and suppress all exceptions."""
-    # Abandoning a writer of an unavailable backend often fails as well; the first error is already stored.
-    try:
-        call()
-    except BaseException:
-        return
+            # Abandoning a writer of an unavailable backend often fails as well; the first error is already stored.
+            with suppress(BaseException):
+                writer.abandon()

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hookbus.writers.entries import EntryFactory, WrittenSteps
-from hookbus.writers.queue_entry import Entry
+from hookbus.writers.entries import Entry, EntryFactory, WrittenSteps
 from hookbus.writers.writer import Writer
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hookbus import HookBus
-from hookbus.errors import ConfigError
-from hookbus.writers.images import figure_to_image, image_directory, to_pil_image, to_uint8_image, unbind_images
+from hookbus.writers.images import figure_to_image, to_pil_image, to_uint8_image, unbind_images
 
 
 @pytest.mark.parametrize(
@@ -120,24 +117,3 @@ def test_figure_is_rendered_without_modifying_it() -> None:
     assert figure.canvas is canvas
     with pytest.raises(TypeError, match="figure: expected a matplotlib figure, got str"):
         figure_to_image("figure")
-
-
-class TestImageDirectory:
-    @pytest.mark.parametrize(("value", "folder"), [(None, "own"), ("mine", "mine")])
-    def test_relative_directory_is_created_in_the_run_and_claimed(
-        self, value: str | None, folder: str, tmp_path: Path
-    ) -> None:
-        with HookBus().run(work_dir=tmp_path) as run:
-            directory = image_directory(run, "maps", "out_dir", value, "own")
-            assert directory == tmp_path / "visualization" / folder
-            directory.mkdir(parents=True)
-            assert run.register_output(directory)
-
-    def test_run_without_work_directory_has_only_absolute_directories(self, tmp_path: Path) -> None:
-        with HookBus().run() as run:
-            assert image_directory(run, "maps", "out_dir", None, "own") is None
-            assert image_directory(run, "maps", "out_dir", str(tmp_path), "own") == tmp_path
-            with pytest.raises(
-                ConfigError, match="^hook 'maps': out_dir: expected an absolute path .*, got here. Set `work_dir`"
-            ):
-                image_directory(run, "maps", "out_dir", "here", "own")

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from hookbus._utils.redaction import redact, redact_config, to_plain_dict
 from hookbus._utils.secrets import is_secret
-from hookbus.writers.redaction import flatten
 
 
 @pytest.mark.parametrize(
@@ -98,12 +97,3 @@ def test_objects_become_builtin_types() -> None:
 @pytest.mark.parametrize("text", ["http://host/path", "a:b@c", "user@host", "sqlite:///a.db"])
 def test_string_without_a_password_is_unchanged(text: str) -> None:
     assert redact(text) == text
-
-
-def test_nested_mapping_is_flattened() -> None:
-    assert flatten({"a": {"b": 1, "c": [2, {"d": None}]}, "e": "f", "g": {}}) == {
-        "a.b": 1,
-        "a.c.0": 2,
-        "a.c.1.d": None,
-        "e": "f",
-    }

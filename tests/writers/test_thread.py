@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hookbus.errors import RejectedRecordsError
-from hookbus.writers.queue_entry import OUTCOMES, Entry
+from hookbus.writers.entries import OUTCOMES, Entry
 from hookbus.writers.thread import WriterThread
 from hookbus.writers.writer import Writer
 
