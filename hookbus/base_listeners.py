@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hookbus._events.base_methods import empty_method
+from hookbus._events.points import empty_method
 
 __all__ = ["BaseListeners"]
 

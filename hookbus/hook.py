@@ -21,9 +21,8 @@ from pydantic import (
     model_validator,
 )
 
-from hookbus._events.base_methods import get_static_method
 from hookbus._events.markers import IMPL_ATTRIBUTE
-from hookbus._events.points import POINT_ALIASES, Unit
+from hookbus._events.points import POINT_ALIASES, Unit, get_static_method
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
 from hookbus._utils.detached_copies import copy_detached, dump_detached, load_detached

@@ -46,7 +46,7 @@ BASE_LISTENERS_HEADER = '''"""Empty methods of the points, the base of `Hook`. G
 
 from __future__ import annotations
 
-from hookbus._events.base_methods import empty_method
+from hookbus._events.points import empty_method
 
 __all__ = ["BaseListeners"]
 

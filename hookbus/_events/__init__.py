@@ -5,8 +5,8 @@
 callback names of other frameworks for error messages. `ordering`, `codegen`, `table` and `schedule_gate` compile one
 function per point; `schedules`, with `schedule_units` and `schedule_parser`, determines when a listener is due.
 `actions` builds the steps that hooks replace or wrap. `emitters` implements `EventBus.emit`, and `call_stack` finds the
-running listener. `failures` applies the policy for hooks that raise an exception, with `failure_counts` and
-`failure_notes`. `explain` and `instrumentation` are for inspection and profiling.
+running listener. `failures` applies the policy for hooks that raise an exception, with
+`failure_records`. `explain` and `instrumentation` are for inspection and profiling.
 
 These modules do not import the run, `Hook`, torch or pydantic. `HookBus` passes the statements, default arguments and
 emitter wrappers with which a run responds to its points.

@@ -10,7 +10,6 @@ from hookbus._events.actions import (
     Step,
     as_step,
     bind_action,
-    generate_action_spec,
     missing_step,
     parse_action,
 )
@@ -155,7 +154,7 @@ class ActionDeclarations:
         self._check_declared(Point(name, args, None, "", ("Any",) * len(args), deprecations))
         updated = self.pm.inspect_for({}, {name: args}, deprecations)
         self._deprecated_actions[name] = deprecations
-        self.pm.add_specs(generate_action_spec(name, args))
+        self.pm.add_specs({name: args}, firstresult=True)
         self._arguments[name], self._declared_by[name] = args, (source, self.pm.members.find_calling_hook())
         self.table.steps[name] = step or missing_step(name, args)
         self.pm.update(updated)

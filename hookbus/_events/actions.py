@@ -15,13 +15,11 @@ from typing import Any, TypeVar
 import pluggy
 
 from hookbus._events.checks import Implementation
-from hookbus._events.codegen import compile_source, use_spec_names
-from hookbus._events.failure_notes import annotate
-from hookbus._events.markers import PROJECT
+from hookbus._events.codegen import define_function, generate_spec_class, use_spec_names
+from hookbus._events.failure_records import annotate
+from hookbus._events.markers import PROJECT, mark_spec
 from hookbus._events.points import is_action_spec
 from hookbus.errors import PointError
-
-_pluggy_spec = pluggy.HookspecMarker(PROJECT)
 
 F = TypeVar("F", bound=Callable[..., Any])
 Step = Callable[..., Any]
@@ -38,7 +36,7 @@ def actionspec(function: F) -> F:
         function: Method with the arguments `self`, `run`, and those of the action, and its docstring.
     """
     function.action = True  # type: ignore[attr-defined]
-    return _pluggy_spec(firstresult=True)(function)
+    return mark_spec(firstresult=True)(function)
 
 
 def action_arguments(specs: type) -> dict[str, tuple[str, ...]]:
@@ -68,14 +66,6 @@ def parse_action(function: Callable[..., Any]) -> tuple[str, inspect.Signature]:
             f"{name}(run, ...)."
         )
     return name, signature.replace(parameters=parameters[1:])
-
-
-def generate_action_spec(action: str, arguments: Sequence[str]) -> type:
-    """Generate a pluggy spec class for an action."""
-    namespace: dict[str, Any] = {"actionspec": actionspec}
-    source = f"class Spec:\n    @actionspec\n    def {action}({', '.join(('self', 'run', *arguments))}): ...\n"
-    exec(compile_source(source, action), namespace)
-    return namespace["Spec"]  # type: ignore[no-any-return]
 
 
 def missing_step(action: str, arguments: Sequence[str]) -> Step:
@@ -184,22 +174,16 @@ def _build_caller(
         implementations: Implementations, outermost first.
     """
     manager = _Caller(PROJECT)
-    manager.add_hookspecs(generate_action_spec(action, arguments))
-    manager.register(_PluggyAdapter(action, _name_arguments(action, default, arguments)))
+    manager.add_hookspecs(generate_spec_class({action: arguments}, firstresult=True))
+    # pluggy compares the names of the parameters with those of the spec.
+    step = define_function(action, ("run", *arguments), default, DEFAULT_STEP)
+    manager.register(_PluggyAdapter(action, step))
     # pluggy calls the plugin that was registered last first.
     for implementation in reversed(implementations):
         manager.register(
             _PluggyAdapter(action, use_spec_names(implementation), wrapper=bool(implementation.options.get("wrapper")))
         )
     return getattr(manager.hook, action)  # type: ignore[no-any-return]
-
-
-def _name_arguments(action: str, default: Step, arguments: Sequence[str]) -> Step:
-    """Return the step of the loop as a function with the parameter names that pluggy requires."""
-    names = ", ".join(("run", *arguments))
-    namespace: dict[str, Any] = {DEFAULT_STEP: default}
-    exec(compile_source(f"def {action}({names}): return {DEFAULT_STEP}({names})\n", action), namespace)
-    return namespace[action]  # type: ignore[no-any-return]
 
 
 def _failing_implementation(error: Exception, implementations: Sequence[Implementation]) -> Implementation | None:

@@ -19,11 +19,10 @@ from hookbus._events.actions import action_arguments
 from hookbus._events.checks import AliasLookup, is_configured
 from hookbus._events.emitters import Emitter, bind_point, compile_emitter
 from hookbus._events.explain import Explanation, explain
-from hookbus._events.manager import BusPluginManager, generate_spec_class
+from hookbus._events.manager import BusPluginManager
 from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
-from hookbus._events.point_owners import PointOwners
 from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
-from hookbus._events.registry import FunctionPlugin
+from hookbus._events.registry import FunctionPlugin, PointOwners
 from hookbus._events.schedules import Schedule
 from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, PointEffects, Replace, Wrap
 from hookbus._utils import packages
@@ -85,7 +84,7 @@ class EventBus(ActionDeclarations):
         implementations = self.pm.members.implementations
         self.table = EventTable(order, implementations, self.invalidate, self.release, effects, self.actions)
         self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
-        self.pm.add_specs(actions)
+        self.pm.add_specs(self.actions, firstresult=True)
         self._add(points)
 
     # -- points ------------------------------------------------------------------------------
@@ -210,7 +209,7 @@ class EventBus(ActionDeclarations):
         self.pm.update(updated)
 
     def _add(self, points: Mapping[str, Point]) -> None:
-        self.pm.add_specs(generate_spec_class(points))
+        self.pm.add_specs({point.name: point.args for point in points.values()})
         self.table.points.update(points)
         self.calls.invalidate(points)
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, Literal, Protocol, TypeGuard
 
-from hookbus._events.base_methods import bind_method, get_static_method
 from hookbus._events.markers import IMPL_ATTRIBUTE, Options
-from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point
+from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point, bind_method, get_static_method
 from hookbus._events.schedule_units import FieldConfig
 from hookbus._events.schedules import Schedule
 from hookbus._utils.deprecations import DEPRECATIONS_ATTRIBUTE

@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import inspect
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import CodeType
 from typing import Any
 
 from hookbus._events.call_stack import LISTENER_LINES, failing_listener
 from hookbus._events.checks import Implementation
+from hookbus._events.markers import mark_spec
 from hookbus._events.ordering import Listener
 from hookbus._events.points import ARGUMENT_ALIASES, Point
 from hookbus._events.schedule_gate import ScheduleGate
@@ -28,7 +29,6 @@ def compile_point(
     point: Point,
     listeners: Sequence[Listener],
     clock: Counters,
-    *,
     counter_view: Callable[[Any, Point], CounterView],
     run: object,
     default_arguments: dict[str, str],
@@ -62,16 +62,7 @@ def compile_point(
             return True
         # The remaining listeners are compiled on demand, so that events without exceptions have no overhead.
         others = _remaining_listeners(raiser, listeners, due)
-        rest = compile_point(
-            point,
-            others,
-            clock,
-            counter_view=counter_view,
-            run=run,
-            default_arguments=default_arguments,
-            namespace=namespace,
-            handle_exception=handle_exception,
-        )
+        rest = compile_point(point, others, clock, counter_view, run, default_arguments, namespace, handle_exception)
         return handle_exception(error, raiser, clock, functools.partial(rest, **arguments))
 
     own = {"run": run, "_clock": clock, "_schedule": schedule, "_handle_exception": on_error, LISTENER_LINES: lines}
@@ -89,14 +80,32 @@ def use_spec_names(implementation: Implementation) -> Callable[..., Any]:
     parameters = inspect.signature(implementation.call).parameters
     if not ARGUMENT_ALIASES.keys() & parameters.keys():
         return implementation.call
-    arguments = ", ".join(implementation.argument_names)
-    result = f"_call({arguments})"
-    if inspect.isgeneratorfunction(implementation.call):  # a wrapper of an action
+    return define_function(implementation.target, implementation.argument_names, implementation.call)
+
+
+def define_function(
+    name: str, arguments: Sequence[str], call: Callable[..., Any], variable: str = "_call"
+) -> Callable[..., Any]:
+    """Define a function with certain names of arguments that calls another one, the value of a global variable."""
+    result = f"{variable}({', '.join(arguments)})"
+    if inspect.isgeneratorfunction(call):  # a wrapper of an action
         result = f"(yield from {result})"
-    namespace: dict[str, Any] = {"_call": implementation.call}
-    source = f"def {implementation.target}({arguments}): return {result}\n"
-    exec(compile_source(source, implementation.target), namespace)
-    return namespace[implementation.target]  # type: ignore[no-any-return]
+    namespace: dict[str, Any] = {variable: call}
+    exec(compile_source(f"def {name}({', '.join(arguments)}): return {result}\n", name), namespace)
+    return namespace[name]  # type: ignore[no-any-return]
+
+
+def generate_spec_class(arguments: Mapping[str, Sequence[str]], *, firstresult: bool = False) -> type:
+    """Generate a spec class of pluggy for points or actions, with the arguments of each in addition to `run`.
+
+    Its functions have no defaults, because pluggy does not pass arguments with defaults.
+    """
+    namespace: dict[str, Any] = {"mark": mark_spec(firstresult=firstresult)}
+    lines = ["class Spec:", "    __slots__ = ()"]
+    for name, names in arguments.items():
+        lines += ["    @mark", f"    def {name}({', '.join(('self', 'run', *names))}): ..."]
+    exec(compile_source("\n".join(lines) + "\n", "specs"), namespace)
+    return namespace["Spec"]  # type: ignore[no-any-return]
 
 
 def _build_namespace(listeners: Sequence[Listener], schedule: ScheduleGate | None) -> dict[str, object]:

@@ -25,8 +25,7 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from hookbus._events.checks import is_configured
-from hookbus._events.failure_counts import FailureCounts
-from hookbus._events.failure_notes import annotate, merge_exceptions
+from hookbus._events.failure_records import FailureCounts, annotate, merge_exceptions
 from hookbus._events.ordering import Listener
 from hookbus._events.schedules import Counters
 from hookbus.errors import ConfigError, HookWarning

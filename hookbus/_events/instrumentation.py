@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from hookbus._events.bus import EventBus
 from hookbus._events.ordering import Listener
-from hookbus._events.table import EventTable, Wrap
 
 T = TypeVar("T")
-
-
-class InstrumentedBus(Protocol):
-    """Bus whose listeners can be wrapped.
-
-    Attributes:
-        table: Event tables.
-    """
-
-    table: EventTable
-
-    def wrap_listeners(self, wrap: Wrap) -> AbstractContextManager[None]:
-        """Replace the function of each listener by `wrap(listener)` inside the context."""
 
 
 class HookTimings(dict[tuple[str, str], int]):
@@ -57,7 +44,7 @@ class HookTimings(dict[tuple[str, str], int]):
 
 
 @contextmanager
-def time_hooks(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterator[HookTimings]:
+def time_hooks(bus: EventBus, *, without: Collection[str] = ()) -> Iterator[HookTimings]:
     """Measure the execution time of listeners, and of the operations that hooks have requested.
 
     Args:
@@ -86,7 +73,7 @@ def time_hooks(bus: InstrumentedBus, *, without: Collection[str] = ()) -> Iterat
 
 
 @contextmanager
-def trace_hooks(bus: InstrumentedBus, report: Callable[[str, str], None]) -> Iterator[None]:
+def trace_hooks(bus: EventBus, report: Callable[[str, str], None]) -> Iterator[None]:
     """Call `report(hook, point)` before each call of a listener."""
 
     def wrap(listener: Listener) -> Callable[..., Any]:

@@ -3,73 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pluggy
 
 from hookbus._events.call_stack import in_event
 from hookbus._events.checks import AliasLookup, Inspection, inspect_plugin, is_configured, registration_error
-from hookbus._events.codegen import compile_source
-from hookbus._events.common_keys import check_common_keys, check_priority_override
-from hookbus._events.deprecations import warn_of_deprecations
-from hookbus._events.listeners import check_listeners, check_priority
+from hookbus._events.codegen import generate_spec_class
+from hookbus._events.listeners import check_common_keys, check_listeners, check_priority, check_priority_override
 from hookbus._events.markers import PROJECT
-from hookbus._events.pluggy_features import UnsupportedFeatures
 from hookbus._events.points import Point, parse_point
-from hookbus._events.registry import FunctionPlugin, PluginRegistry, RegisteredPlugin, ensure_single_bus
-from hookbus._events.table import EventRun, EventTable
+from hookbus._events.registry import (
+    FunctionPlugin,
+    PluginRegistry,
+    RegisteredPlugin,
+    ensure_single_bus,
+    warn_of_deprecations,
+)
 from hookbus._utils import packages
 from hookbus._utils.deprecations import Deprecation
 from hookbus.errors import HookError, PointError, RegistrationError
 
-
-class ManagedBus(Protocol):
-    """Bus whose plugins a `BusPluginManager` registers.
-
-    Attributes:
-        table: Event tables.
-        actions: Arguments of each action, by name.
-    """
-
-    table: EventTable
-    actions: Mapping[str, tuple[str, ...]]
-
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """Lock that guards registration and compilation."""
-
-    @property
-    def current(self) -> EventRun:
-        """Run whose events the bus emits."""
-
-    @property
-    def points(self) -> Mapping[str, Point]:
-        """Points of the bus, by name."""
-
-    def get_deprecations(self, name: str) -> Sequence[Deprecation]:
-        """Return the deprecations of a point or an action and of its arguments."""
-
-    def default_name(self, hook: object) -> str:
-        """Return the default instance name of a plugin."""
-
-    def discover_points(self, names: Collection[str], module: str = "") -> bool:
-        """Declare points of installed packages. Return whether any point was declared."""
-
-    def declare_point(self, point: Point) -> Callable[..., None]:
-        """Declare a custom point."""
-
-    def invalidate(self) -> None:
-        """Invalidate the compiled functions after a change of plugins."""
-
-    def admit(self, name: str, plugin: object) -> None:
-        """Let a plugin that was registered take part in the active run, if there is one."""
-
-    def release(self, name: str, plugin: object) -> None:
-        """Remove what a plugin that was unregistered has registered."""
+if TYPE_CHECKING:
+    from hookbus._events.bus import EventBus
 
 
-class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
+_LISTED = (
+    "it lists what load_setuptools_entrypoints has loaded. Read bus.hooks, or run `hookbus hooks` to list the "
+    "installed packages."
+)
+_NO_DISPATCH = (
+    "events are not dispatched through pluggy. Register a listener with bus.on, or record the events with "
+    "hookbus.testing.RecordingBus."
+)
+
+
+def _refuse(method: str, explanation: str) -> Callable[..., NoReturn]:
+    """Return the method of a feature of pluggy that would have no effect on a bus."""
+
+    def raise_error(*_: Any, **__: Any) -> NoReturn:
+        raise HookError(f"bus.pm.{method} is not supported: {explanation}")
+
+    return raise_error
+
+
+class BusPluginManager(pluggy.PluginManager):
     """PluginManager of a bus.
 
     pluggy stores the adapters of the plugins; queries return the plugins themselves.
@@ -83,7 +61,16 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         warns_of_deprecations: Whether registration warns of deprecated points. False for a bus that only validates.
     """
 
-    def __init__(self, bus: ManagedBus, find_alias: AliasLookup) -> None:
+    add_hookcall_monitoring = _refuse("add_hookcall_monitoring", _NO_DISPATCH)
+    enable_tracing = _refuse("enable_tracing", _NO_DISPATCH)
+    list_plugin_distinfo = _refuse("list_plugin_distinfo", _LISTED)
+    list_plugin_distributions = _refuse("list_plugin_distributions", _LISTED)
+    load_setuptools_entrypoints = _refuse(
+        "load_setuptools_entrypoints",
+        "installed hooks are registered by name only. Register hookbus.build_hook({'type': ...}).",
+    )
+
+    def __init__(self, bus: EventBus, find_alias: AliasLookup) -> None:
         super().__init__(PROJECT)
         self._bus, self._find_alias = bus, find_alias
         self._registering: RegisteredPlugin | None = None  # the plugin whose implementations pluggy is reading
@@ -328,9 +315,14 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
 
     # -- features of pluggy --------------------------------------------------------------------
 
-    def add_specs(self, specs: type) -> None:
-        """Add specs of pluggy for points or actions of the bus."""
-        super().add_hookspecs(specs)
+    def add_specs(self, arguments: Mapping[str, Sequence[str]], *, firstresult: bool = False) -> None:
+        """Add specs for points or actions of the bus, whose arguments are passed by name.
+
+        Args:
+            arguments: Arguments of each point or action in addition to `run`.
+            firstresult: Whether the first result is returned: for actions.
+        """
+        super().add_hookspecs(generate_spec_class(arguments, firstresult=firstresult))
 
     def remove_spec(self, point: str) -> None:
         """Remove the spec of a point at which no plugin listens."""
@@ -399,18 +391,3 @@ class BusPluginManager(UnsupportedFeatures, pluggy.PluginManager):
         # A key may affect a listener at a point that is declared later.
         if not inspection.unmatched:
             check_common_keys(inspection.implementations, plugin, name, points)
-
-
-def generate_spec_class(points: Mapping[str, Point]) -> type:
-    """Generate a pluggy spec class for points.
-
-    Its functions have no defaults, because pluggy does not pass arguments with defaults.
-    """
-    namespace: dict[str, Any] = {"mark": pluggy.HookspecMarker(PROJECT)}
-    lines = ["class Spec:"]
-    for point in points.values():
-        lines += ["    @mark", f"    def {point.name}({', '.join(('self', 'run', *point.args))}): ..."]
-    if not points:
-        lines.append("    pass")
-    exec(compile_source("\n".join(lines) + "\n", "points"), namespace)
-    return namespace["Spec"]  # type: ignore[no-any-return]

@@ -23,7 +23,7 @@ Options = dict[str, Any]
 """Options of an implementation: those of pluggy, and `when`, `frequency`, `priority`, `before` and `after`."""
 
 _pluggy_impl = pluggy.HookimplMarker(PROJECT)
-_pluggy_spec = pluggy.HookspecMarker(PROJECT)
+mark_spec = pluggy.HookspecMarker(PROJECT)
 
 
 @overload
@@ -108,7 +108,7 @@ def hookspec(function: F | None = None, *, unit: Unit | None = None) -> F | Call
 
     def mark(method: F) -> F:
         method.unit = unit  # type: ignore[attr-defined]
-        return _pluggy_spec(method)
+        return mark_spec(method)
 
     return mark if function is None else mark(function)
 

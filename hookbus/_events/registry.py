@@ -1,4 +1,4 @@
-"""Registered plugins of a bus, with their names and implementations.
+"""Registered plugins of a bus, with their names, implementations, and the points that they have declared.
 
 pluggy compares plugins by equality and tests them for truth. It therefore receives an adapter of each plugin, so that
 equal plugins, and plugins that are false in a boolean context, can be registered.
@@ -6,9 +6,11 @@ equal plugins, and plugins that are false in a boolean context, can be registere
 
 from __future__ import annotations
 
+import inspect
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -16,6 +18,8 @@ from hookbus._events.call_stack import current_listener
 from hookbus._events.checks import OPTIONS_ATTRIBUTE, ConfiguredPlugin, Implementation, Inspection
 from hookbus._events.codegen import use_spec_names
 from hookbus._events.markers import Options
+from hookbus._utils.deprecations import Deprecation
+from hookbus._utils.packages import package_label
 from hookbus.errors import HookError
 
 
@@ -164,3 +168,74 @@ def _get_class_names(plugin: object) -> list[str]:
 def _is_function(plugin: object, function: object) -> bool:
     # Bound methods are equal, but not identical, each time they are read from their object.
     return isinstance(plugin, FunctionPlugin) and plugin.listener == function
+
+
+class PointOwners:
+    """Hooks that have declared points. Points that the loop or a package has declared have no entry."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, set[str]] = {}
+        self._last: dict[str, str] = {}  # the hook that a point has left with
+
+    def add(self, point: str, hook: str, *, is_new: bool) -> None:
+        """Record that a hook declares a point; "" for the loop, which keeps the point from then on."""
+        if not hook:
+            self._owners.pop(point, None)
+        elif is_new or point in self._owners:
+            self._owners.setdefault(point, set()).add(hook)
+
+    def allows(self, point: str, hook: str) -> bool:
+        """Return whether a hook may declare an existing point again: its own, or that of a hook that has left."""
+        owners = self._owners.get(point)
+        return owners is not None and (not owners or hook in owners)
+
+    def release(self, hook: str, is_used: Callable[[str], bool]) -> list[str]:
+        """Remove a hook.
+
+        Args:
+            hook: Name of the hook.
+            is_used: Function that returns whether a registered plugin listens at a point.
+
+        Returns:
+            Points that no hook has declared and at which no plugin listens any longer.
+        """
+        for point, owners in self._owners.items():
+            if hook in owners:
+                owners.remove(hook)
+                self._last[point] = hook
+        unused = [point for point, owners in self._owners.items() if not owners and not is_used(point)]
+        for point in unused:
+            del self._owners[point]
+        return unused
+
+    def describe(self, point: str) -> str:
+        """Return a sentence about the hook that a point has left with, "" if it has not left."""
+        return f" The hook {self._last[point]!r} that declared it has left." if point in self._last else ""
+
+
+def warn_of_deprecations(
+    implementations: Iterable[Implementation], find: Callable[[str], Sequence[Deprecation]]
+) -> None:
+    """Issue a warning for each deprecated point, action or argument that implementations use.
+
+    Args:
+        implementations: Implementations of one plugin that is about to be registered.
+        find: Function that returns the deprecations of a point or an action.
+    """
+    for item in implementations:
+        for deprecation in find(item.target):
+            if deprecation.argument in (None, *item.argument_names):
+                _warn_at_listener(item, deprecation)
+
+
+def _warn_at_listener(item: Implementation, deprecation: Deprecation) -> None:
+    # At the definition of the listener, as in pluggy: the call that registers a hook may be anywhere.
+    function = inspect.unwrap(getattr(item.call, "__func__", item.call))
+    warnings.warn_explicit(
+        f"hook {item.hook!r} ({package_label(item.plugin)}): {deprecation.describe(item.target)}",
+        deprecation.category,
+        filename=function.__code__.co_filename,
+        lineno=function.__code__.co_firstlineno,
+        module=function.__module__,
+        registry=function.__globals__.setdefault("__warningregistry__", {}),
+    )

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
+from hookbus._events.ordering import Listener
 from hookbus._events.points import Unit
 from hookbus._events.schedules import CounterView, Schedule
 from hookbus.errors import ConfigError
-
-
-class ScheduledListener(Protocol):
-    """Protocol of a scheduled listener, with the attributes used in error messages."""
-
-    hook: str
-    point: str
 
 
 class ScheduleCounter:
@@ -75,7 +68,7 @@ class ScheduleGate:
 
     __slots__ = ("_listeners", "_schedule_indices", "_schedules", "_view", "counters")
 
-    def __init__(self, view: CounterView, listeners: Sequence[tuple[ScheduledListener, Schedule]]) -> None:
+    def __init__(self, view: CounterView, listeners: Sequence[tuple[Listener, Schedule]]) -> None:
         self._view, self._listeners = view, listeners
         self._schedules: list[Schedule] = []  # without duplicates, because hooks often have the same interval
         for _, schedule in listeners:

@@ -12,7 +12,7 @@ import pytest
 from hookbus import Hook, HookBus, actionspec, deprecated, hookimpl, hookspec
 from hookbus.errors import HookDeprecationWarning, HookWarning, PointError, RegistrationError
 
-HERE = "module tests.events.test_deprecations"
+HERE = "module tests.utils.test_deprecations"
 
 
 class RenderPoints:
