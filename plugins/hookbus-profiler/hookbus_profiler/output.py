@@ -14,7 +14,7 @@ from hookbus import Run
 from hookbus.distributed import is_main, rank, world_size
 from hookbus.writers import OutputFiles, iter_numbered_paths
 from hookbus_profiler.config import ProfilerConfig
-from hookbus_profiler.cycle import Cycle
+from hookbus_profiler.profiling_window import Cycle
 from hookbus_profiler.report import Report
 
 MAX_TABLE_ROWS = 20
@@ -134,8 +134,9 @@ class ProfilerOutput:
             OSError: If the file cannot be written.
         """
         if self._directory is not None and is_main():
-            text = report.to_text().encode()
-            self._files.write(_get_report_name(self._directory), lambda file: file.write(text))
+            paths = iter_numbered_paths(self._directory / "report.txt")
+            name = next(path.name for path in paths if not os.path.lexists(path))
+            self._files.write(name, lambda file: file.write(report.to_text().encode()))
 
     def print_report(self, report: Report) -> None:
         """Print the report and the output directory on the main process."""
@@ -145,8 +146,3 @@ class ProfilerOutput:
         console.print(report)
         if self._directory is not None:
             console.print(Text(f"Profiler output: {self._directory}"), soft_wrap=True)
-
-
-def _get_report_name(directory: Path) -> str:
-    """Return `report.txt`, or `report-2.txt`, `report-3.txt`, ... if it exists."""
-    return next(path.name for path in iter_numbered_paths(directory / "report.txt") if not os.path.lexists(path))

@@ -1,21 +1,81 @@
-"""Internal hook that measures the profiled iterations.
+"""Internal hook that measures the profiled iterations, and cycles of the torch profiler.
 
-It is registered only while profiling, so other iterations have no overhead.
+The hook is registered only while profiling, so other iterations have no overhead.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+from torch.profiler import ProfilerAction, profile
+
 from hookbus import Hook, Run
 from hookbus.errors import HookError
 from hookbus.testing import time_hooks
-from hookbus_profiler.cycle import Cycle, is_profiling
+from hookbus_profiler.config import ScheduleConfig
 from hookbus_profiler.flops import FlopCounter
-from hookbus_profiler.plan import ScheduleConfig
 from hookbus_profiler.time_breakdown import RESUMED, TimeBreakdown, Times, get_clock
+
+
+def is_profiling() -> bool:
+    """Return whether a torch profiler is active in this process, including one that waits or warms up.
+
+    Takes about ten milliseconds.
+    """
+    # A second profiler would take over the data of the first one; one that records while another warms up causes a
+    # segmentation fault (torch 2.13). torch reports only recording profilers, so all `profile` objects are inspected.
+    return bool(torch._C._autograd._profiler_enabled()) or any(map(_is_active_profiler, gc.get_referrers(profile)))
+
+
+def _is_active_profiler(referrer: object) -> bool:
+    """Return whether an object is a started profiler with a schedule."""
+    return type(referrer) is profile and referrer.step_rec_fn is not None
+
+
+class Cycle:
+    """Warm-up and recording of one cycle of the torch profiler, started on construction.
+
+    Args:
+        warmup: Number of warm-up iterations.
+        active: Number of recorded iterations.
+        options: Keyword arguments of `torch.profiler.profile`.
+
+    Attributes:
+        profile: The torch profiler.
+    """
+
+    def __init__(self, warmup: int, active: int, **options: Any) -> None:
+        self._warmup, self._length = warmup, warmup + active
+        self._stopped = False
+        self.profile = profile(schedule=self._action, **options)
+        self.profile.start()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all iterations of the cycle are completed."""
+        return self.profile.step_num >= self._length
+
+    @property
+    def recorded_iterations(self) -> int:
+        """Number of recorded iterations."""
+        return max(self.profile.step_num - self._warmup, 0)
+
+    def stop(self) -> None:
+        """Stop the profiler; a no-op if it is stopped."""
+        if not self._stopped:
+            self._stopped = True
+            self.profile.stop()
+
+    def _action(self, step: int) -> ProfilerAction:
+        if step < self._warmup:
+            return ProfilerAction.WARMUP
+        if step >= self._length:
+            return ProfilerAction.NONE
+        return ProfilerAction.RECORD if step < self._length - 1 else ProfilerAction.RECORD_AND_SAVE
 
 
 class ProfilingWindow(Hook):
@@ -135,10 +195,9 @@ class ProfilingWindow(Hook):
         self.breakdown.mark("after_train_iter", self._spent.total)
         self.breakdown.end_iteration(self._spent)
         self.iterations += 1
-        if self.iterations == self._length:
-            self._close_after_iteration()
-        elif self._is_atypical or self._cycle is not None or self._plan.is_start(self.iterations):
-            self._switch_cycle()
+        is_last = self.iterations == self._length
+        if is_last or self._is_atypical or self._cycle is not None or self._plan.is_start(self.iterations):
+            self._switch_cycle(is_last)
 
     def before_val(self) -> None:
         """Exclude the validation from the measurement."""
@@ -164,26 +223,24 @@ class ProfilingWindow(Hook):
             return self.breakdown.traced
         return self.breakdown.atypical if self._is_atypical else self.breakdown.plain
 
-    def _switch_cycle(self) -> None:
-        """Start or stop a cycle; the time this takes is excluded from the measurement."""
+    def _switch_cycle(self, is_last: bool) -> None:
+        """Start or stop a cycle, whose time is excluded from the measurement; stop measuring after the last one."""
         was_traced = self._cycle is not None
         try:
             self._stop_counting()
-            self._step_cycle()
+            if self._cycle is not None:
+                self._cycle.profile.step()
+                if self._cycle.is_complete:
+                    self._end_cycle()
         finally:
             # Also after an error, on a full disk for example: later iterations are measured correctly.
-            self._begin_cycle()
-            self._is_atypical = was_traced or self.iterations == self._flops_iteration
-            self.breakdown.set_target(self._current_times)
-            self.breakdown.mark(RESUMED, self._spent.total)
-
-    def _close_after_iteration(self) -> None:
-        """Stop measuring; the last iteration completes its cycle."""
-        try:
-            self._stop_counting()
-            self._step_cycle()
-        finally:
-            self.close()
+            if is_last:
+                self.close()
+            else:
+                self._begin_cycle()
+                self._is_atypical = was_traced or self.iterations == self._flops_iteration
+                self.breakdown.set_target(self._current_times)
+                self.breakdown.mark(RESUMED, self._spent.total)
 
     def _stop_counting(self) -> None:
         counter, self._flop_counter = self._flop_counter, None
@@ -194,12 +251,6 @@ class ProfilingWindow(Hook):
         if self._cycle is None and self._plan.is_start(self.iterations):
             _ensure_no_active_profiler()
             self._cycle = Cycle(self._plan.warmup, self._plan.active, **self._options)
-
-    def _step_cycle(self) -> None:
-        if self._cycle is not None:
-            self._cycle.step()
-            if self._cycle.is_complete:
-                self._end_cycle()
 
     def _end_cycle(self) -> None:
         cycle, self._cycle = self._cycle, None

@@ -10,48 +10,36 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 
-class Clock(Protocol):
-    """Clock that records marks and measures the time between them."""
+class HostClock:
+    """Clock of the host: records marks, which are complete at once, and measures the time between them.
 
-    def mark(self) -> Any:
-        """Record a mark without blocking."""
+    Attributes:
+        mark: Function that records a mark without blocking, and returns it.
+    """
+
+    mark: Callable[[], Any] = staticmethod(time.perf_counter)
 
     def is_complete(self, mark: Any) -> bool:
         """Return whether a mark and all earlier marks are complete, without blocking."""
+        return True
 
     def wait(self, mark: Any) -> None:
         """Block until a mark is complete."""
 
     def elapsed(self, first: Any, second: Any) -> float:
         """Return the seconds between two complete marks."""
+        return float(second - first)
 
 
-class HostClock:
-    """Clock of the host."""
-
-    mark = staticmethod(time.perf_counter)
-
-    def is_complete(self, mark: float) -> bool:
-        """Return True: marks on the host are complete at once."""
-        return True
-
-    def wait(self, mark: float) -> None:
-        """Return at once."""
-
-    def elapsed(self, first: float, second: float) -> float:
-        """Return the seconds between two marks."""
-        return second - first
-
-
-class DeviceClock:
+class DeviceClock(HostClock):
     """Clock of a device: records events in the current stream of the device.
 
     Args:
@@ -80,7 +68,7 @@ class DeviceClock:
         return float(first.elapsed_time(second)) / 1000  # `elapsed_time` returns milliseconds
 
 
-def get_clock(device: torch.device) -> Clock:
+def get_clock(device: torch.device) -> HostClock:
     """Return the clock for a device: events on CUDA, the host's clock otherwise."""
     return DeviceClock(device) if device.type == "cuda" else HostClock()
 
@@ -168,7 +156,7 @@ class TimeBreakdown:
         atypical: Times of atypical iterations, such as the first one.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: HostClock) -> None:
         self.plain = Times()
         self.traced = Times("slowed down by tracing")
         self.atypical = Times("including warm-up")

@@ -10,8 +10,8 @@ from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_profiler import ProfilerHook
-from hookbus_profiler.cycle import Cycle, is_profiling
 from hookbus_profiler.flops import get_peak_flops
+from hookbus_profiler.profiling_window import Cycle, is_profiling
 
 CYCLE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
 

@@ -4,8 +4,8 @@ import torch
 from hookbus import Hook, HookBus
 from hookbus.testing import fake_training
 from hookbus_profiler.config import ProfilerConfig
-from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.output import ProfilerOutput
+from hookbus_profiler.profiling_window import Cycle
 from hookbus_profiler.report import Report
 from hookbus_profiler.time_breakdown import Times
 
@@ -13,7 +13,7 @@ from hookbus_profiler.time_breakdown import Times
 def record_cycle():
     cycle = Cycle(0, 1)
     torch.ones(2, 2) @ torch.ones(2, 2)
-    cycle.step()
+    cycle.profile.step()
     cycle.stop()
     return cycle
 

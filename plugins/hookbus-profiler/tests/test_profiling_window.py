@@ -6,9 +6,8 @@ import torch
 
 from hookbus import Hook, HookBus
 from hookbus.testing import fake_training
-from hookbus_profiler.cycle import is_profiling
-from hookbus_profiler.plan import ScheduleConfig
-from hookbus_profiler.profiling_window import ProfilingWindow
+from hookbus_profiler.config import ScheduleConfig
+from hookbus_profiler.profiling_window import Cycle, ProfilingWindow, is_profiling
 
 NO_TRACES = ScheduleConfig(wait=10**6, warmup=0, active=1)
 
@@ -186,3 +185,41 @@ class TestDevice:
         assert {part: round(seconds / 0.49, 6) for part, seconds in parts.items()} == {
             "data": 1, "forward": 1, "backward": 1, "optimizer": 2, "other": 1,
         }  # fmt: skip
+
+
+def work():
+    torch.ones(2, 2) @ torch.ones(2, 2)
+
+
+@pytest.mark.parametrize("warmup", [0, 2])
+def test_cycle_is_active_from_construction_to_stop(warmup):
+    cycle = Cycle(warmup, 2)
+    for _ in range(warmup + 2):
+        assert is_profiling()
+        assert not cycle.is_complete
+        work()
+        cycle.profile.step()
+    assert cycle.is_complete
+    cycle.stop()
+    cycle.stop()
+    assert not is_profiling()
+    counts = {event.key: event.count for event in cycle.profile.key_averages()}
+    assert counts["aten::mm"] == 2
+
+
+def test_cycle_stopped_early_has_the_recorded_iterations():
+    cycle = Cycle(1, 5)
+    for _ in range(3):
+        work()
+        cycle.profile.step()
+    cycle.stop()
+    assert not is_profiling()
+    assert cycle.recorded_iterations == 2
+    assert {event.key: event.count for event in cycle.profile.key_averages()}["aten::mm"] == 2
+
+
+def test_cycle_stopped_during_warm_up_has_no_recorded_iterations():
+    cycle = Cycle(3, 1)
+    cycle.profile.step()
+    cycle.stop()
+    assert (cycle.recorded_iterations, is_profiling()) == (0, False)

@@ -6,8 +6,8 @@ import torch
 
 from hookbus import HookBus
 from hookbus.writers.output_files import MARKER, OutputFiles
-from hookbus_profiler.cycle import Cycle
 from hookbus_profiler.output import TraceWriter, format_operators
+from hookbus_profiler.profiling_window import Cycle
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def finished():
 def record_cycle():
     cycle = Cycle(0, 1)
     torch.ones(2, 2) @ torch.ones(2, 2)
-    cycle.step()
+    cycle.profile.step()
     cycle.stop()
     return cycle.profile
 
