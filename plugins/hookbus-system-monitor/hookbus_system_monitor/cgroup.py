@@ -8,6 +8,7 @@ Usable without hookbus.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -87,7 +88,7 @@ class Cgroup:
         # In a container the path is that of the host and may not exist; then only the mounted root applies.
         own = top / path.strip("/")
         groups = [own, *own.parents] if own != top else [top]
-        return [group for group in groups if group.is_relative_to(top) and _is_directory(group)]
+        return [group for group in groups if group.is_relative_to(top) and os.path.isdir(group)]
 
 
 def _parse_paths(own: Path) -> dict[str, str]:
@@ -100,24 +101,16 @@ def _parse_paths(own: Path) -> dict[str, str]:
     return {name: path for _, names, path in entries for name in names.split(",")}
 
 
-def _is_directory(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
 def _select_limited(read_limit: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
-    return [group for group in groups if _may_be_limited(read_limit, group)]
+    def may_be_limited(group: Path) -> bool:
+        try:
+            return read_limit(group) is not None
+        except (FileNotFoundError, NotADirectoryError):  # the root has no limits, and controllers can be disabled
+            return False
+        except (OSError, ValueError):  # an unknown limit, which is reported when it is read
+            return True
 
-
-def _may_be_limited(read_limit: Callable[[Path], T | None], group: Path) -> bool:
-    try:
-        return read_limit(group) is not None
-    except (FileNotFoundError, NotADirectoryError):  # the root has no limits, and controllers can be disabled
-        return False
-    except (OSError, ValueError):  # an unknown limit, which is reported when it is read
-        return True
+    return list(filter(may_be_limited, groups))
 
 
 def _min_limit(read_limit: Callable[[Path], T | None], groups: list[Path]) -> T | None:

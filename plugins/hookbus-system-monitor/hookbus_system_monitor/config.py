@@ -28,9 +28,14 @@ class SystemMonitorConfig(HookConfig):
     track_network: bool = Field(default=True, description="Sample network traffic.")
     show_plots: bool = Field(default=False, description="Save plots of all samples over time when the run ends.")
 
+    @classmethod
+    def tracked_settings(cls) -> list[str]:
+        """Return the names of the settings `track_*`."""
+        return [name for name in cls.model_fields if name.startswith("track_")]
+
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
-        if not any(getattr(self, name) for name in type(self).model_fields if name.startswith("track_")):
+        if not any(getattr(self, name) for name in self.tracked_settings()):
             raise ValueError("track_cpu: nothing is sampled, so the hook has no effect. Set one of track_* to true.")
         return self
 

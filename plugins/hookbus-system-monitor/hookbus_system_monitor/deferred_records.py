@@ -1,4 +1,4 @@
-"""Base class of the hooks that log their own values, aligned to optimizer steps."""
+"""Base class of the monitors, which log their own values, aligned to optimizer steps."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from hookbus import Hook, Run, hookimpl
+from hookbus_system_monitor.readings import Reader
 
 
 class MonitorHook(Hook):
@@ -42,7 +43,12 @@ class MonitorHook(Hook):
             self._record(run)
 
     def _reset_records(self) -> None:
+        """Start a run: no record is due, and no value has been reported as unavailable."""
         self._is_due, self._last_record_step = False, -1
+        self._reader = Reader(self._log_warning)
+
+    def _log_warning(self, text: str) -> None:
+        self.run.logger.warning("%s: %s", self.name, text)
 
     def _record(self, run: Run) -> None:
         self._is_due = False

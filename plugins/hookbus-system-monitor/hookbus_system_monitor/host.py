@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from hookbus_system_monitor.cgroup import Cgroup
-from hookbus_system_monitor.memory import Memory, get_process_memory, get_swap_memory, get_system_memory
+from hookbus_system_monitor.memory import Memory, get_process, get_process_memory, get_swap_memory, get_system_memory
 from hookbus_system_monitor.readings import GB, MB, Probe, Rate
 
 Timer = Callable[[], float]
@@ -27,8 +27,12 @@ def build_cpu_probes(cgroup: Cgroup, timer: Timer = time.monotonic) -> list[Prob
         timer: Function that returns the time of a monotonic clock in seconds.
     """
     probes = [
-        Probe("CPU utilization", ("cpu_percent",), _AfterFirst(_SystemCpu(cgroup, timer).read).read),
-        Probe("CPU utilization of the process", ("process_cpu_percent",), _AfterFirst(_ProcessCpu().read).read),
+        Probe("CPU utilization", ("cpu_percent",), _AfterFirst(_build_cpu_reader(cgroup, timer)).read),
+        Probe(
+            "CPU utilization of the process",
+            ("process_cpu_percent",),
+            _AfterFirst(lambda: float(get_process().cpu_percent())).read,
+        ),
     ]
     if _has_temperature():
         probes.append(Probe("CPU temperature", ("cpu_celsius",), lambda: (_read_temperature(),)))
@@ -56,10 +60,9 @@ def build_disk_probes(path: Path, timer: Timer = time.monotonic) -> list[Probe]:
         path: Path on the disk whose usage is measured.
         timer: Function that returns the time of a monotonic clock in seconds.
     """
+    names = ("disk_read_mb_per_s", "disk_write_mb_per_s")
     return [
-        Probe(
-            "disk traffic", ("disk_read_mb_per_s", "disk_write_mb_per_s"), _TrafficReader(_read_disk_bytes, timer).read
-        ),
+        _build_traffic_probe("disk", names, "disk_io_counters", ("read_bytes", "write_bytes"), timer),
         Probe(f"disk usage of {path}", ("disk_percent",), lambda: (psutil.disk_usage(str(path)).percent,)),
     ]
 
@@ -71,7 +74,7 @@ def build_network_probes(timer: Timer = time.monotonic) -> list[Probe]:
         timer: Function that returns the time of a monotonic clock in seconds.
     """
     names = ("net_received_mb_per_s", "net_sent_mb_per_s")
-    return [Probe("network traffic", names, _TrafficReader(_read_network_bytes, timer).read)]
+    return [_build_traffic_probe("network", names, "net_io_counters", ("bytes_recv", "bytes_sent"), timer)]
 
 
 class _AfterFirst:
@@ -91,63 +94,37 @@ class _AfterFirst:
         return (value if was_read else None,)
 
 
-class _SystemCpu:
-    """Utilization of all available CPUs between two readings, in percent."""
+def _build_cpu_reader(cgroup: Cgroup, timer: Timer) -> Callable[[], float | None]:
+    """Return a function that returns the utilization of all available CPUs since its last call, in percent."""
+    cpu_rate = Rate()
 
-    def __init__(self, cgroup: Cgroup, timer: Timer) -> None:
-        self._cgroup, self._timer = cgroup, timer
-        self._rate = Rate()
-
-    def read(self) -> float | None:
-        """Return the utilization since the last reading."""
-        cpus = self._cgroup.get_cpus()
+    def read() -> float | None:
+        cpus = cgroup.get_cpus()
         if cpus is None or cpus >= (psutil.cpu_count() or 1):
             return float(psutil.cpu_percent())
-        used = self._cgroup.get_cpu_seconds()
+        used = cgroup.get_cpu_seconds()
         if used is None:
             raise OSError("the CPU time of the control group is unknown")
-        rate = self._rate.per_second(used, self._timer())
+        rate = cpu_rate.per_second(used, timer())
         return None if rate is None else 100 * rate / cpus
 
-
-class _ProcessCpu:
-    """Utilization by this process between two readings, in percent of one CPU."""
-
-    def __init__(self) -> None:
-        self._process: psutil.Process | None = None
-
-    def read(self) -> float:
-        """Return the utilization since the last reading."""
-        if self._process is None:
-            self._process = psutil.Process()
-        return float(self._process.cpu_percent())
+    return read
 
 
-class _TrafficReader:
-    """Rates of two byte counters, in MB per second."""
+def _build_traffic_probe(
+    kind: str, names: tuple[str, str], function: str, counters: tuple[str, str], timer: Timer
+) -> Probe:
+    """Return a probe of the rates of two byte counters of a function of psutil, in MB per second."""
+    rates = Rate(), Rate()
 
-    def __init__(self, counters: Callable[[], tuple[int, int]], timer: Timer) -> None:
-        self._counters, self._timer = counters, timer
-        self._rates = Rate(), Rate()
+    def read() -> Sequence[float | None]:
+        counts = getattr(psutil, function)()
+        if counts is None:
+            raise OSError(f"the system has no {kind} counters")
+        now = timer()
+        return [rate.per_second(getattr(counts, name) / MB, now) for rate, name in zip(rates, counters, strict=True)]
 
-    def read(self) -> Sequence[float | None]:
-        """Return the rates since the last reading; None in the first reading."""
-        now = self._timer()
-        return [rate.per_second(count / MB, now) for rate, count in zip(self._rates, self._counters(), strict=True)]
-
-
-def _read_disk_bytes() -> tuple[int, int]:
-    counters = psutil.disk_io_counters()
-    if counters is None:
-        raise OSError("the system has no disk counters")
-    return counters.read_bytes, counters.write_bytes
-
-
-def _read_network_bytes() -> tuple[int, int]:
-    counters = psutil.net_io_counters()
-    if counters is None:
-        raise OSError("the system has no network counters")
-    return counters.bytes_recv, counters.bytes_sent
+    return Probe(f"{kind} traffic", names, read)
 
 
 def _has_temperature() -> bool:

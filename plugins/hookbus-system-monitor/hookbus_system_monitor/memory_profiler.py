@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from hookbus import Priority, Run, every, hookimpl
+from hookbus.checkpoint import write_json
 from hookbus.distributed import rank
 from hookbus.errors import format_error
 from hookbus.writers import OutputFiles
-from hookbus_system_monitor.allocator import Allocation, get_allocation
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
 from hookbus_system_monitor.deferred_records import MonitorHook
+from hookbus_system_monitor.devices import Allocation, get_allocation
 from hookbus_system_monitor.memory import (
     Memory,
-    format_memory_fields,
-    format_memory_sentence,
+    ThresholdWatch,
+    format_memory,
     get_process_memory,
     get_process_peak,
     get_swap_memory,
     get_system_memory,
 )
-from hookbus_system_monitor.readings import GB, Reader
-from hookbus_system_monitor.snapshot import is_out_of_memory, save_snapshot
-from hookbus_system_monitor.threshold_watch import ThresholdWatch
+from hookbus_system_monitor.readings import GB
 
+OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "out of memory")
 PROCESS_LABEL = "process memory"
 DEVICE_LABEL = "tensor memory on the device"
 SYSTEM_LABEL = "system memory"
@@ -51,7 +53,6 @@ class MemoryProfilerHook(MonitorHook):
         self._cgroup = Cgroup()
         self._output: OutputFiles | None = None
         self._watches: dict[str, ThresholdWatch] = {}
-        self._reader = Reader(self._log_warning)
 
     def check(self, run: Run) -> None:
         """Check that no other hook logs the same values.
@@ -67,7 +68,7 @@ class MemoryProfilerHook(MonitorHook):
         """Reset the leak detection, and determine the directory of snapshots."""
         directory = run.get("logs_dir")
         self._output = None if directory is None else OutputFiles(run, Path(directory))
-        self._watches, self._reader = {}, Reader(self._log_warning)
+        self._watches = {}
         self._reset_records()
 
     @hookimpl(when=every("interval"))
@@ -105,8 +106,8 @@ class MemoryProfilerHook(MonitorHook):
         swap = self._read(SWAP_LABEL, lambda: get_swap_memory(self._cgroup))
         process = self._read(PROCESS_LABEL, get_process_memory)
         if memory is not None and swap is not None and process is not None:
-            run.logger.info("%s", format_memory_sentence(memory, swap, process))
-            run.logger.info("%s", format_memory_fields(memory, swap, process))
+            for line in format_memory(memory, swap, process):
+                run.logger.info("%s", line)
         if process is not None:
             self._check_size(run, PROCESS_LABEL, process)
         return _name_host_values(memory, swap, process)
@@ -126,9 +127,6 @@ class MemoryProfilerHook(MonitorHook):
     def _read(self, label: str, read: Callable[[], T]) -> T | None:
         """Return the result of a function; None, with one warning per label, if it fails."""
         return self._reader.call(label, read, None)
-
-    def _log_warning(self, text: str) -> None:
-        self.run.logger.warning("%s: %s", self.name, text)
 
     def _check_size(self, run: Run, label: str, size: int) -> None:
         watch = self._watches.setdefault(label, ThresholdWatch(label, self.config.warn_threshold))
@@ -178,3 +176,36 @@ def _name_host_values(memory: Memory | None, swap: Memory | None, process: int |
     if swap is not None:
         values |= {"memory/swap_used_gb": swap.used / GB, "memory/swap_percent": swap.percent}
     return values
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an exception means that a device or the host is out of memory.
+
+    Args:
+        error: Exception that ended the run; None if there is none.
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    # The CPU allocator and drivers raise a plain RuntimeError, which only its message identifies.
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY_MESSAGES)
+
+
+def save_snapshot(output: OutputFiles, rank: int, contents: Mapping[str, Any]) -> list[Path]:
+    """Write `out_of_memory_rank<rank>.json` and, if CUDA is in use, the allocator's blocks as `.pickle`.
+
+    Args:
+        output: Files of the output directory.
+        rank: Rank of this process.
+        contents: Contents of the JSON file.
+
+    Returns:
+        Paths of the files. The pickle can be opened in https://pytorch.org/memory_viz.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    name = f"out_of_memory_rank{rank}"
+    paths = [output.create(f"{name}.json", lambda path: write_json(path, dict(contents)))]
+    if torch.cuda.is_initialized():
+        paths.append(output.create(f"{name}.pickle", lambda path: torch.cuda.memory._dump_snapshot(str(path))))
+    return paths

@@ -18,21 +18,9 @@ from hookbus_system_monitor.devices import AcceleratorProvider, Provider, get_cu
 from hookbus_system_monitor.host import build_cpu_probes, build_disk_probes, build_memory_probes, build_network_probes
 from hookbus_system_monitor.nvml import NvmlProvider
 from hookbus_system_monitor.plots import plot_error, save_plots
-from hookbus_system_monitor.readings import Probe, Reader, Values
-from hookbus_system_monitor.sampler import Sampler
-from hookbus_system_monitor.samples import Samples
+from hookbus_system_monitor.readings import Probe, Values
+from hookbus_system_monitor.samples import Sampler, Samples
 from hookbus_system_monitor.visible_devices import get_process_devices
-
-EXCLUSIVE_SETTINGS = (
-    "track_cpu",
-    "track_memory",
-    "track_gpu",
-    "track_gpu_memory",
-    "track_disk",
-    "track_network",
-    "show_plots",
-)
-"""Settings whose values or plots have names that do not contain the name of the hook."""
 
 
 class SystemMonitorHook(MonitorHook):
@@ -52,7 +40,6 @@ class SystemMonitorHook(MonitorHook):
         super().__init__(config, **settings)
         self._samples = Samples()
         self._sampler: Sampler | None = None
-        self._reader = Reader(self._log_warning)
         self._probes: list[Probe] = []
         self._providers: Sequence[Provider] = ()
         self._start_time = 0.0
@@ -64,7 +51,8 @@ class SystemMonitorHook(MonitorHook):
             ConfigError: If another hook tracks the same component or saves plots as well, or if `show_plots` is set
                 without a work directory or without matplotlib.
         """
-        self.check_settings(run, EXCLUSIVE_SETTINGS)
+        # The names of these values and plots do not contain the name of the hook.
+        self.check_settings(run, [*SystemMonitorConfig.tracked_settings(), "show_plots"])
         if self.config.show_plots and (problem := plot_error(run.get("visualization_dir"))):
             raise ConfigError([problem])
 
@@ -73,7 +61,7 @@ class SystemMonitorHook(MonitorHook):
     def before_run(self, run: Run) -> None:
         """Start sampling."""
         self.cleanup()
-        self._samples, self._reader = Samples(), Reader(self._log_warning)
+        self._samples = Samples()
         self._reset_records()
         self._probes, self._providers = self._build_host_probes(run), self.build_providers()
         self._start_time = time.monotonic()
@@ -144,11 +132,6 @@ class SystemMonitorHook(MonitorHook):
             files = OutputFiles(run, run.require("visualization_dir"))
             path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
             self._log_info(f"plots saved to {path}.")
-
-    # -- messages ------------------------------------------------------------------------------
-
-    def _log_warning(self, text: str) -> None:
-        self.run.logger.warning("%s: %s", self.name, text)
 
     def _log_info(self, text: str) -> None:
         self.run.logger.info("%s: %s", self.name, text)

@@ -24,19 +24,13 @@ MAX_PAUSE_READINGS = 16
 NOT_AVAILABLE_VALUES = frozenset({2**32 - 1, 2**64 - 1})
 """`NVML_VALUE_NOT_AVAILABLE`, which is -1, as an unsigned integer: returned without an error by some drivers."""
 
-UNAVAILABLE_ERROR_NAMES = (
-    "NVMLError_Uninitialized",
-    "NVMLError_DriverNotLoaded",
-    "NVMLError_LibraryNotFound",
-    "NVMLError_GpuIsLost",
-    "NVMLError_ResetRequired",
-    "NVMLError_LibRmVersionMismatch",
-)
-UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = tuple(
-    # Old versions of the binding lack some classes.
-    getattr(pynvml, name)
-    for name in UNAVAILABLE_ERROR_NAMES
-    if hasattr(pynvml, name)
+UNAVAILABLE_ERRORS: tuple[type[Exception], ...] = (
+    pynvml.NVMLError_Uninitialized,
+    pynvml.NVMLError_DriverNotLoaded,
+    pynvml.NVMLError_LibraryNotFound,
+    pynvml.NVMLError_GpuIsLost,
+    pynvml.NVMLError_ResetRequired,
+    pynvml.NVMLError_LibRmVersionMismatch,
 )
 """Errors of the GPU or driver rather than of a single value, after which the handles are invalid."""
 
@@ -71,13 +65,15 @@ class NvmlProvider:
         self._working: set[int] = set()
         self._is_open = False
         self._problem = ""
-        self._backoff = _Backoff()
+        # Numbers of readings until the next attempt to initialize NVML, and after its failure until the one after.
+        self._pause, self._next_pause = 0, 1
 
     def read(self) -> Values:
         """Return the values of all devices by `gpu<index>/...`; None for an unavailable one."""
         problem, is_attempt = self._problem, True
         if problem or not self._is_open:
-            is_attempt = self._backoff.is_attempt_due()
+            is_attempt = not self._pause
+            self._pause = max(self._pause - 1, 0)
             problem = self._open() if is_attempt else problem
         values, lost = self._read_devices()
         self._names |= dict.fromkeys(values)
@@ -110,7 +106,8 @@ class NvmlProvider:
 
     def _update_availability(self, problem: str) -> None:
         """Schedule the next attempt, and log a change of the availability."""
-        self._backoff.record_attempt(failed=bool(problem))
+        self._pause = self._next_pause if problem else 0
+        self._next_pause = min(2 * self._next_pause, MAX_PAUSE_READINGS) if problem else 1
         if problem and not self._problem:
             # A machine without a GPU is not worth a warning; losing one during a run is.
             log = self._log_warning if self._names else self._log_info
@@ -159,39 +156,20 @@ class NvmlProvider:
         ]
 
 
-class _Backoff:
-    """Exponential backoff: number of readings between two attempts, doubled after each failure."""
-
-    def __init__(self) -> None:
-        self._remaining, self._length = 0, 1
-
-    def is_attempt_due(self) -> bool:
-        """Count a reading and return whether it makes an attempt."""
-        if self._remaining:
-            self._remaining -= 1
-            return False
-        return True
-
-    def record_attempt(self, *, failed: bool) -> None:
-        """Record the outcome of an attempt."""
-        self._remaining = self._length if failed else 0
-        self._length = min(2 * self._length, MAX_PAUSE_READINGS) if failed else 1
-
-
 def _build_use_probes(handle: Any, energy: Total) -> list[Probe]:
-    def build(label: str, name: str, read: Callable[[], float]) -> Probe:
-        return Probe(label, (name,), lambda: (read(),))
+    def build(label: str, name: str, read: Callable[[], int]) -> Probe:
+        return Probe(label, (name,), lambda: (_check(read()),))
 
-    def clock(type_name: str) -> float:
-        return _check(pynvml.nvmlDeviceGetClockInfo(handle, getattr(pynvml, type_name)))
+    def read_joules() -> float:
+        return _check(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # millijoules
 
     return [
-        build("utilization", "percent", lambda: _check(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
-        build("temperature", "celsius", lambda: _read_celsius(handle)),
-        build("power", "watts", lambda: _check(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000),
-        build("clock", "sm_mhz", lambda: clock("NVML_CLOCK_SM")),
-        build("memory clock", "memory_mhz", lambda: clock("NVML_CLOCK_MEM")),
-        build("energy", "joules", lambda: energy.update(_read_joules(handle))),
+        build("utilization", "percent", lambda: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        build("temperature", "celsius", lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+        Probe("power", ("watts",), lambda: (_check(pynvml.nvmlDeviceGetPowerUsage(handle)) / 1000,)),
+        build("clock", "sm_mhz", lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+        build("memory clock", "memory_mhz", lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+        Probe("energy", ("joules",), lambda: (energy.update(read_joules()),)),
     ]
 
 
@@ -214,14 +192,6 @@ def _read_memory_info(handle: Any) -> Any:
         raise
     except Exception:
         return pynvml.nvmlDeviceGetMemoryInfo(handle)
-
-
-def _read_celsius(handle: Any) -> float:
-    return _check(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
-
-
-def _read_joules(handle: Any) -> float:
-    return _check(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1000  # millijoules
 
 
 def _check(value: int) -> float:

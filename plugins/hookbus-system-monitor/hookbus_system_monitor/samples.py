@@ -1,14 +1,13 @@
-"""Storage of samples: means since the last record, and a history of the run in bounded memory.
+"""Samples: the thread that takes them, their means since the last record, and a history in bounded memory.
 
-Usable without hookbus. Thread-safe: one thread adds samples, another one reads them.
+Usable without hookbus.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hookbus_system_monitor.readings import Values
 
@@ -16,27 +15,20 @@ from hookbus_system_monitor.readings import Values
 class Samples:
     """Sum up samples for the next record, and store a history of at most `size` points.
 
-    A full history is reduced to every second point, after which only every second sample is stored.
+    A full history is reduced to every second point, after which only every second sample is stored. Thread-safe: one
+    thread adds samples, another one reads them.
 
     Args:
         size: Maximum number of points in the history, at least 2.
     """
 
+    _lock = threading.Lock()  # of all instances: a lock of an instance could not be copied with its hook
+
     def __init__(self, size: int = 2000) -> None:
         self._size = size
-        self._lock = threading.Lock()
         self._sums: dict[str, tuple[float, int, float]] = {}  # sum, count and last value
         self._history: list[tuple[float, Values]] = []
         self._count, self._stride = 0, 1
-
-    def __getstate__(self) -> dict[str, object]:
-        """Return the attributes to copy, without the lock."""
-        with self._lock:
-            return {name: copy.copy(value) for name, value in vars(self).items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, object]) -> None:
-        """Set the attributes of a copy, with its own lock."""
-        vars(self).update(state, _lock=threading.Lock())
 
     def add(self, seconds: float, values: Values) -> None:
         """Add a sample.
@@ -74,3 +66,56 @@ class Samples:
             if self._count % self._stride:
                 return
         self._history.append((seconds, dict(values)))
+
+
+class Sampler:
+    """Daemon thread that calls a function at once and then at an interval until stopped.
+
+    Args:
+        sample: Function to call.
+        interval: Seconds between the end of a call and the next one.
+        name: Name of the thread.
+        warn: Function that logs a warning: the first failed call, or a thread that does not end.
+    """
+
+    def __init__(self, sample: Callable[[], None], interval: float, *, name: str, warn: Callable[[str], None]) -> None:
+        self._sample, self._interval, self._log_warning = sample, interval, warn
+        self._stop_event = threading.Event()
+        self._failed = False
+        # A daemon, so that a call blocked in a driver does not keep the process alive.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> bool:
+        """Stop the thread; may be called more than once.
+
+        Args:
+            timeout: Maximum number of seconds to wait for a call in progress.
+
+        Returns:
+            True if the thread has ended; False if a call is still in progress. The thread then ends after the call.
+        """
+        self._stop_event.set()
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._log_warning(
+                f"a sample is still in progress after {timeout:g} s. Its thread ends when the sample returns."
+            )
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stop_event.is_set():
+            self._sample_once()
+            self._stop_event.wait(self._interval)
+
+    def _sample_once(self) -> None:
+        """Call the function; report only the first failure."""
+        try:
+            self._sample()
+        except Exception as error:
+            if not self._failed:
+                self._failed = True
+                self._log_warning(f"a sample failed: {type(error).__name__}: {error}. Sampling continues.")

@@ -1,12 +1,17 @@
+import math
 import multiprocessing
 
+import numpy
 import psutil
 import pytest
 import torch
 
 from hookbus_system_monitor.cgroup import Usage
 from hookbus_system_monitor.memory import (
+    LeakDetector,
     Memory,
+    ThresholdWatch,
+    format_memory,
     get_process_memory,
     get_process_peak,
     get_swap_memory,
@@ -88,3 +93,109 @@ class TestProcess:
         child.join()
 
         assert grown >= 0.9 * buffer
+
+
+GB = 2**30
+
+
+def collect_warnings(watch, sizes):
+    """Return the warnings at each size."""
+    return [list(watch.update(50 * i, round(size * GB))) for i, size in enumerate(sizes, 1)]
+
+
+class TestThreshold:
+    def test_size_above_the_limit_is_one_warning_until_it_falls(self):
+        warnings = collect_warnings(ThresholdWatch("GPU memory", 3), [2.5, 3.5, 4, 3, 3.25])
+
+        assert warnings == [
+            [],
+            ["GPU memory is 3.50 GB, which exceeds the `warn_threshold` of 3 GB."],
+            [],
+            [],
+            ["GPU memory is 3.25 GB, which exceeds the `warn_threshold` of 3 GB."],
+        ]
+
+    def test_size_without_a_limit_causes_no_warning(self):
+        assert collect_warnings(ThresholdWatch("GPU memory", None), [2, 3, 1000]) == [[], [], []]
+
+
+class TestGrowth:
+    def test_steady_growth_is_one_warning_with_its_rate(self):
+        warnings = collect_warnings(ThresholdWatch("GPU memory", None), [4 + 0.1 * i for i in range(40)])
+
+        assert [len(messages) for messages in warnings] == [0] * 19 + [1] + [0] * 20
+        assert warnings[19][0].startswith(
+            "GPU memory grows steadily, by 2 GB per 1000 iterations, and is now 5.90 GB, which indicates"
+        )
+
+
+def detect(values, size=20, step=50):
+    """Return pairs (number of the point, rate) at which growth is detected."""
+    growth = LeakDetector(size)
+    results = [(i, growth.add(i * step, value)) for i, value in enumerate(values, 1)]
+    return [result for result in results if result[1] is not None]
+
+
+class TestSteadyGrowth:
+    def test_steady_growth_is_detected_once_when_the_window_is_full(self):
+        assert detect([1000 + 10 * i for i in range(60)]) == [(20, 0.2)]
+
+    def test_growth_that_starts_late_is_detected(self):
+        values = [1000] * 20 + [1000 + 10 * i for i in range(1, 41)]
+        windows = [(end, numpy.arange(20) * 50, numpy.array(values[end - 20 : end])) for end in range(21, 61)]
+        end, x, y = next(window for window in windows if numpy.corrcoef(window[1], window[2])[0, 1] ** 2 >= 0.95)
+
+        assert detect(values) == [(end, pytest.approx(numpy.polyfit(x, y, 1)[0]))]
+        assert 30 < end < 40
+
+    def test_noisy_growth_is_detected(self):
+        noisy = [1000 + 10 * i + 8 * math.sin(7 * i) for i in range(60)]
+
+        assert len(detect(noisy)) == 1
+
+
+class TestNoGrowth:
+    @pytest.mark.parametrize(
+        "values",
+        [
+            [1000.0] * 100,
+            [1000 + 30 * math.sin(i) for i in range(100)],
+            [1000.0] * 30 + [2000.0] * 70,
+            [2000 - 10 * i for i in range(100)],
+            [1000 + 0.5 * i for i in range(100)],
+            [1000 + 500 * (1 - math.exp(-i / 3)) for i in range(100)],
+            [1000 + 10 * i for i in range(19)],
+        ],
+        ids=["flat", "swinging", "a step", "falling", "too slow", "levels off", "too short"],
+    )
+    def test_values_without_steady_growth_are_not_detected(self, values):
+        assert detect(values) == []
+
+
+MB = 2**20
+MEMORY = Memory(total=255767 * MB, available=246360 * MB, used=9407 * MB, percent=3.7)
+SWAP = Memory(total=8192 * MB, available=5740 * MB, used=2452 * MB, percent=29.9)
+
+
+def test_memory_sentence_contains_all_sizes():
+    assert format_memory(MEMORY, SWAP, 5434 * MB)[0] == (
+        "The system has 250 GB (246360 MB + 9407 MB) of memory and 8 GB (5740 MB + 2452 MB) of swap memory in total. "
+        "Currently 9407 MB (3.7%) of memory and 2452 MB (29.9%) of swap memory were consumed. And the current training "
+        "process consumed 5434 MB of memory."
+    )
+
+
+def test_memory_fields_contain_all_sizes():
+    assert format_memory(MEMORY, SWAP, 5434 * MB)[1] == (
+        "Memory information available_memory: 246360 MB, used_memory: 9407 MB, memory_utilization: 3.7 %, "
+        "available_swap_memory: 5740 MB, used_swap_memory: 2452 MB, swap_memory_utilization: 29.9 %, "
+        "current_process_memory: 5434 MB"
+    )
+
+
+def test_memory_sentence_reports_a_system_without_swap():
+    assert "0 GB (0 MB + 0 MB) of swap memory in total" in format_memory(MEMORY, Memory(0, 0, 0, 0.0), MB)[0]
+
+
+def test_sizes_are_rounded_to_the_nearest_megabyte():
+    assert format_memory(MEMORY, SWAP, round(1.6 * MB))[1].endswith("current_process_memory: 2 MB")
