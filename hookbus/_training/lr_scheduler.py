@@ -231,9 +231,11 @@ class LRSchedulerStepper:
         Raises:
             ConfigError: If a step would raise an exception.
         """
-        # A scheduler that takes a metric has no length.
-        for part in self._scheduled:
-            check_scheduler_steps(part, steps)
+        try:
+            for part in self._scheduled:  # a scheduler that takes a metric has no length
+                check_scheduler_steps(part, steps)
+        except ConfigError as error:
+            raise ConfigError(f"scheduler: {error}") from error
 
     def dry_run(self, steps: int) -> None:
         """Execute steps of a copy of the scheduler.

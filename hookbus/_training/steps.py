@@ -226,7 +226,7 @@ class Steps:
             return self.model(*batch)
         except TypeError as error:
             # A TypeError raised inside of `forward` is not about the arguments of this call.
-            if _matches_signature(self.model, batch):
+            if matches_signature(self.model, batch):
                 raise
             raise LoopError(
                 f"{type(self.model).__name__}.forward: cannot be called with the {len(batch)} elements of a batch: "
@@ -263,10 +263,12 @@ def iter_parameters(model: nn.Module, loss_fn: object) -> Iterator[nn.Parameter]
         yield from loss_fn.parameters()
 
 
-def _matches_signature(model: nn.Module, batch: Sequence[Any]) -> bool:
-    """Whether the elements of a batch match the signature of the model."""
+def matches_signature(model: nn.Module, arguments: Sequence[Any]) -> bool:
+    """Whether a model may be called with positional arguments, as far as its signature is known."""
     try:
-        inspect.signature(model.forward).bind(*batch)
+        inspect.signature(model.forward).bind(*arguments)
     except TypeError:
         return False
+    except ValueError:  # a function without a signature
+        return True
     return True

@@ -2,5 +2,5 @@
 
 * Training: `trainer`, `runs`, `initial_weights`.
 * Construction: `setup`, `arguments`, `from_file`.
-* Validation before training: `checking`, `expected_metrics`.
+* Validation before training: `checking`, `preconditions`.
 """

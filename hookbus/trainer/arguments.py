@@ -22,12 +22,16 @@ from hookbus._utils.arguments import (
     check_mapping,
     check_path,
     check_seed,
+    get_by_name,
     raise_config_error,
 )
-from hookbus.distributed.process_group import local_device
+from hookbus.distributed.process_group import local_device, world_size
 from hookbus.errors import ConfigError
 
 FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
+
+STEP_SETTINGS = {"accumulate": 1, "clip_grad_norm": None}
+"""Settings of the default training step, with their defaults."""
 
 
 def check_model(model: object) -> None:
@@ -165,3 +169,35 @@ def resolve_hooks(hooks: Iterable[object], default_hooks: bool, work_dir: object
     return merge_defaults(
         as_hook_list(hooks), [hook for hook in defaults if work_dir is not None or not hook.requires_work_dir]
     )
+
+
+def get_only(optimizer: Any) -> Any:
+    """Return the only optimizer, None if there is none or several."""
+    optimizers = list(get_by_name(optimizer).values())
+    return optimizers[0] if len(optimizers) == 1 else None
+
+
+def check_several(arguments: Mapping[str, Any]) -> None:
+    """Check the arguments of a Trainer with named models or several optimizers.
+
+    Args:
+        arguments: Arguments by name; other names are ignored.
+
+    Raises:
+        ConfigError: If a setting would have no effect, or the gradients would differ across ranks.
+    """
+    problems, optimizer = [], arguments["optimizer"]
+    if isinstance(optimizer, Mapping) and len(optimizer) > 1:
+        unused = [name for name, default in STEP_SETTINGS.items() if arguments[name] != default]
+        unused += ["precision"] if arguments["precision"] == "fp16" else []
+        problems += [
+            f"{name}: has no effect with several optimizers, got {arguments[name]!r}. Implement it in the "
+            "`train_step` of the hook that steps them."
+            for name in unused
+        ]
+    if isinstance(arguments["model"], Mapping) and world_size() > 1 and arguments["distributed"] != "none":
+        problems.append(
+            f"distributed: named models require 'none', got {arguments['distributed']!r}. Wrap each model in "
+            "DistributedDataParallel, and pass loaders that are sharded."
+        )
+    raise_config_error(problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 from hookbus._run.never_due import find_unreachable
-from hookbus._training.evaluation import eval_mode, named_loaders, reset_metrics, update_metrics
+from hookbus._run.result_names import name_results
+from hookbus._training.eval_metrics import EvalMetric
+from hookbus._training.evaluation import compute_metrics, eval_mode, named_loaders, reset_metrics, update_metrics
 from hookbus._training.outputs import extract_loss
 from hookbus._utils.arguments import raise_errors
 from hookbus._utils.imports import describe_error
@@ -21,15 +23,97 @@ from hookbus.data.loaders import loader_length
 from hookbus.data.resumable_loader import make_resumable
 from hookbus.data.rng import isolate_rng
 from hookbus.data.seeded_sampler import PassPosition
-from hookbus.errors import HookbusError, LoopError
+from hookbus.distributed.collectives import Collectives
+from hookbus.errors import ConfigError, HookbusError, LoopError, MetricError
 from hookbus.hook import Hook
-from hookbus.trainer.expected_metrics import ExpectedMetrics
-from hookbus.trainer.missing_loss import find_loss_problem
-from hookbus.trainer.preconditions import Check, build_preconditions, execute_checks
+from hookbus.metrics.results import resolve_metric_name
+from hookbus.metrics.store import EvaluationMeans, MetricStore
+from hookbus.trainer.preconditions import Check, build_preconditions, execute_checks, find_loss_problem
 
 if TYPE_CHECKING:
+    from hookbus._events.registry import RegisteredPlugin
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
+
+VALIDATION_POINTS = frozenset(f"{when}_val{part}" for when in ("before", "after") for part in ("", "_epoch", "_iter"))
+"""Points whose listeners can add results to a validation."""
+
+
+class ExpectedMetrics:
+    """Collect the names of validation results from one batch of each loader.
+
+    Args:
+        trainer: The trainer.
+    """
+
+    def __init__(self, trainer: TrainerSetup) -> None:
+        self._trainer = trainer
+        self._hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
+        self._names: set[str] = set()
+        loaders = {} if trainer.val_loader is None else dict(named_loaders(trainer.val_loader))
+        self._unseen: set[str | None] = set(loaders)
+        self._has_loaders = bool(loaders)
+
+    def observe_batch(self, loader: str | None, outputs: Any, metrics: Mapping[str, EvalMetric]) -> None:
+        """Record the result names of one batch.
+
+        Args:
+            loader: Name of the loader, None if there is only one.
+            outputs: Outputs of the model.
+            metrics: Metrics after the update with this batch.
+        """
+        store, evaluation = MetricStore(), EvaluationMeans()
+        store.set_evaluation(evaluation)
+        store.log_outputs(outputs, None)
+        provided = [name for hook in self._hooks.values() for name in hook.provided_metrics or ()]
+        results = dict.fromkeys([*evaluation.results(Collectives()), *_result_names(metrics), *provided], 0.0)
+        self._names |= set(name_results("val", loader, results))
+        self._unseen.discard(loader)
+
+    def check(self) -> None:
+        """Raise if validations will not provide the metrics that hooks and the scheduler require.
+
+        Raises:
+            ConfigError: If a name is unknown or ambiguous. The message contains the available metrics.
+        """
+        readers = {
+            f"hook {name!r} ({package_label(hook)})": hook.required_metrics for name, hook in self._hooks.items()
+        }
+        if (monitor := self._trainer.scheduler.monitor) is not None:
+            readers["scheduler"] = [monitor]
+        problems = [
+            f"{reader}: {problem}" for reader, names in readers.items() for problem in self._find_problems(names)
+        ]
+        if problems and self._is_complete():
+            raise ConfigError(problems)
+
+    def _find_problems(self, metrics: Collection[str]) -> Iterator[str]:
+        for metric in metrics:
+            try:
+                resolve_metric_name(metric, self._names)
+            except MetricError as error:
+                yield str(error)
+
+    def _is_complete(self) -> bool:
+        """Return whether the collected names are complete; without a loader, the validation itself is missing."""
+        adds_results = any(h.validation_fn is not None or h.provided_metrics is None for h in self._hooks.values())
+        may_add = adds_results or any(map(_may_add_results, self._trainer.bus.pm.members.values()))
+        return self._has_loaders and not self._unseen and not may_add
+
+
+def _may_add_results(member: RegisteredPlugin) -> bool:
+    """Return whether a plugin may add undeclared results: by a `val_step`, or as a plugin that is not a Hook."""
+    return "val_step" in member.implementations or not (
+        isinstance(member.plugin, Hook) or VALIDATION_POINTS.isdisjoint(member.implementations)
+    )
+
+
+def _result_names(metrics: Mapping[str, EvalMetric]) -> list[str]:
+    """Return the result names of metrics."""
+    try:
+        return list(compute_metrics(metrics))
+    except Exception:  # a metric such as AUROC may raise on a single batch; its own name is the best guess
+        return list(metrics)
 
 
 def check_trainer(trainer: TrainerSetup) -> list[str]:
@@ -50,7 +134,7 @@ def _build_checks(trainer: TrainerSetup) -> list[Check]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = []
     for kind in ("train", "val", "test"):
         split = getattr(trainer, f"{kind}_loader")
-        named = [(None, split)] if kind == "train" else named_loaders(split) if split is not None else []
+        named = [(None, split)] if kind == "train" else named_loaders(split)
         loaders += [(kind, name, loader) for name, loader in named if loader is not None]
     expected, run = ExpectedMetrics(trainer), trainer.runs.create("train")
     return [
@@ -58,22 +142,9 @@ def _build_checks(trainer: TrainerSetup) -> list[Check]:
         *(partial(_check_loader, trainer, expected, *entry) for entry in loaders),
         partial(_describe_limit, trainer),
         *build_preconditions(trainer, run),
-        partial(_check_metrics, trainer, expected),
+        expected.check,
         partial(_describe_never_due, run),
     ]
-
-
-def _metric_readers(trainer: TrainerSetup) -> list[tuple[str, Collection[str]]]:
-    """Return the readers of validation results with the metrics that they require."""
-    hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
-    readers = [(f"hook {name!r} ({package_label(hook)})", hook.required_metrics) for name, hook in hooks.items()]
-    monitor = trainer.scheduler.monitor
-    return readers if monitor is None else [*readers, ("scheduler", [monitor])]
-
-
-def _check_metrics(trainer: TrainerSetup, expected: ExpectedMetrics) -> str:
-    raise_errors(error for reader in _metric_readers(trainer) if (error := expected.find_error(*reader)) is not None)
-    return ""
 
 
 def _describe_model(trainer: TrainerSetup) -> str:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -258,3 +258,50 @@ def _to_splits(value: Any) -> Splits:
 
 def _describe_type(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NOT_IN_CONFIG = frozenset({"overwrite"})
+"""Arguments that a run file cannot contain, and that are accepted in addition to a configuration."""
+
+
+def accept_config(init: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
+    """Decorate a constructor so that a configuration as the argument `model` provides all arguments.
+
+    Raises:
+        ConfigError: If the configuration is invalid, or if it is combined with other arguments.
+    """
+
+    @functools.wraps(init)
+    def build(self: T, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        first = args[0] if args else kwargs.get("model")
+        if is_config(first):
+            others = {name: value for name, value in kwargs.items() if name != "model"}
+            return init(self, **_to_arguments(first, args[1:], others))  # type: ignore[call-arg]
+        return init(self, *args, **kwargs)
+
+    return build
+
+
+def is_config(value: object) -> bool:
+    """Return whether a value is a configuration, loaded or as a mapping, instead of named models."""
+    if not isinstance(value, Mapping):
+        return isinstance(value, RunConfig)
+    has_modules = any(isinstance(part, nn.Module) for part in value.values())
+    return not has_modules and any(key in RunConfig.model_fields or key == "experiment_dir" for key in value)
+
+
+def _to_arguments(config: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a Trainer that a configuration determines."""
+    refused = [repr(name) for name in others if name not in NOT_IN_CONFIG]
+    if refused or positional:
+        extra = ", ".join(refused) or f"{len(positional)} further arguments"
+        raise ConfigError(
+            f"Trainer: a configuration contains all arguments, got {extra} in addition. Set them in the "
+            "configuration, such as load_config(path, ['training.epochs=3']), and register objects by "
+            "trainer.register_hook and trainer.register_service."
+        )
+    loaded, problems = (config, []) if isinstance(config, RunConfig) else parse_config(config)
+    return {**build_arguments(loaded, problems), **others}

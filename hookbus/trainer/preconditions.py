@@ -10,23 +10,25 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
+
 from hookbus._run.preconditions import check_preconditions, describe_missing_validation
 from hookbus._run.session import check_work_dir_options
 from hookbus._training.lr_scheduler import LRSchedulerStepper, copy_scheduler, load_scheduler
+from hookbus._training.steps import matches_signature
 from hookbus._utils.arguments import get_by_name, raise_config_error, raise_errors
 from hookbus.data.loaders import loader_length
+from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import ConfigError, HookbusError, RequestError, WorkDirError
 from hookbus.hook import Hook
 from hookbus.trainer.initial_weights import file_checks, load_resume_metadata
-from hookbus.trainer.missing_loss import find_loss_problem
-from hookbus.trainer.named_objects import check_steps, get_implemented
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.trainer.setup import TrainerSetup
 
-Check = Callable[[], str]
-"""A check that returns a line that describes the training, "" for none, or raises a HookbusError."""
+Check = Callable[[], str | None]
+"""A check that returns a line that describes the training, if there is one, or raises a HookbusError."""
 
 
 def check_training(trainer: TrainerSetup, run: Run) -> None:
@@ -44,7 +46,7 @@ def check_training(trainer: TrainerSetup, run: Run) -> None:
 
 def execute_checks(checks: Iterable[Check]) -> tuple[list[str], list[HookbusError]]:
     """Return the lines and the errors of checks."""
-    lines: list[str] = []
+    lines: list[str | None] = []
     errors: list[HookbusError] = []
     for check in checks:
         try:
@@ -52,6 +54,11 @@ def execute_checks(checks: Iterable[Check]) -> tuple[list[str], list[HookbusErro
         except HookbusError as error:
             errors.append(error)
     return [line for line in lines if line], errors
+
+
+def get_implemented(trainer: TrainerSetup) -> set[str]:
+    """Return the names of the points and actions that hooks implement."""
+    return {target for member in trainer.bus.pm.members.values() for target in member.implementations}
 
 
 def build_preconditions(trainer: TrainerSetup, run: Run) -> list[Check]:
@@ -69,7 +76,7 @@ def build_preconditions(trainer: TrainerSetup, run: Run) -> list[Check]:
     ]
 
 
-def _check_arguments(trainer: TrainerSetup) -> str:
+def _check_arguments(trainer: TrainerSetup) -> None:
     """Check the arguments that a training requires, and other uses of a Trainer do not."""
     problems = []
     if trainer.optimizer is None:
@@ -79,16 +86,27 @@ def _check_arguments(trainer: TrainerSetup) -> str:
     if (trainer.epochs is None) == (trainer.iterations is None):
         problems.append("fit: exactly one limit is required. Pass either epochs= or iterations=.")
     raise_config_error(problems)
-    return ""
 
 
-def _check_steps(trainer: TrainerSetup) -> str:
-    check_steps(trainer)
+def _check_steps(trainer: TrainerSetup) -> None:
+    """Raise if the default steps cannot train or evaluate the models of a Trainer, unless hooks replace them."""
+    implemented, optimizers = get_implemented(trainer), get_by_name(trainer.optimizer)
+    if len(optimizers) > 1 and "train_step" not in implemented:
+        raise ConfigError(
+            f"optimizer: the default step trains one loss with one optimizer, got {', '.join(optimizers)}. "
+            "Register a hook with a `train_step(run, batch)` that steps them, or write a loop with `bus.run`."
+        )
+    loaders = {"train_step": trainer.train_loader, "val_step": trainer.val_loader, "test_step": trainer.test_loader}
+    missing = [step for step, loader in loaders.items() if loader is not None and step not in implemented]
+    if trainer.model_names and missing and trainer.steps.step_fn is None:
+        raise ConfigError(
+            f"model: the default steps call one model, got {', '.join(trainer.model_names)}. Pass "
+            f"step_fn(models, batch), or register a hook with {' and '.join(f'`{step}`' for step in missing)}."
+        )
     raise_config_error([find_loss_problem(trainer)])
-    return ""
 
 
-def _check_optimizers(trainer: TrainerSetup) -> str:
+def _check_optimizers(trainer: TrainerSetup) -> None:
     """Check that the loop can step each optimizer, unless a hook implements `train_step`."""
     if "train_step" not in get_implemented(trainer):
         names = [type(part).__name__ for part in get_by_name(trainer.optimizer).values() if _requires_closure(part)]
@@ -97,7 +115,6 @@ def _check_optimizers(trainer: TrainerSetup) -> str:
             "hook with a train_step."
             for name in names
         )
-    return ""
 
 
 def _requires_closure(optimizer: Any) -> bool:
@@ -108,7 +125,7 @@ def _requires_closure(optimizer: Any) -> bool:
     )
 
 
-def _check_validation(trainer: TrainerSetup, run: Run) -> str:
+def _check_validation(trainer: TrainerSetup, run: Run) -> None:
     """Check that the run has a validation if the Trainer itself requires one."""
     monitor = trainer.scheduler.monitor
     readers = {} if monitor is None else {"scheduler:": [monitor]}
@@ -118,7 +135,6 @@ def _check_validation(trainer: TrainerSetup, run: Run) -> str:
     except RequestError:
         missing = []  # two hooks validate, which is an error of the hooks
     raise_config_error(describe_missing_validation(reader, readers[reader]) for reader in missing)
-    return ""
 
 
 def _check_run(run: Run) -> str:
@@ -126,52 +142,71 @@ def _check_run(run: Run) -> str:
     return f"hooks: {', '.join(run.bus.hooks) or 'none'}"
 
 
+# -- loss -----------------------------------------------------------------------------------
+
+
+def find_loss_problem(trainer: TrainerSetup) -> str:
+    """Return why a training cannot compute a loss: no loss function, and a model that takes no targets; "" if it may.
+
+    Args:
+        trainer: Trainer.
+    """
+    steps = trainer.steps
+    if steps.loss_fn is not None or steps.step_fn is not None or trainer.model_names:
+        return ""
+    # Hooks may compute the loss, or replace the batch.
+    if not {"train_step", "before_train_iter"}.isdisjoint(get_implemented(trainer)):
+        return ""
+    model, count = unwrap_model(trainer.model), _count_elements(trainer.train_loader)
+    # Hooks of the module may replace the arguments.
+    if count is None or model._forward_pre_hooks or matches_signature(model, [None] * count):
+        return ""
+    return (
+        f"loss: missing, because {type(model).__name__}.forward cannot be called with the {count} elements of a batch, "
+        "got None. Pass `loss_fn` to the Trainer (`loss:` in a run file), or pass `step_fn`."
+    )
+
+
+def _count_elements(loader: Any) -> int | None:
+    """Return the number of elements of each batch, None if it is known only when a batch is read."""
+    if not isinstance(loader, DataLoader) or loader.batch_size is None or loader.collate_fn is not default_collate:
+        return None
+    dataset: Any = loader.dataset
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    is_known = isinstance(dataset, TensorDataset) and type(dataset).__getitem__ is TensorDataset.__getitem__
+    return len(dataset.tensors) if is_known else None
+
+
 # -- scheduler -------------------------------------------------------------------------------
 
 
-def _check_scheduler(trainer: TrainerSetup) -> str:
+def _check_scheduler(trainer: TrainerSetup) -> None:
     """Check that the scheduler, restored if the training resumes, accepts the number of steps of the training."""
     scheduler, metadata = trainer.scheduler, load_resume_metadata(trainer)
     if metadata is None or "scheduler" not in metadata:
-        check_scheduler_length(trainer, scheduler, *_get_progress(trainer))
-        return ""
+        run = trainer.bus.current
+        progress = (run.epochs_done, run.iters_done) if trainer.runs.continues else (0, 0)
+        scheduler.check_length(count_scheduler_steps(trainer, *progress))
+        return
     named = isinstance(scheduler.scheduler, Mapping)
     copies = {name: copy_scheduler(part) for name, part in get_by_name(scheduler.scheduler).items()}
     try:
         for name, part in copies.items():
             load_scheduler(part, metadata["scheduler"][name] if named else metadata["scheduler"])
     except Exception:  # cannot be copied, or the state does not match, which is an error when the run resumes
-        return ""
+        return
     stepper = LRSchedulerStepper(copies if named else copies.get(""), scheduler.interval, scheduler.monitor)
-    check_scheduler_length(trainer, stepper, metadata["meta"]["epoch"], metadata["meta"]["iter"])
-    return ""
+    stepper.check_length(count_scheduler_steps(trainer, metadata["meta"]["epoch"], metadata["meta"]["iter"]))
 
 
-def _get_progress(trainer: TrainerSetup) -> tuple[int, int]:
-    """Return the completed epochs and iterations of the training that `fit` continues."""
-    current = trainer.bus.current
-    return (current.epochs_done, current.iters_done) if current.trainer is trainer else (0, 0)
-
-
-def check_scheduler_length(trainer: TrainerSetup, scheduler: LRSchedulerStepper, epochs: int, iterations: int) -> None:
-    """Raise if the scheduler does not accept the steps up to the limit of the training.
+def count_scheduler_steps(trainer: TrainerSetup, epochs: int, iterations: int) -> int:
+    """Return a lower bound of the number of remaining scheduler steps, 1 if it is unknown.
 
     Args:
         trainer: Trainer.
-        scheduler: Scheduler, restored if the training resumes.
         epochs, iterations: Completed epochs and iterations.
-
-    Raises:
-        ConfigError: If a step would raise an exception.
     """
-    try:
-        scheduler.check_length(_count_scheduler_steps(trainer, epochs, iterations))
-    except ConfigError as error:
-        raise ConfigError(f"scheduler: {error}") from error
-
-
-def _count_scheduler_steps(trainer: TrainerSetup, epochs: int, iterations: int) -> int:
-    """Return a lower bound of the number of remaining scheduler steps, 1 if it is unknown."""
     length, scheduler = loader_length(trainer.train_loader, trainer.train_shard), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
         return trainer.epochs - epochs

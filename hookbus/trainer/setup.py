@@ -25,14 +25,15 @@ from hookbus.distributed.unwrap import unwrap_ddp
 from hookbus.trainer.arguments import (
     check_arguments,
     check_model,
+    check_several,
+    get_only,
     resolve_device,
     resolve_hooks,
     resolve_optimizer,
     validate_limit,
 )
 from hookbus.trainer.checking import check_trainer
-from hookbus.trainer.config_argument import accept_config
-from hookbus.trainer.named_objects import check_several, get_only
+from hookbus.trainer.from_file import accept_config
 from hookbus.trainer.runs import TrainerRuns
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
 from hookbus.trainer.arguments import validate_limit
 from hookbus.trainer.initial_weights import load_initial_weights
-from hookbus.trainer.preconditions import check_scheduler_length
+from hookbus.trainer.preconditions import count_scheduler_steps
 from hookbus.trainer.setup import TrainerSetup
 
 
@@ -63,7 +63,7 @@ class Trainer(TrainerSetup):
         if self.validate_first:
             run.request_validation("before training")
         self.scheduler.warn_if_never_stepped(run.clock, run.logger)
-        check_scheduler_length(self, self.scheduler, run.epochs_done, run.iters_done)
+        self.scheduler.check_length(count_scheduler_steps(self, run.epochs_done, run.iters_done))
         fire("before_train")
         for _ in run.epochs():
             fire("before_epoch")

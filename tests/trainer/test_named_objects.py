@@ -167,7 +167,7 @@ def test_setting_of_the_default_step_is_refused_with_several_optimizers(options:
 
 
 def test_named_models_of_several_ranks_are_wrapped_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookbus.trainer.named_objects.world_size", lambda: 2)
+    monkeypatch.setattr("hookbus.trainer.arguments.world_size", lambda: 2)
     with pytest.raises(ConfigError, match="distributed: named models require 'none', got 'ddp'"):
         build(GanHook())
 
