@@ -1,4 +1,4 @@
-"""Construction of a Trainer from a run file: model, data, optimizer, scheduler and loss by name."""
+"""Construction of a Trainer from a run file or a configuration: model, data, optimizer, scheduler and loss by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -30,29 +29,24 @@ if TYPE_CHECKING:
     from hookbus.trainer.setup import TrainerSetup
 
 TrainerType = TypeVar("TrainerType", bound="TrainerSetup")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NOT_IN_CONFIG = frozenset({"overwrite"})
+"""Arguments that a run file cannot contain, and that are accepted in addition to a configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExpectedType:
-    """Type that the factory of a section should return.
-
-    Attributes:
-        name: Description for messages.
-        accepts: Predicate for built objects.
-    """
-
-    name: str
-    accepts: Callable[[Any], bool]
-
-
-MODEL = ExpectedType("a torch.nn.Module", lambda value: isinstance(value, nn.Module))
-OPTIMIZER = ExpectedType("an optimizer", lambda value: hasattr(value, "param_groups"))
-SCHEDULER = ExpectedType("a scheduler with a step() method", lambda value: callable(getattr(value, "step", None)))
-LOSS = ExpectedType("a callable", callable)
-DATA = ExpectedType(
-    "datasets as a tuple (train, val, test), a mapping with these keys, or hookbus.Splits",
-    lambda value: value is not None,
-)
+EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "dataset": (
+        "datasets as a tuple (train, val, test), a mapping with these keys, or hookbus.Splits",
+        lambda value: value is not None,
+    ),
+    "model": ("a torch.nn.Module", lambda value: isinstance(value, nn.Module)),
+    "loss": ("a callable", callable),
+    "optimizer": ("an optimizer", lambda value: hasattr(value, "param_groups")),
+    "scheduler": ("a scheduler with a step() method", lambda value: callable(getattr(value, "step", None))),
+}
+"""Description and predicate of the objects that the factory of a section should return."""
 
 
 def trainer_from_file(
@@ -138,11 +132,11 @@ class _TrainerBuilder:
 
     def _build_splits(self) -> Splits | None:
         assert self._config.dataset is not None
-        value = self._build("dataset", self._config.dataset.settings, DATA)
+        value = self._build("dataset", self._config.dataset.settings)
         try:
             return None if value is None else _to_splits(value)
         except TypeError:
-            self._add_problem(("dataset", "type"), f"should return {DATA.name}, got {_describe_type(value)}.")
+            self._report_type("dataset", value)
             return None
 
     def _build_model(self, splits: Splits | None) -> nn.Module | None:
@@ -153,27 +147,27 @@ class _TrainerBuilder:
         shape_arguments = {"input_shape": splits.input_shape, "num_classes": splits.num_classes} if splits else {}
         known = accepted_keywords(factory)
         extra = {k: v for k, v in shape_arguments.items() if v is not None and k in known and k not in section.settings}
-        return self._build("model", section.settings, MODEL, **extra)  # type: ignore[no-any-return]
+        return self._build("model", section.settings, **extra)  # type: ignore[no-any-return]
 
     def _build_loss(self) -> Any:
         """Return the loss function, or None if the model returns its loss."""
         value, section = self._factories.loss, self._config.loss
         settings = {} if section is None or isinstance(section, str) else section.settings
         if inspect.isclass(value):
-            return self._build("loss", settings, LOSS)
+            return self._build("loss", settings)
         return functools.partial(value, **settings) if value is not None and settings else value
 
     def _build_optimizer(self) -> Any:
         """Build the optimizer of all parameters, those of the loss function included."""
         # Without a model, a dummy parameter shows whether the settings of the optimizer are valid.
         parameters = [nn.Parameter(torch.zeros(1))] if self.model is None else [*iter_parameters(self.model, self.loss)]
-        return self._build("optimizer", self._config.optimizer.settings, OPTIMIZER, parameters)
+        return self._build("optimizer", self._config.optimizer.settings, parameters)
 
     def _build_scheduler(self) -> Any:
         section = self._config.scheduler
         if section is None or self.optimizer is None:
             return None
-        value = self._build("scheduler", section.settings, SCHEDULER, self.optimizer)
+        value = self._build("scheduler", section.settings, self.optimizer)
         try:
             LRSchedulerStepper(value, section.interval, section.monitor).dry_run(1)
         except ConfigError as error:
@@ -194,9 +188,7 @@ class _TrainerBuilder:
             return {key: self._build_loader(f"{name} {key!r}", dataset) for key, dataset in split.items()}
         if isinstance(split, DataLoader) or not hasattr(split, "__getitem__"):
             if not hasattr(split, "__iter__"):
-                self._add_problem(
-                    ("dataset", "type"), f"its {name} data should be {DATA.name}, got {_describe_type(split)}."
-                )
+                self._report_type("dataset", split, f"its {name} data should be")
             return split
         assert self._config.dataset is not None
         try:
@@ -218,7 +210,7 @@ class _TrainerBuilder:
             options.pop("persistent_workers")
         return options
 
-    def _build(self, section: str, settings: Mapping[str, Any], kind: ExpectedType, *first: Any, **extra: Any) -> Any:
+    def _build(self, section: str, settings: Mapping[str, Any], *first: Any, **extra: Any) -> Any:
         """Call the factory of a section. Report an error and return None if it fails or returns another type."""
         try:
             value = getattr(self._factories, section)(*first, **settings, **extra)
@@ -227,10 +219,14 @@ class _TrainerBuilder:
         except (Exception, SystemExit) as error:
             self._report_factory_error(section, settings, describe_error(error), "cannot be built: {}.")
         else:
-            if kind.accepts(value):
+            if EXPECTED[section][1](value):
                 return value
-            self._add_problem((section, "type"), f"should return {kind.name}, got {_describe_type(value)}.")
+            self._report_type(section, value)
         return None
+
+    def _report_type(self, section: str, value: object, what: str = "should return") -> None:
+        got = "None" if value is None else f"a {type(value).__name__}"
+        self._add_problem((section, "type"), f"{what} {EXPECTED[section][0]}, got {got}.")
 
     def _report_factory_error(
         self, section: str, settings: Mapping[str, Any], cause: str, template: str = "{}"
@@ -254,17 +250,6 @@ def _to_splits(value: Any) -> Splits:
     if isinstance(value, (tuple, list)):
         return Splits(*value)
     return Splits(value)
-
-
-def _describe_type(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-NOT_IN_CONFIG = frozenset({"overwrite"})
-"""Arguments that a run file cannot contain, and that are accepted in addition to a configuration."""
 
 
 def accept_config(init: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:

@@ -167,9 +167,10 @@ class TestLoaders:
         assert [len(batch[1]) for batch in self.trainer(project, "stream").train_loader] == [4, 4, 2]  # type: ignore[union-attr]
 
     def test_loader_is_used_unchanged(self, project: Project) -> None:
-        import sources  # type: ignore[import-not-found]
+        loader = self.trainer(project, "loader").train_loader
+        import sources  # type: ignore[import-not-found]  # importable after the run file was read
 
-        assert self.trainer(project, "loader").train_loader is sources.ready
+        assert loader is sources.ready
 
     @pytest.mark.parametrize(
         ("name", "message"),
