@@ -36,7 +36,7 @@ class EpochTimer:
         return self.seconds / self.epochs if self.epochs else None
 
     def start(self, now: float, epochs: int, iterations: int, *, at_boundary: bool) -> None:
-        """Start or continue timing.
+        """Start or continue timing. If called twice, the time in between is excluded.
 
         Args:
             now: Current time, in seconds.
@@ -47,10 +47,6 @@ class EpochTimer:
         # After `load_state_dict` the interval began in the process that saved the state, and only its clock restarts.
         if self._interval_start is None:
             self._interval_start, self._starts_at_boundary = (epochs, iterations), at_boundary
-        self._started_at = now
-
-    def skip(self, now: float) -> None:
-        """Exclude the time since `start`."""
         self._started_at = now
 
     def stop(self, now: float) -> None:

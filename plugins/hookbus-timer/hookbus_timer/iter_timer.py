@@ -9,7 +9,7 @@ from typing import Any
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus.checkpoint import schema
 from hookbus_timer.config import IterTimerConfig
-from hookbus_timer.windowed_timer import WindowedTimer
+from hookbus_timer.windowed_timer import ITERATION_TIME, WindowedTimer
 
 
 class IterTimerHook(Hook):
@@ -116,9 +116,10 @@ class IterTimerHook(Hook):
 
     def get_values(self, run: Run) -> dict[str, float]:
         """Return the values of the last `interval` iterations by full name, without unknown ones."""
-        rates = self._windowed_timer.rates
-        values, eta = rates.to_dict(), rates.estimate_seconds(self._get_remaining(run))
-        return {**values, "time/eta": eta} if self.config.log_eta and eta is not None else values
+        values, remaining = self._windowed_timer.rates, self._get_remaining(run)
+        if self.config.log_eta and values and remaining is not None:
+            values["time/eta"] = remaining * values[ITERATION_TIME]
+        return values
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step of the last log, and whether a log is due."""
@@ -131,7 +132,7 @@ class IterTimerHook(Hook):
     def _log_values(self, run: Run) -> None:
         self._is_due, self._logged_step = False, run.steps_done
         # The remaining time is estimated from the window, which may be longer than the last interval.
-        values = self.get_values(run) | self._windowed_timer.interval_rates.to_dict()
+        values = self.get_values(run) | self._windowed_timer.interval_rates
         self._windowed_timer.end_interval()
         run.bus.emit("log_scalars", values=values)
 

@@ -138,14 +138,13 @@ class TimeTrackingHook(Hook):
 
     def before_train(self, run: Run) -> None:
         """Start measuring, and determine the path of the file."""
-        at_boundary = not run.epoch_open or run.iters_done == run.epoch_first_iter
-        self._times.start(self.timer(), run.epochs_done, run.iters_done, at_boundary=at_boundary)
-        self._file = self._choose_file(run, self._get_path(run)) if self.config.log_to_file else None
+        self._start(run)
+        self._file = self._choose_file(run) if self.config.log_to_file else None
 
     def after_val(self, run: Run) -> None:
         """Exclude the sanity-check validation before training."""
         if run.sanity_checking:
-            self._times.skip(self.timer())
+            self._start(run)
 
     def after_epoch(self, run: Run) -> None:
         """Log the epoch, unless it was truncated."""
@@ -158,6 +157,10 @@ class TimeTrackingHook(Hook):
     def after_run(self) -> None:
         """Stop measuring until the next run."""
         self._times.stop(self.timer())
+
+    def _start(self, run: Run) -> None:
+        at_boundary = not run.epoch_open or run.iters_done == run.epoch_first_iter
+        self._times.start(self.timer(), run.epochs_done, run.iters_done, at_boundary=at_boundary)
 
     # -- reporting -----------------------------------------------------------------------------
 
@@ -192,12 +195,9 @@ class TimeTrackingHook(Hook):
                 "log. Free disk space, or set another `log_path`."
             ) from error
 
-    def _get_path(self, run: Run) -> Path:
-        """Return the path of the file."""
-        return resolve_output_path(run, self.name, "log_path", self.config.log_path, parent="logs_dir")
-
-    def _choose_file(self, run: Run, path: Path) -> Path:
-        """Return the file of the run: `path`, or a numbered name if a file that it has not written has the name."""
+    def _choose_file(self, run: Run) -> Path:
+        """Return the file of the run: `log_path`, or a numbered name if a file that it has not written has the name."""
+        path = resolve_output_path(run, self.name, "log_path", self.config.log_path, parent="logs_dir")
         file = next(name for name in iter_numbered_paths(path) if not os.path.lexists(name) or self._owns(run, name))
         is_new = not os.path.lexists(file)
         if is_new:

@@ -48,7 +48,7 @@ class TestEpochTimes:
 
     def test_skipped_time_is_excluded(self):
         times = start_timer(0)
-        times.skip(60)
+        times.start(60, 0, 0, at_boundary=True)
 
         assert times.end_epoch(70, 1, 5) == 10
 

@@ -1,9 +1,14 @@
 import logging
 import os
+import re
+import resource
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from hookbus import Hook, HookBus
@@ -12,6 +17,7 @@ from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import RecordingBus, check_hook
 from hookbus.trainer.trainer import Trainer
 from hookbus_timer import TimeTrackingHook
+from hookbus_timer.time_tracking import append_line, format_duration
 
 from .toys import ScalarRecorder
 
@@ -433,3 +439,91 @@ class TestConformance:
 
     def test_hook_has_its_short_name(self):
         assert TimeTrackingHook().name == "time_tracking"
+
+
+def parse_duration(text: str) -> int:
+    days, hours, minutes, seconds = re.fullmatch(r"(?:(\d+) d )?(\d+):(\d\d):(\d\d)", text).groups()
+    return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+
+
+class TestFormatDuration:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [
+            (None, "unknown"),
+            (0, "0.0 s"),
+            (0.04, "0.0 s"),
+            (4.25, "4.2 s"),
+            (59.94, "59.9 s"),
+            (59.96, "0:01:00"),
+            (60, "0:01:00"),
+            (62.4, "0:01:02"),
+            (3599.4, "0:59:59"),
+            (3599.6, "1:00:00"),
+            (3723, "1:02:03"),
+            (86399, "23:59:59"),
+            (86400, "1 d 0:00:00"),
+            (2 * 86400 + 3 * 3600 + 4 * 60 + 5, "2 d 3:04:05"),
+        ],
+    )
+    def test_short_durations_are_seconds_and_long_ones_clock_times(self, seconds, text):
+        assert format_duration(seconds) == text
+
+    @given(st.integers(min_value=60, max_value=10**9))
+    def test_integer_seconds_are_formatted_exactly(self, seconds):
+        assert parse_duration(format_duration(seconds)) == seconds
+
+    @given(st.floats(min_value=60, max_value=1e9))
+    def test_duration_is_rounded_to_the_nearest_second(self, seconds):
+        assert abs(parse_duration(format_duration(seconds)) - seconds) <= 0.5
+
+
+@contextmanager
+def limit_file_size(size):
+    """Limit the size of files, so that a larger write fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class TestAppendLine:
+    def test_directory_and_file_are_created(self, tmp_path):
+        path = tmp_path / "logs" / "more" / "times.log"
+
+        append_line(path, "one")
+
+        assert path.read_text() == "one\n"
+
+    def test_line_is_appended_to_an_existing_file(self, tmp_path):
+        path = tmp_path / "times.log"
+
+        append_line(path, "one")
+        append_line(path, "zwölf")
+
+        assert path.read_text(encoding="utf-8") == "one\nzwölf\n"
+
+    @pytest.mark.parametrize("free_bytes", [1, 5, 10])
+    def test_line_that_does_not_fit_is_not_written_partially(self, tmp_path, free_bytes):
+        path = tmp_path / "times.log"
+        append_line(path, "one")
+
+        with limit_file_size(4 + free_bytes), pytest.raises(OSError, match="File too large"):
+            append_line(path, "a line that is too long")
+
+        assert path.read_text() == "one\n"
+
+    def test_append_succeeds_after_disk_space_is_freed(self, tmp_path):
+        path = tmp_path / "times.log"
+        with limit_file_size(3), pytest.raises(OSError, match="File too large"):
+            append_line(path, "lost line")
+
+        append_line(path, "two")
+
+        assert path.read_text() == "two\n"
+
+    def test_error_names_the_file(self, tmp_path):
+        with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+            append_line(tmp_path, "one")
