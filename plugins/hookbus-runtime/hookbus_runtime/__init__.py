@@ -7,9 +7,8 @@ from hookbus_runtime.config import (
     OutOfMemoryConfig,
     TimeLimitConfig,
 )
-from hookbus_runtime.empty_cache import EmptyCacheHook
-from hookbus_runtime.garbage_collection import GarbageCollectionHook
 from hookbus_runtime.mean_teacher import MeanTeacherHook
+from hookbus_runtime.memory import EmptyCacheHook, GarbageCollectionHook
 from hookbus_runtime.out_of_memory import OutOfMemoryHook
 from hookbus_runtime.runtime_info import RuntimeInfoHook
 from hookbus_runtime.time_limit import TimeLimitHook

@@ -1,11 +1,14 @@
-"""Release of cached device memory."""
+"""Release of cached device memory, and garbage collection at fixed iterations."""
 
 from __future__ import annotations
 
+import gc
+from weakref import WeakSet
+
 import torch
 
-from hookbus import Hook, hookimpl
-from hookbus_runtime.config import EmptyCacheConfig
+from hookbus import Hook, every, hookimpl
+from hookbus_runtime.config import EmptyCacheConfig, GarbageCollectionConfig
 
 
 def empty_cache() -> None:
@@ -47,3 +50,39 @@ class EmptyCacheHook(Hook):
             empty_cache()
 
     after_val_iter = after_test_iter = after_train_iter
+
+
+_disabled_by: WeakSet[GarbageCollectionHook] = WeakSet()
+"""Hooks that have disabled automatic collection, which is a setting of the process."""
+
+
+class GarbageCollectionHook(Hook):
+    """Disable automatic garbage collection during training, and collect garbage every N iterations instead.
+
+    In distributed training all ranks then collect at the same iteration. Collections at different iterations delay
+    every collective call.
+    """
+
+    Config = GarbageCollectionConfig
+    makes_requests = False
+    config: GarbageCollectionConfig
+
+    def before_train(self) -> None:
+        """Run a full collection and disable automatic collection."""
+        gc.collect()
+        # If the user has disabled it, it stays disabled.
+        if gc.isenabled() or _disabled_by:
+            _disabled_by.add(self)
+        gc.disable()
+
+    @hookimpl(when=every("interval"))
+    def after_train_iter(self) -> None:
+        """Collect garbage."""
+        gc.collect(self.config.generation)
+
+    def cleanup(self) -> None:
+        """Enable automatic collection again, if it was enabled before the training and no other hook disables it."""
+        if self in _disabled_by:
+            _disabled_by.remove(self)
+            if not _disabled_by:
+                gc.enable()

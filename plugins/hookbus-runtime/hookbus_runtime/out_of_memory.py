@@ -10,7 +10,7 @@ from hookbus import Hook, Run, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.errors import ConfigError
 from hookbus_runtime.config import OutOfMemoryConfig
-from hookbus_runtime.empty_cache import empty_cache
+from hookbus_runtime.memory import empty_cache
 from hookbus_runtime.micro_batches import format_shapes, get_batch_size, merge_outputs, split_batch
 
 BYTES_PER_GIB = 2**30
