@@ -21,7 +21,7 @@ from hookbus.checkpoint import read_checkpoint
 from hookbus.checkpoint.state import extract_weights
 from hookbus.data.rng import seed_everything
 from hookbus.errors import CheckpointError
-from hookbus.testing.fingerprints import fingerprint
+from hookbus.testing.states import fingerprint
 from hookbus_checkpoint import CheckpointHook
 from hookbus_ema import EMAHook
 from hookbus_logger import JsonlHook, read_jsonl

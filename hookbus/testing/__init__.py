@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from hookbus._events.instrumentation import time_hooks as time_hooks
     from hookbus.testing.backends import WriterTestCase as WriterTestCase
     from hookbus.testing.conformance import check_hook as check_hook
-    from hookbus.testing.fingerprints import fingerprint as fingerprint
     from hookbus.testing.imports import check_imports as check_imports
     from hookbus.testing.instances import check_two_instances as check_two_instances
     from hookbus.testing.recording import Event as Event
     from hookbus.testing.recording import RecordingBus as RecordingBus
+    from hookbus.testing.states import fingerprint as fingerprint
     from hookbus.testing.training import Training as Training
     from hookbus.testing.training import fake_training as fake_training
     from hookbus.testing.writers import check_writer as check_writer
@@ -36,7 +36,7 @@ _MODULES = {
     "check_two_instances": "hookbus.testing.instances",
     "check_writer": "hookbus.testing.writers",
     "fake_training": "hookbus.testing.training",
-    "fingerprint": "hookbus.testing.fingerprints",
+    "fingerprint": "hookbus.testing.states",
     "time_hooks": "hookbus._events.instrumentation",
 }
 __all__ = sorted(_MODULES)

@@ -11,7 +11,7 @@ from hookbus._events.listeners import resolve_priority
 from hookbus.bus import HookBus
 from hookbus.errors import HookbusError
 from hookbus.hook import Hook
-from hookbus.testing.states import ensure
+from hookbus.testing.states import ensure, explain_errors
 
 VALUES: dict[str, tuple[Any, Any]] = {
     "frequency": (7, 11),
@@ -47,10 +47,8 @@ def check_common_keys(cls: type[Hook], settings: Mapping[str, Any]) -> None:
             f"{name} accepts `{key}: {values[0]}`, but no listener changes. Pass the settings to super().__init__, or "
             f"reject `{key}` in a validator of the Config.",
         )
-    try:
+    with explain_errors(f"{name} refuses `frequency: 1`, which selects every event: ", (HookbusError,)):
         _list_effects(bus, cls({**settings, "frequency": 1}))
-    except HookbusError as error:
-        raise AssertionError(f"{name} refuses `frequency: 1`, which selects every event: {error}") from error
 
 
 def _has_unmatched_methods(hook: Hook) -> bool:

@@ -15,21 +15,30 @@ import torch
 
 from hookbus.bus import HookBus
 from hookbus.data.rng import isolate_rng
-from hookbus.errors import ConfigError, HookbusError, HookWarning
+from hookbus.errors import ConfigError, HookbusError, HookWarning, format_error
 from hookbus.hook import Hook
 from hookbus.testing.common_keys import check_common_keys
-from hookbus.testing.fingerprints import fingerprint
 from hookbus.testing.instances import check_two_instances
-from hookbus.testing.invariants import count_pytorch_hooks, leaks_iterations, process_settings, training_state
 from hookbus.testing.leaks import (
     child_processes,
+    count_pytorch_hooks,
     find_shared_tensor,
     leaked_processes,
+    leaks_iterations,
+    process_settings,
     reseeded_generators,
     rng_states,
+    training_state,
 )
 from hookbus.testing.side_effects import record_device_reads, record_file_writes
-from hookbus.testing.states import check_copies, check_state_dict, ensure, initial_fingerprint
+from hookbus.testing.states import (
+    check_copies,
+    check_state_dict,
+    ensure,
+    explain_errors,
+    fingerprint,
+    initial_fingerprint,
+)
 from hookbus.testing.training import Training, fake_training
 
 UNKNOWN_SETTING = "unknown_setting_of_the_conformance_check"
@@ -97,10 +106,8 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
 
 def _check_config(cls: type[Hook], settings: Mapping[str, Any]) -> None:
     name = cls.__name__
-    try:
+    with explain_errors(f"{name} cannot be built from {dict(settings)}: ", (ConfigError, TypeError)):
         built = [cls(dict(settings)), cls(**settings)]
-    except (ConfigError, TypeError) as error:
-        raise AssertionError(f"{name} cannot be built from {dict(settings)}: {error}") from error
     ensure(built[0].config == built[1].config, f"{name} differs between creation from keywords and from a dict.")
     try:
         cls({**settings, UNKNOWN_SETTING: 1})
@@ -110,12 +117,10 @@ def _check_config(cls: type[Hook], settings: Mapping[str, Any]) -> None:
 
 
 def _register(hook: Hook) -> HookBus:
-    try:
+    with explain_errors("", (HookbusError,)):
         bus = HookBus([hook])
         bus.pm.check_pending()
-        return bus
-    except HookbusError as error:
-        raise AssertionError(str(error)) from error
+    return bus
 
 
 def _check_unregistered(bus: HookBus, hook: Hook) -> None:
@@ -237,12 +242,9 @@ def _is_outside(path: Path, directory: Path) -> bool:
 
 
 def _train(bus: HookBus, work_dir: Path, name: str, **options: Any) -> Training:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", HookWarning)  # an error in an observer is only a warning
-            return fake_training(bus=bus, scores=_scores, work_dir=work_dir, seed=SEED, **options)
-    except Exception as error:
-        raise AssertionError(f"{name} fails in a small training: {type(error).__name__}: {error}") from error
+    with explain_errors(f"{name} fails in a small training: ", form=format_error), warnings.catch_warnings():
+        warnings.simplefilter("error", HookWarning)  # an error in an observer is only a warning
+        return fake_training(bus=bus, scores=_scores, work_dir=work_dir, seed=SEED, **options)
 
 
 def _scores(epoch: int) -> dict[str, float]:

@@ -10,11 +10,10 @@ from typing import Any
 
 from hookbus._run.run import Run
 from hookbus.bus import HookBus
-from hookbus.errors import HookbusError
+from hookbus.errors import HookbusError, format_error
 from hookbus.hook import Hook
-from hookbus.testing.fingerprints import fingerprint
-from hookbus.testing.invariants import training_state
-from hookbus.testing.states import ensure
+from hookbus.testing.leaks import training_state
+from hookbus.testing.states import ensure, explain_errors, fingerprint
 from hookbus.testing.training import CheckpointWriter, fake_training
 
 NAMES = ("first_instance", "second_instance")
@@ -122,16 +121,12 @@ def _train(
             registered in the opposite order.
         options: Keyword arguments of `fake_training`.
     """
-    try:
+    with explain_errors(f"two instances of {cls.__name__} fail in a small training: ", form=format_error):
         if interrupted:
             with suppress(InterruptionError):
                 _train_instances(cls, settings, Saver(fails=True), work_dir=work_dir, **options)
             settings, options = dict(reversed(settings.items())), {**options, "resume": "auto"}
         outcome = _train_instances(cls, settings, saver := Saver(fails=False), work_dir=work_dir, **options)
-    except Exception as error:
-        raise AssertionError(
-            f"two instances of {cls.__name__} fail in a small training: {type(error).__name__}: {error}"
-        ) from error
     ensure(
         saver.has_resumed == interrupted or bool(outcome.refusal),
         f"two instances of {cls.__name__} do not resume from the checkpoint after an epoch.",

@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from hookbus.bus import HookBus
 from hookbus.hook import Hook
-from hookbus.testing.fingerprints import fingerprint
+
+
+def fingerprint(value: Any) -> str:
+    """Return the SHA-256 hash of nested containers of built-in types and tensors.
+
+    Bitwise identical values have equal hashes. The order of mappings is significant.
+
+    Args:
+        value: Nested mappings, sequences, built-in values and tensors.
+    """
+    digest = hashlib.sha256()
+    _update_digest(digest, value)
+    return digest.hexdigest()
+
+
+def _update_digest(digest: Any, value: Any) -> None:
+    if isinstance(value, torch.Tensor):
+        array = value.detach().cpu().contiguous()
+        digest.update(f"{array.dtype}{tuple(array.shape)}".encode())
+        digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, Mapping):
+        for key in value:
+            digest.update(f"key {key!r}".encode())
+            _update_digest(digest, value[key])
+    elif isinstance(value, (list, tuple)):
+        digest.update(f"{len(value)} items".encode())
+        for item in value:
+            _update_digest(digest, item)
+    else:
+        digest.update(repr(value).encode())
 
 
 def initial_fingerprint(cls: type[Hook], settings: Mapping[str, Any]) -> str:
@@ -77,10 +108,8 @@ def check_copies(hook: Hook) -> None:
     if _is_found_by_name(cls):
         methods["pickle"] = _pickle
     for method, make_copy in methods.items():
-        try:
+        with explain_errors(f"{method} fails: "):
             copied = make_copy(hook)
-        except Exception as error:
-            raise AssertionError(f"{method} fails: {error}") from error
         ensure(copied.config == hook.config, f"{cls.__name__}: {method} changes the settings.")
 
 
@@ -120,17 +149,24 @@ def _new_instance(cls: type[Hook], settings: Mapping[str, Any]) -> Hook:
 def _save(state: Mapping[str, Any], name: str) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    try:
+    with explain_errors(f"{name}.state_dict() contains objects that torch.load(weights_only=True) rejects: "):
         _load(buffer.getvalue())
-    except Exception as error:
-        raise AssertionError(
-            f"{name}.state_dict() contains objects that torch.load(weights_only=True) rejects: {error}"
-        ) from error
     return buffer.getvalue()
 
 
 def _load(saved: bytes) -> Any:
     return torch.load(io.BytesIO(saved), weights_only=True)
+
+
+@contextmanager
+def explain_errors(
+    message: str, types: tuple[type[Exception], ...] = (Exception,), form: Callable[[Exception], str] = str
+) -> Iterator[None]:
+    """Convert exceptions of these types to an AssertionError that starts with a message."""
+    try:
+        yield
+    except types as error:
+        raise AssertionError(message + form(error)) from error
 
 
 def ensure(condition: bool, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from hookbus._run.run import Run
 from hookbus.bus import HookBus
 from hookbus.checkpoint.state import write_checkpoint
 from hookbus.data.rng import get_rng_state
+from hookbus.errors import HookWarning
 from hookbus.hook import Hook
 
 
@@ -156,3 +158,11 @@ class _Step:
         run.bus.emit("after_backward", batch=batch, outputs=outputs, loss=loss)
         if (run.iters_done + 1) % self.accumulate == 0:
             run.optimizer.step()
+
+
+def collect_warnings(call: Callable[[], object]) -> list[str]:
+    """Call a function and return the messages of its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", HookWarning)
+        call()
+    return [str(warning.message) for warning in caught if issubclass(warning.category, HookWarning)]

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,19 @@ import torch
 from pydantic import SecretStr
 
 from hookbus.hook import Hook
-from hookbus.testing.backends import WriterTestCase, check_curves, forbid_warnings
-from hookbus.testing.fault_injection import EXPECTED, get_scores, run_with_faults
-from hookbus.testing.fingerprints import fingerprint
-from hookbus.testing.threads import THREAD_REQUIREMENTS
-from hookbus.testing.training import fake_training
+from hookbus.testing.backends import (
+    WriterTestCase,
+    check_curves,
+    check_training,
+    forbid_warnings,
+    get_scores,
+    run_with_faults,
+    train,
+)
+from hookbus.testing.states import explain_errors, fingerprint
+from hookbus.testing.training import collect_warnings, fake_training
 from hookbus.writers.hook import WriterHook
+from hookbus.writers.writer import Writer
 
 NAMES = [
     "plain",
@@ -50,22 +60,12 @@ def check_writer(test_case: WriterTestCase) -> None:
     """
     threaded = THREAD_REQUIREMENTS if issubclass(test_case.cls, WriterHook) else {}
     for name, requirement in {**REQUIREMENTS, **threaded}.items():
-        with tempfile.TemporaryDirectory() as directory:
-            try:
-                requirement(test_case, Path(directory))
-            except AssertionError as error:
-                raise AssertionError(
-                    f"{test_case.cls.__name__} does not meet the requirement: {name}. {error}"
-                ) from error
+        message = f"{test_case.cls.__name__} does not meet the requirement: {name}. "
+        with tempfile.TemporaryDirectory() as directory, explain_errors(message, (AssertionError,)):
+            requirement(test_case, Path(directory))
 
 
 # -- requirements for every hook that writes records -----------------------------------------------
-
-
-def _records_all(test_case: WriterTestCase, work_dir: Path) -> None:
-    with forbid_warnings():
-        fake_training([test_case.create_hook()], batches=5, losses=float, scores=get_scores, work_dir=work_dir)
-    check_curves(test_case.read_curves(work_dir), EXPECTED)
 
 
 def _records_all_number_types(test_case: WriterTestCase, work_dir: Path) -> None:
@@ -95,19 +95,9 @@ def _records_10_000_names(test_case: WriterTestCase, work_dir: Path) -> None:
     _check_values(test_case, work_dir, values, values)
 
 
-def _resumes_after_kill(test_case: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=7)
-    _resume_and_check(test_case, work_dir)
-
-
-def _resumes_after_kill_with_all_written(test_case: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=7, kill_delay=2.0)
-    _resume_and_check(test_case, work_dir)
-
-
-def _restarts_after_kill_without_checkpoint(test_case: WriterTestCase, work_dir: Path) -> None:
-    run_with_faults(test_case.cls, test_case.settings, work_dir, kill_at=3, kill_delay=2.0)
-    _resume_and_check(test_case, work_dir)
+def _continues_after_kill(test_case: WriterTestCase, work_dir: Path, **faults: Any) -> None:
+    run_with_faults(test_case.cls, test_case.settings, work_dir, **faults)
+    check_training(test_case, work_dir, resume="auto", fresh=True)
 
 
 def _recovers_from_a_full_disk(test_case: WriterTestCase, work_dir: Path) -> None:
@@ -115,7 +105,7 @@ def _recovers_from_a_full_disk(test_case: WriterTestCase, work_dir: Path) -> Non
         return
     messages = run_with_faults(test_case.cls, test_case.settings, work_dir, full_at=4, free_at=7)
     assert len(messages) == 1, f"Expected one warning for a full disk, got {len(messages)}: {messages}"
-    check_curves(test_case.read_curves(work_dir), EXPECTED)
+    check_curves(test_case, work_dir)
 
 
 def _keeps_records_before_crash(test_case: WriterTestCase, work_dir: Path) -> None:
@@ -123,7 +113,7 @@ def _keeps_records_before_crash(test_case: WriterTestCase, work_dir: Path) -> No
         return float(iteration) if iteration < 4 else 1 / 0
 
     try:
-        fake_training([test_case.create_hook()], batches=5, losses=losses, work_dir=work_dir)
+        train([test_case.create_hook()], work_dir, losses=losses)
     except ZeroDivisionError:
         curve = test_case.read_curves(work_dir).get("train/loss")
         expected = [(1, 1.0), (2, 2.0), (3, 3.0)]
@@ -133,21 +123,18 @@ def _keeps_records_before_crash(test_case: WriterTestCase, work_dir: Path) -> No
 def _allows_second_cleanup(test_case: WriterTestCase, work_dir: Path) -> None:
     hook: Any = test_case.create_hook()
     with forbid_warnings():
-        fake_training([hook], batches=5, losses=float, scores=get_scores, work_dir=work_dir)
+        train([hook], work_dir)
         hook.cleanup()
-    check_curves(test_case.read_curves(work_dir), EXPECTED)
+    check_curves(test_case, work_dir)
 
 
 def _records_optimizer_steps(test_case: WriterTestCase, work_dir: Path) -> None:
-    fake_training(
-        [test_case.create_hook()], batches=5, accumulate=2, losses=float, scores=get_scores, work_dir=work_dir
-    )
     expected = {
         "train/loss": [(1, 1.5), (2, 3.5), (3, 5.5), (4, 7.5), (5, 9.5)],  # means of losses 1 and 2, 3 and 4, ...
         "lr": [(step, 0.1) for step in range(1, 6)],
         "val/accuracy": [(2, 0.75), (5, 0.875)],  # validations after 5 and 10 iterations
     }
-    check_curves(test_case.read_curves(work_dir), expected)
+    check_training(test_case, work_dir, expected, accumulate=2)
 
 
 def _preserves_training(test_case: WriterTestCase, work_dir: Path) -> None:
@@ -162,7 +149,7 @@ def _records_on_rank_0_only(test_case: WriterTestCase, work_dir: Path) -> None:
     # Simulates rank 1 of a run without a process group.
     os.environ.update(RANK="1", WORLD_SIZE="2")
     try:
-        fake_training([test_case.create_hook()], batches=5, losses=float, work_dir=work_dir)
+        train([test_case.create_hook()], work_dir)
     finally:
         del os.environ["RANK"], os.environ["WORLD_SIZE"]
     written = [path for path in work_dir.rglob("*") if path.is_file()]
@@ -178,26 +165,55 @@ def _redacts_secrets(test_case: WriterTestCase, work_dir: Path) -> None:
         "source": f"https://host/x?api_key={SECRET}&page=2",
         "link": SecretStr(SECRET),
     }
-    fake_training([test_case.create_hook()], losses=float, work_dir=work_dir, config=config)
+    train([test_case.create_hook()], work_dir, config=config)
     leaks = [path for path in work_dir.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
     assert not leaks, f"A secret of the configuration is stored in {leaks}. Redact secrets."
 
 
 def _ignores_sanity_check(test_case: WriterTestCase, work_dir: Path) -> None:
-    fake_training(
-        [test_case.create_hook(), _SanityCheck()], batches=5, losses=float, scores=get_scores, work_dir=work_dir
-    )
-    check_curves(test_case.read_curves(work_dir), EXPECTED)
+    check_training(test_case, work_dir, more_hooks=[_SanityCheck()])
+
+
+# -- requirements for hooks that write from a thread ----------------------------------------------
+
+
+def _continues_after_thread_error(test_case: WriterTestCase, work_dir: Path) -> None:
+    calls = iter(range(100))
+
+    def fail_once(writer: Writer, values: Mapping[str, float], step: int) -> None:
+        if next(calls) == 2:
+            raise RuntimeError("unexpected error")
+        type(writer).write_scalars(writer, values, step)
+
+    messages = collect_warnings(lambda: _train_with_patch(test_case, work_dir, fail_once))
+    reported = [text for text in messages if "1 records are missing: 1 numbers" in text]
+    assert (len(messages), len(reported)) == (2, 1), f"Expected two warnings for one failed record, got {messages}."
+    assert test_case.read_curves(work_dir)["train/loss"] == [(k, float(k)) for k in (1, 2, 4, 5, 6, 7, 8, 9, 10)]
+
+
+def _drops_records_of_slow_backend(test_case: WriterTestCase, work_dir: Path) -> None:
+    def slow(writer: Writer, values: Mapping[str, float], step: int) -> None:
+        time.sleep(0.05)
+        type(writer).write_scalars(writer, values, step)
+
+    messages = collect_warnings(lambda: _train_with_patch(test_case, work_dir, slow, 600, epochs=20, batches=50))
+    curve = test_case.read_curves(work_dir)["train/loss"]
+    counts = [int(count) for count in re.findall(r"(\d+) numbers", messages[-1])]
+    assert curve == sorted(set(curve)), "Values are duplicated or out of order."
+    missing = f"{len(curve)} of 1000 records were written, but the warnings report another number: {messages}."
+    assert (len(messages), counts) == (2, [1000 - len(curve)]), missing
 
 
 REQUIREMENTS: Mapping[str, Callable[[WriterTestCase, Path], None]] = {
-    "every value is recorded once, in order, training and validation on one axis": _records_all,
+    "every value is recorded once, in order, training and validation on one axis": check_training,
     "numbers of every type, including NaN and infinities, are recorded": _records_all_number_types,
     "names with special characters are recorded and remain distinct": _keeps_names_distinct,
     "10,000 names are recorded": _records_10_000_names,
-    "a killed run resumes at its checkpoint": _resumes_after_kill,
-    "a killed run resumes if everything was written before the kill": _resumes_after_kill_with_all_written,
-    "a killed run restarts if there was no checkpoint": _restarts_after_kill_without_checkpoint,
+    "a killed run resumes at its checkpoint": partial(_continues_after_kill, kill_at=7),
+    "a killed run resumes if everything was written before the kill": partial(
+        _continues_after_kill, kill_at=7, kill_delay=2.0
+    ),
+    "a killed run restarts if there was no checkpoint": partial(_continues_after_kill, kill_at=3, kill_delay=2.0),
     "writing recovers from a full disk": _recovers_from_a_full_disk,
     "records from before a crash are written": _keeps_records_before_crash,
     "cleanup can be called twice": _allows_second_cleanup,
@@ -208,6 +224,12 @@ REQUIREMENTS: Mapping[str, Callable[[WriterTestCase, Path], None]] = {
     "a validation before training is not recorded": _ignores_sanity_check,
 }
 """Requirements by description. Each takes the test case and an empty directory."""
+
+THREAD_REQUIREMENTS: Mapping[str, Callable[[WriterTestCase, Path], None]] = {
+    "an exception in the writer thread drops one record": _continues_after_thread_error,
+    "records that a slow backend cannot accept are dropped and counted": _drops_records_of_slow_backend,
+}
+"""Additional requirements for a `WriterHook`, by description."""
 
 
 class _SanityCheck(Hook):
@@ -231,30 +253,30 @@ class _LogValues(Hook):
 def _check_values(
     test_case: WriterTestCase, work_dir: Path, values: Mapping[str, Any], expected: Mapping[str, float]
 ) -> None:
-    with forbid_warnings():
-        fake_training(
-            [test_case.create_hook(), _LogValues(values)], epochs=1, batches=1, losses=float, work_dir=work_dir
-        )
-    curves = test_case.read_curves(work_dir)
-    check_curves(
-        {name: curve for name, curve in curves.items() if name not in ("train/loss", "lr")}, _to_curves(expected)
-    )
+    curves = {"train/loss": [(1, 1.0)], "lr": [(1, 0.1)], "val/accuracy": [(1, 0.75)]}
+    curves |= {name: [(0, value)] for name, value in expected.items()}
+    check_training(test_case, work_dir, curves, [_LogValues(values)], epochs=1, batches=1)
 
 
-def _to_curves(values: Mapping[str, float]) -> dict[str, list[tuple[int, float]]]:
-    return {name: [(0, value)] for name, value in values.items()}
+def _train_with_patch(
+    test_case: WriterTestCase,
+    work_dir: Path,
+    write_scalars: Any,
+    queue_bytes: int = WriterHook.queue_bytes,
+    **training: Any,
+) -> None:
+    """Train with a subclass of the hook, and with a patched `write_scalars` of its writer."""
 
+    def writer_factory(self: Any, run: Any) -> Callable[[], Writer]:
+        make = test_case.cls.writer_factory(self, run)  # type: ignore[attr-defined]
 
-def _resume_and_check(test_case: WriterTestCase, work_dir: Path) -> None:
-    """Run the same training again and check that the complete run is recorded."""
-    with forbid_warnings():
-        fake_training(
-            [test_case.create_hook()],
-            batches=5,
-            losses=float,
-            scores=get_scores,
-            work_dir=work_dir,
-            resume="auto",
-            fresh=True,
-        )
-    check_curves(test_case.read_curves(work_dir), EXPECTED)
+        def make_patched() -> Writer:
+            writer: Writer = make()
+            vars(writer)["write_scalars"] = partial(write_scalars, writer)
+            return writer
+
+        return make_patched
+
+    hook = test_case.create_hook()
+    cls = type(test_case.cls.__name__, (test_case.cls,), {"writer_factory": writer_factory, "queue_bytes": queue_bytes})
+    train([cls(hook.config, name=hook.name)], work_dir, scores=None, **training)

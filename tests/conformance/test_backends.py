@@ -10,8 +10,7 @@ import pytest
 
 from hookbus import WriterHook
 from hookbus.testing import WriterTestCase
-from hookbus.testing.threads import THREAD_REQUIREMENTS
-from hookbus.testing.writers import REQUIREMENTS
+from hookbus.testing.writers import REQUIREMENTS, THREAD_REQUIREMENTS
 from hookbus_mlflow import MLflowHook
 from tests.conformance.backends import TEST_CASES
 

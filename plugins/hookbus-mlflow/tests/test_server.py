@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from hookbus import Hook
 from hookbus.errors import HookError, RejectedRecordsError
 from hookbus.testing import fake_training
-from hookbus.testing.backends import collect_warnings
+from hookbus.testing.training import collect_warnings
 from hookbus_mlflow import MLflowHook
 from hookbus_mlflow.writer import MLflowWriter, Target
 

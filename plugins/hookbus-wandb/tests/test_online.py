@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hookbus.testing.fault_injection import EXPECTED, run_with_faults
+from hookbus.testing.backends import EXPECTED, run_with_faults
 from hookbus_wandb import WandbHook
 from hookbus_wandb.files import find_run_files
 
@@ -21,7 +21,7 @@ TRAIN = """
 import sys, warnings
 from hookbus.errors import HookWarning
 from hookbus.testing import fake_training
-from hookbus.testing.fault_injection import get_scores
+from hookbus.testing.backends import get_scores
 from hookbus_wandb import WandbHook
 
 WandbHook.patience = float(sys.argv[2])
