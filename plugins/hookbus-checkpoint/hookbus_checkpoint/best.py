@@ -1,19 +1,24 @@
-"""Tracking of the best results."""
+"""Tracking of the best results, and export of their weights as safetensors."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save
+from torch import Tensor
+
 from hookbus import BestResult, Direction, Hook, Run
-from hookbus.checkpoint import CheckpointStore
-from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
+from hookbus.checkpoint import CheckpointStore, atomic_write, flatten_weights, read_checkpoint
+from hookbus.distributed import to_full_tensors
+from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError, format_path
 from hookbus.metrics import Metrics, infer_direction, resolve_metric_name
-from hookbus_checkpoint.comparison import get_file_stem, is_better
-from hookbus_checkpoint.config import CheckpointConfig
+from hookbus_checkpoint.config import CheckpointConfig, get_file_stem
 
 
 class BestTracker:
@@ -153,10 +158,6 @@ class BestTracker:
         candidates = (full_names.get(configured) for configured in (*self._config.metrics, *full_names))
         return next(((full, run.best[full]) for full in candidates if full in run.best), None)
 
-    def with_path(self, best: BestResult, path: Path) -> BestResult:
-        """Return a copy of a result with the path of its checkpoint."""
-        return replace(best, path=path)
-
     def reset(self) -> None:
         """Reset the state for a run that starts at iteration 0."""
         self._names, self._directions, self._warned = {}, {}, False
@@ -220,6 +221,13 @@ class BestTracker:
         return rule
 
 
+def is_better(score: float, best: float | None, rule: Direction) -> bool:
+    """Whether a score improves on the best so far. Ties, NaN and infinities are not improvements."""
+    if best is None or not math.isfinite(score):
+        return math.isfinite(score)
+    return score > best if rule == "greater" else score < best
+
+
 def _is_missing(best: BestResult) -> bool:
     """Whether the checkpoint of a best result is missing, corrupted, or of another step."""
     if best.path is None:
@@ -229,3 +237,52 @@ def _is_missing(best: BestResult) -> bool:
         return not isinstance(meta, dict) or bool(meta.get("step") != best.step)
     except CheckpointError:
         return True
+
+
+def publish(run: Run, path: Path, best: tuple[str, BestResult] | None) -> None:
+    """Write the weights of the best result, or the final weights without one, averaged if a hook averages.
+
+    The metadata of the file contains the metric, its value, and the step. Tied weights are written under each name.
+    Must be called on every rank: sharded weights are all-gathered, and rank 0 writes.
+
+    Args:
+        run: Completed run.
+        path: The file, which gets a sidecar.
+        best: Metric and its best result, None for the final weights.
+
+    Raises:
+        CheckpointError: If the best checkpoint cannot be loaded, or the file cannot be written.
+    """
+    # References to the model are written, which contains other weights in training mode of some optimizers.
+    with run.weights.eval_mode():
+        weights, metadata = _get_weights(run, best)
+        run.ranks.call_on_main(f"the file {path}", partial(_write, path, run.id, to_full_tensors(weights), metadata))
+
+
+def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str, Any]) -> None:
+    # safetensors rejects tensors that share memory, so each is cloned.
+    separate = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
+    content = save(separate, metadata={key: str(value) for key, value in metadata.items()})
+    try:
+        atomic_write(path, lambda file: file.write(content), 0, run)
+    except OSError as error:
+        raise CheckpointError(
+            f"{format_path(path)} could not be written: {error}. {len(content):,} bytes are required."
+        ) from error
+
+
+def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    if best is None or best[1].path is None:
+        # An averaging hook may still update its averages on another thread.
+        run.weights.wait()
+        return _merge_tensors(run.weights.raw(), run.weights.averaged()), {"step": run.steps_done}
+    metric, result = best
+    checkpoint = read_checkpoint(best[1].path)
+    # The weights that were evaluated: a checkpoint contains raw and averaged weights.
+    averaged = checkpoint.get("ema_state_dict") if result.weights == "averaged" else None
+    weights = _merge_tensors(flatten_weights(checkpoint["state_dict"]), flatten_weights(averaged or {}))
+    return weights, {"metric": metric, "value": result.value, "step": result.step}
+
+
+def _merge_tensors(raw: dict[str, Any], averaged: dict[str, Any] | None) -> dict[str, Tensor]:
+    return {name: value for name, value in {**raw, **(averaged or {})}.items() if isinstance(value, Tensor)}

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import signal
 import string
+import unicodedata
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from hookbus import Direction, HookConfig
 from hookbus.metrics import ambiguous_direction_message, infer_direction
-from hookbus_checkpoint.comparison import get_file_stem
 
 DURATION = re.compile(r"(\d+)\s*(s|min|h|)")
 SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 ITERATION_TEMPLATE = "iter_{}.pth"
 DEFAULT_METRIC = "accuracy"
+MAX_STEM_BYTES = 180
+"""Maximum length in bytes. File names have at most 255 bytes, and temporary files add a prefix and suffix."""
 
 
 def parse_duration(duration: str) -> int:
@@ -24,6 +26,23 @@ def parse_duration(duration: str) -> int:
     match = DURATION.fullmatch(duration)
     assert match is not None
     return int(match[1]) * SECONDS[match[2]]
+
+
+def get_file_stem(metric: str) -> str:
+    """Return the name of a metric for use in a file name.
+
+    Letters and digits of any script are kept, other characters are replaced by an underscore.
+
+    Args:
+        metric: Name of the metric.
+
+    Returns:
+        A non-empty name of at most `MAX_STEM_BYTES` bytes in UTF-8.
+    """
+    # NFC, so that the composed and the decomposed form of a character result in the same file.
+    stem = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", metric)).strip("._") or "metric"
+    # The limit counts bytes, so the cut may split a character; `ignore` drops the incomplete one.
+    return stem.encode()[:MAX_STEM_BYTES].decode(errors="ignore")
 
 
 def _is_injective(template: str) -> bool:

@@ -2,72 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hookbus import Hook, Priority, Request, Run, Schedule, Unit, every, hookimpl
 from hookbus.checkpoint import schema
-from hookbus.errors import CheckpointError
+from hookbus.errors import CheckpointError, ConfigError
 from hookbus.metrics import Metrics
 from hookbus.writers import resolve_output_path
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.writer import CheckpointWriter, check_async
-
-
-class RunListeners:
-    """Listeners for a failure of the run, and for a loop without epochs.
-
-    Args:
-        hook: The checkpoint hook.
-        config: Its configuration.
-        writer: Its writer.
-    """
-
-    def __init__(self, hook: Any, config: CheckpointConfig, writer: CheckpointWriter) -> None:
-        self._hook, self._config, self._writer = hook, config, writer
-        self._names: list[str] = []
-
-    def register(self, run: Run) -> None:
-        """Register the listeners that the settings require."""
-        # The run records its state after each iteration for a listener that saves after a failure.
-        if self._config.save_on_exception:
-            self._add(run, "on_exception", "failure", self._request_after_failure)
-        # Only a custom loop may omit the events of epochs. A hook that is registered within an epoch has missed them.
-        if run.auto_nesting and self._config.saves_epochs_only and not run.epoch_open:
-            self._add(run, "before_train_epoch", "epochs", self._remove_epoch_check)
-            self._add(run, "after_train_iter", "iterations", self._warn_without_epochs)
-
-    def unregister(self, run: Run) -> None:
-        """Unregister the remaining listeners."""
-        for name in self._names:
-            if name in run.bus.hooks:
-                run.bus.unregister(name)
-        self._names = []
-
-    def _add(self, run: Run, point: str, suffix: str, listener: Any) -> None:
-        name = f"{self._hook.name}.{suffix}"
-        run.bus.on(point, name=name)(listener)
-        self._names.append(name)
-
-    def _request_after_failure(self, run: Run) -> None:
-        self._writer.wait_for_pending(run)
-        if self._writer.needs_save(run):
-            run.request_save("failure", saver=self._hook)
-
-    def _warn_without_epochs(self, run: Run) -> None:
-        run.logger.warning(
-            "%s: checkpoints are saved %s, because `by_epoch` is true and the loop has emitted no before_train_epoch "
-            "before its first iteration. Set `by_epoch: false` to count iterations, or emit before_train_epoch.",
-            self._hook.name,
-            "only at the end of the training" if self._config.save_last else "only on request",
-        )
-        self._remove_epoch_check(run)
-
-    def _remove_epoch_check(self, run: Run) -> None:
-        for suffix in ("epochs", "iterations"):
-            run.bus.unregister(f"{self._hook.name}.{suffix}")
-
+from hookbus_checkpoint.writer import CheckpointWriter
 
 _metrics = schema.record(
     {"names": schema.mapping_of(schema.string()), "warned": schema.boolean},
@@ -110,7 +56,7 @@ class CheckpointHook(Hook):
         self.unit = "epoch" if self.config.by_epoch else "iter"
         self.best = BestTracker(self.config)
         self._writer = CheckpointWriter(self.config, self.best)
-        self._listeners = RunListeners(self, self.config, self._writer)
+        self._listeners: list[str] = []
 
     @property
     def required_metrics(self) -> list[str]:
@@ -135,7 +81,9 @@ class CheckpointHook(Hook):
         """
         if run.mode != "train":
             return
-        check_async(self.config, run)
+        if self.config.async_save == "overlap" and run.ranks.world_size > 1:
+            message = "async_save: overlap is not supported with multiple processes. Set `async_save: true`."
+            raise ConfigError([message])
         BestTracker(self.config).collect_requested_metrics(run.bus.hooks.values())
 
     @property
@@ -165,7 +113,7 @@ class CheckpointHook(Hook):
         # Evaluated on rank 0 only, so that all ranks use the same directory.
         directory = run.ranks.call_on_main("the checkpoint directory", lambda: self.directory(run))
         self._writer.attach(run, directory, self.name)
-        self._listeners.register(run)
+        self._register_listeners(run)
         run.provide("checkpoint_saver", self)
 
     def before_train(self, run: Run) -> None:
@@ -221,7 +169,9 @@ class CheckpointHook(Hook):
 
     def cleanup(self, run: Run) -> None:
         """Shut down the writer thread, and unregister the listeners of this run."""
-        self._listeners.unregister(run)
+        for name in [name for name in self._listeners if name in run.bus.hooks]:
+            run.bus.unregister(name)
+        self._listeners = []
         self._writer.detach(run)
 
     def request_last(self, run: Run) -> None:
@@ -229,6 +179,41 @@ class CheckpointHook(Hook):
         self.wait_for_pending(run)
         if self.config.save_last and self._writer.needs_save(run):
             run.request_save("end of training", saver=self)
+
+    # -- listeners for a failure of the run, and for a loop without epochs -----------------------
+
+    def _register_listeners(self, run: Run) -> None:
+        """Register the listeners that the settings require."""
+        # The run records its state after each iteration for a listener that saves after a failure.
+        if self.config.save_on_exception:
+            self._add_listener(run, "on_exception", "failure", self._request_after_failure)
+        # Only a custom loop may omit the events of epochs. A hook that is registered within an epoch has missed them.
+        if run.auto_nesting and self.config.saves_epochs_only and not run.epoch_open:
+            self._add_listener(run, "before_train_epoch", "epochs", self._remove_epoch_check)
+            self._add_listener(run, "after_train_iter", "iterations", self._warn_without_epochs)
+
+    def _add_listener(self, run: Run, point: str, suffix: str, listener: Callable[[Run], None]) -> None:
+        name = f"{self.name}.{suffix}"
+        run.bus.on(point, name=name)(listener)
+        self._listeners.append(name)
+
+    def _request_after_failure(self, run: Run) -> None:
+        self.wait_for_pending(run)
+        if self._writer.needs_save(run):
+            run.request_save("failure", saver=self)
+
+    def _warn_without_epochs(self, run: Run) -> None:
+        run.logger.warning(
+            "%s: checkpoints are saved %s, because `by_epoch` is true and the loop has emitted no before_train_epoch "
+            "before its first iteration. Set `by_epoch: false` to count iterations, or emit before_train_epoch.",
+            self.name,
+            "only at the end of the training" if self.config.save_last else "only on request",
+        )
+        self._remove_epoch_check(run)
+
+    def _remove_epoch_check(self, run: Run) -> None:
+        for suffix in ("epochs", "iterations"):
+            run.bus.unregister(f"{self.name}.{suffix}")
 
     # -- writing -------------------------------------------------------------------------------
 

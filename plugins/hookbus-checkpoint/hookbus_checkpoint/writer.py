@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,19 @@ from typing import Any
 from hookbus import BestResult, Request, Run
 from hookbus.checkpoint import CheckpointStore
 from hookbus.distributed import Collectives, has_sharded_tensors
-from hookbus.errors import CheckpointError, ConfigError, HookWarning, format_path
+from hookbus.errors import CheckpointError, HookWarning, format_path
 from hookbus_checkpoint.async_writer import AsyncWriter, WeightsChangedError
-from hookbus_checkpoint.best import BestTracker
+from hookbus_checkpoint.best import BestTracker, publish
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.plan import CheckpointDirectory, Plan
-from hookbus_checkpoint.publish import NAME, publish
-from hookbus_checkpoint.saving import Save
+from hookbus_checkpoint.saving import CheckpointDirectory, Plan, Save
 
 LAST = "last.pth"
+PUBLISHED = "model.safetensors"
 MAX_LISTED = 10
 """Maximum number of files that an error message lists."""
 
 LATEST_SAVES = "latest_checkpoint_saves"
-"""Service with the latest save of each directory, since multiple hooks may write to one directory."""
+"""Service with the writer of the latest save in each directory, since multiple hooks may write to one directory."""
 
 
 class CheckpointWriter:
@@ -113,18 +112,15 @@ class CheckpointWriter:
         """
         # One save at a time: the memory of the previous copy is reused.
         self.wait_for_pending(run)
-        latest: dict[str, _LatestSave] = run.require(LATEST_SAVES)
-        # Two hooks may use different paths of one directory.
-        key = os.path.realpath(self._directory.path)
         # A save of another hook in progress may have the same names, and the newer one has to be written last.
-        if key in latest:
-            latest[key].writer.wait_for_pending(run)
+        if (latest := self._get_latest_writer(run)) is not None:
+            latest.wait_for_pending(run)
         # Rank 0 decides, because names depend on the existing files.
         decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests))
         plan, bests, self._directory.generation = decided
         self._save = Save(self._directory, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
         self._save.register(run)
-        latest[key] = _LatestSave(self, self._directory.generation)
+        run.require(LATEST_SAVES)[os.path.realpath(self._directory.path)] = self
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
 
@@ -177,11 +173,9 @@ class CheckpointWriter:
         Raises:
             CheckpointError: If the file could not be written and `on_save_error` is "raise".
         """
-        path = run.ranks.call_on_main(
-            "the file to publish", lambda: self._directory.path / self._get_available_name(run, NAME)
-        )
+        name = run.ranks.call_on_main("the file to publish", partial(self._get_available_name, run, PUBLISHED))
         try:
-            publish(run, path, self._best.primary_best(run))
+            publish(run, self._directory.path / name, self._best.primary_best(run))
         except CheckpointError as error:
             self._report(error)
 
@@ -189,12 +183,8 @@ class CheckpointWriter:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the periodic checkpoints of this run, the generation, and the position of the latest save."""
-        saved_at = None if self._saved_at is None else list(self._saved_at)
-        return {
-            "periodic": list(self._directory.periodic),
-            "generation": self._directory.generation,
-            "saved_at": saved_at,
-        }
+        directory, saved_at = self._directory, None if self._saved_at is None else list(self._saved_at)
+        return {"periodic": list(directory.periodic), "generation": directory.generation, "saved_at": saved_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, without files that are not in this directory."""
@@ -237,10 +227,15 @@ class CheckpointWriter:
         if not (due or bests or last):
             due = [self._get_position(run)]
         plan = self._select_names(run, due, list(names.values()), last)
-        placed = {m: self._best.with_path(best, self._directory.path / names[m]) for m, best in bests.items()}
+        placed = {m: replace(best, path=self._directory.path / names[m]) for m, best in bests.items()}
         # Another hook of this run may have written to the directory since it was scanned.
-        latest: _LatestSave | None = run.require(LATEST_SAVES).get(os.path.realpath(self._directory.path))
-        return plan, placed, max(self._directory.scan(), 0 if latest is None else latest.generation)
+        latest = self._get_latest_writer(run) or self
+        return plan, placed, max(self._directory.scan(), latest._directory.generation)
+
+    def _get_latest_writer(self, run: Run) -> CheckpointWriter | None:
+        """Return the writer of the latest save in the directory, of which two hooks may use different paths."""
+        writers: dict[str, CheckpointWriter] = run.require(LATEST_SAVES)
+        return writers.get(os.path.realpath(self._directory.path))
 
     def _select_names(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
         periodic = [self._get_available_name(run, self._config.file_name(*position)) for position in due]
@@ -290,27 +285,3 @@ class CheckpointWriter:
         if self._config.on_save_error == "raise" and not isinstance(error, WeightsChangedError):
             raise error
         warnings.warn(f"{error} Training continues.", HookWarning, stacklevel=2)
-
-
-@dataclass(frozen=True, slots=True)
-class _LatestSave:
-    """Latest save to a directory.
-
-    Attributes:
-        writer: Writer of the hook that requested it.
-        generation: Generation of the checkpoint.
-    """
-
-    writer: CheckpointWriter
-    generation: int
-
-
-def check_async(config: CheckpointConfig, run: Run) -> None:
-    """Raise a ConfigError if a run does not support the value of `async_save`.
-
-    Args:
-        config: Configuration of the hook.
-        run: The run.
-    """
-    if config.async_save == "overlap" and run.ranks.world_size > 1:
-        raise ConfigError(["async_save: overlap is not supported with multiple processes. Set `async_save: true`."])

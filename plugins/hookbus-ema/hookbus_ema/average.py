@@ -1,15 +1,18 @@
-"""Exponential moving average of weights. Depends on PyTorch only."""
+"""Exponential moving average of weights, updated in the step or on another thread. Depends on PyTorch only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import compress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hookbus_ema.tensors import (
+    build_groups,
     can_be_averaged,
     can_be_copied,
     describe_unaveraged,
@@ -85,16 +88,17 @@ class ExponentialMovingAverage:
 
     def _partition(self, buffers: set[int], update_buffers: bool) -> None:
         """Partition the tensors into averaged parameters, averaged buffers, and copied tensors."""
-        pairs = list(map(_Pair, self._averages, self._weights))
-        copied_buffers = set() if update_buffers else buffers
-        averaged = [pair for pair in pairs if can_be_averaged(pair.weight) and id(pair.weight) not in copied_buffers]
-        # Buffers are separate from parameters because an overlapped update must not read them during a forward.
-        self._parameter_groups = _build_groups(pair for pair in averaged if id(pair.weight) not in buffers)
-        self._buffer_groups = _build_groups(pair for pair in averaged if id(pair.weight) in buffers)
-        averaged_ids = {id(pair.weight) for pair in averaged}
-        self._copied_pairs = [
-            pair for pair in pairs if can_be_copied(pair.weight) and id(pair.weight) not in averaged_ids
-        ]
+        self._copied_pairs: list[tuple[Tensor, Tensor]] = []
+        parameters: list[tuple[Tensor, Tensor]] = []
+        averaged_buffers: list[tuple[Tensor, Tensor]] = []
+        for average, weight in zip(self._averages, self._weights, strict=True):
+            is_buffer = id(weight) in buffers
+            if can_be_averaged(weight) and (update_buffers or not is_buffer):
+                # Buffers are separate because an overlapped update must not read them during a forward.
+                (averaged_buffers if is_buffer else parameters).append((average, weight))
+            elif can_be_copied(weight):
+                self._copied_pairs.append((average, weight))
+        self._parameter_groups, self._buffer_groups = build_groups(parameters), build_groups(averaged_buffers)
 
     def averages_model(self, model: nn.Module) -> bool:
         """Whether the averaged tensors are the current tensors of a model, by name and identity."""
@@ -118,7 +122,7 @@ class ExponentialMovingAverage:
                 if id(weight) in known and can_be_copied(weight):
                     average.copy_(known[id(weight)])
         self.steps = other.steps
-        known |= {id(pair.weight): pair.average for pair in self._copied_pairs}
+        known |= {id(weight): average for average, weight in self._copied_pairs}
         return sorted(name for name, i in self._indices.items() if id(self._weights[i]) not in known)
 
     # -- updating --------------------------------------------------------------------------------
@@ -195,12 +199,12 @@ class ExponentialMovingAverage:
             self._raw = None
 
     def _copy_to_model(self, values: list[Tensor]) -> None:
-        pairs = [pair for pair in map(_Pair, values, self._weights) if can_be_copied(pair.weight)]
+        copyable = [can_be_copied(weight) for weight in self._weights]
+        targets, sources = (list(map(to_local, compress(part, copyable))) for part in (self._weights, values))
         # `torch._foreach_copy_` raises on an empty list.
-        if not pairs:
-            return
-        with torch.no_grad():
-            torch._foreach_copy_([to_local(pair.weight) for pair in pairs], [to_local(pair.average) for pair in pairs])
+        if targets:
+            with torch.no_grad():
+                torch._foreach_copy_(targets, sources)
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -235,51 +239,48 @@ class ExponentialMovingAverage:
         self.steps = state["steps"]
 
 
-class _Pair(NamedTuple):
-    average: Tensor
-    weight: Tensor
+class AsyncMovingAverage(ExponentialMovingAverage):
+    """Moving average that is updated on another thread during the next forward and backward.
 
-
-class _Group(NamedTuple):
-    """Tensors that are updated by one fused call.
-
-    Attributes:
-        averages, weights: Tensors in the same order.
-        staging: Preallocated copies of the weights on the device and with the dtype of the averages; None if the
-            weights have the same device and dtype.
+    Parameters change in optimizer steps only, so the result is bitwise identical to `ExponentialMovingAverage` if
+    `wait` is called before each change of the parameters. Methods that read or exchange averages call `wait`. Buffers
+    change in the forward and are therefore updated before `update` returns. An exception of the other thread is raised
+    by the next `wait`. The arguments are those of `ExponentialMovingAverage`.
     """
 
-    averages: list[Tensor]
-    weights: list[Tensor]
-    staging: list[Tensor] | None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._executor: ThreadPoolExecutor | None = None
+        self._future: Future[None] | None = None
 
-    def update(self, alpha: float) -> None:
-        """Interpolate the averages towards the weights: `average += alpha * (weight - average)`."""
-        weights = self.weights
-        if self.staging is not None:
-            torch._foreach_copy_(self.staging, self.weights)
-            weights = self.staging
-        torch._foreach_lerp_(self.averages, weights, alpha)
+    def wait(self) -> None:
+        """Block until no update is in progress, and raise the exception of a failed one."""
+        # Reset first, so that an exception is raised once and not by every later call.
+        future, self._future = self._future, None
+        if future is not None:
+            future.result()
+
+    def close(self) -> None:
+        """Shut down the other thread; the next update starts a new one."""
+        executor, self._executor = self._executor, None
+        try:
+            self.wait()
+        finally:
+            if executor is not None:
+                executor.shutdown()
+
+    def _update_average(self, alpha: float) -> None:
+        # Created on the first update, so that an average without updates starts no thread.
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
+        self._future = self._executor.submit(self._update_on_stream, _get_current_stream(), alpha)
+
+    def _update_on_stream(self, stream: AbstractContextManager[Any], alpha: float) -> None:
+        # The current stream is per thread. On the stream of the training, the update runs after the optimizer step.
+        with stream:
+            super()._update_average(alpha)
 
 
-def _build_groups(pairs: Iterable[_Pair]) -> list[_Group]:
-    """Group pairs by device and dtype."""
-    # Mixed lists fall back to one kernel per tensor in `torch._foreach_*`.
-    groups: dict[Any, list[_Pair]] = {}
-    for pair in pairs:
-        local = _Pair(to_local(pair.average), to_local(pair.weight))
-        groups.setdefault((*_get_device_and_dtype(local.average), *_get_device_and_dtype(local.weight)), []).append(
-            local
-        )
-    return [_build_group(group) for group in groups.values()]
-
-
-def _build_group(pairs: list[_Pair]) -> _Group:
-    averages, weights = [pair.average for pair in pairs], [pair.weight for pair in pairs]
-    same = _get_device_and_dtype(averages[0]) == _get_device_and_dtype(weights[0])
-    # Allocated once here, so that an update allocates nothing.
-    return _Group(averages, weights, None if same else [torch.empty_like(average) for average in averages])
-
-
-def _get_device_and_dtype(tensor: Tensor) -> tuple[torch.device, torch.dtype]:
-    return tensor.device, tensor.dtype
+def _get_current_stream() -> AbstractContextManager[Any]:
+    """Return a context manager that selects the device stream of this thread on another thread."""
+    return torch.accelerator.current_stream() if torch.accelerator.is_available() else nullcontext()

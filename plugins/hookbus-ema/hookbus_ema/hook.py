@@ -14,13 +14,14 @@ from hookbus.distributed import clean_names
 from hookbus.errors import HookError
 from hookbus_ema.average import ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.model_changes import get_unwrapped_model, is_initialized, report_unaveraged, sync_with_model
-from hookbus_ema.resume import check_average_file, restore_average, start_average
-
-# With `resume_from`, the average may have more steps than the run.
-_check_state = schema.record(
-    {"steps": schema.integer(), "averaged": schema.mapping_of(schema.tensor())},
-    {"begun_at": schema.integer(-schema.MAX_COUNT)},
+from hookbus_ema.model_average import (
+    check_average_file,
+    get_unwrapped_model,
+    is_initialized,
+    report_unaveraged,
+    restore_average,
+    start_average,
+    sync_with_model,
 )
 
 
@@ -37,6 +38,11 @@ class EMAHook(Hook):
     makes_requests = False
     priority = Priority.ABOVE_NORMAL
     config: EMAConfig
+    # With `resume_from`, the average may have more steps than the run.
+    state_schema = schema.record(
+        {"steps": schema.integer(), "averaged": schema.mapping_of(schema.tensor())},
+        {"begun_at": schema.integer(-schema.MAX_COUNT)},
+    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -52,8 +58,7 @@ class EMAHook(Hook):
         """Average of the weights, None before training. `state_dict` and `load_state_dict` save and restore it."""
         if self._pending_state is not None and self._run is not None and self._run.model is not None:
             state, self._pending_state = self._pending_state, None
-            self._average = restore_average(get_unwrapped_model(self._run), self.config, state, self.name)
-            report_unaveraged(self._average, self._reported, self.run.logger, self.name)
+            self._track(restore_average(get_unwrapped_model(self._run), self.config, state, self.name))
             self._start_step = state["begun_at"]
         return self._average
 
@@ -162,7 +167,7 @@ class EMAHook(Hook):
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
-        _check_state(state, "state")
+        super().check_state(state)
         if self.run.model is not None:
             check_averages(self.run.model, state["averaged"], "state.averaged")
 
@@ -180,18 +185,22 @@ class EMAHook(Hook):
     def _start(self, run: Run) -> ExponentialMovingAverage:
         average = self.average
         if average is None:
-            average = self._average = start_average(get_unwrapped_model(run), self.config, run.logger)
-            report_unaveraged(average, self._reported, run.logger, self.name)
+            average = self._track(start_average(get_unwrapped_model(run), self.config, run.logger))
             # `resume_from` sets the steps of the average, so that the warm-up continues.
             self._start_step = run.steps_done - average.steps
         return average
 
     def _sync_with_model(self) -> ExponentialMovingAverage | None:
         """Synchronize the average with the current tensors of the model, and return it; None before training."""
-        if (average := self.average) is not None:
-            self._average = sync_with_model(average, get_unwrapped_model(self.run), self.config, self.run.logger)
-            report_unaveraged(self._average, self._reported, self.run.logger, self.name)
-        return self._average
+        if (average := self.average) is None:
+            return None
+        return self._track(sync_with_model(average, get_unwrapped_model(self.run), self.config, self.run.logger))
+
+    def _track(self, average: ExponentialMovingAverage) -> ExponentialMovingAverage:
+        """Use an average from now on, and log which tensors cannot be averaged, once each."""
+        self._average = average
+        report_unaveraged(average, self._reported, self.run.logger, self.name)
+        return average
 
     def _update(self, run: Run) -> None:
         self._start(run).update(run.steps_done - self._start_step)

@@ -1,8 +1,9 @@
-"""Tensors of a model, and which of them can be averaged. Depends on PyTorch only."""
+"""Tensors of a model, which of them can be averaged, and fused updates. Depends on PyTorch only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -102,3 +103,42 @@ def shard_like(average: Tensor, value: Tensor) -> Tensor:
     local = value.to(average.device)
     # Every rank has loaded the full value: without a source rank nothing is scattered or broadcast.
     return distribute_tensor(local, average.device_mesh, average.placements, src_data_rank=None)  # type: ignore[attr-defined]
+
+
+class Group(NamedTuple):
+    """Tensors that are updated by one fused call.
+
+    Attributes:
+        averages, weights: Tensors in the same order.
+        staging: Preallocated copies of the weights on the device and with the dtype of the averages; None if the
+            weights have the same device and dtype.
+    """
+
+    averages: list[Tensor]
+    weights: list[Tensor]
+    staging: list[Tensor] | None
+
+    def update(self, alpha: float) -> None:
+        """Interpolate the averages towards the weights: `average += alpha * (weight - average)`."""
+        weights = self.weights
+        if self.staging is not None:
+            torch._foreach_copy_(self.staging, self.weights)
+            weights = self.staging
+        torch._foreach_lerp_(self.averages, weights, alpha)
+
+
+def build_groups(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Group]:
+    """Group pairs of an average and its weight by device and dtype."""
+    # Mixed lists fall back to one kernel per tensor in `torch._foreach_*`.
+    groups: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+    for pair in pairs:
+        average, weight = map(to_local, pair)
+        key = ((average.device, average.dtype), (weight.device, weight.dtype))
+        groups.setdefault(key, []).append((average, weight))
+    return [_build_group(group, same=key[0] == key[1]) for key, group in groups.items()]
+
+
+def _build_group(pairs: list[tuple[Tensor, Tensor]], *, same: bool) -> Group:
+    averages, weights = map(list, zip(*pairs, strict=True))
+    # Allocated once here, so that an update allocates nothing.
+    return Group(averages, weights, None if same else [torch.empty_like(average) for average in averages])

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from hookbus_ema import ExponentialMovingAverage
-from hookbus_ema.overlap import AsyncMovingAverage
+from hookbus_ema.average import AsyncMovingAverage
 
 KINDS = [ExponentialMovingAverage, AsyncMovingAverage]
 

@@ -1,4 +1,4 @@
-"""Averages from checkpoints, for a resumed run and for a new run that starts from them."""
+"""Averages of the model of a run: start them, restore them from a checkpoint, and follow changes of the model."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from hookbus import Run
 from hookbus.checkpoint import CheckpointStore, flatten_weights, read_checkpoint, schema, wrap_invalid_data
-from hookbus.distributed import match_names
+from hookbus.distributed import match_names, strip_wrappers
 from hookbus.errors import CheckpointError
-from hookbus_ema.average import ExponentialMovingAverage
+from hookbus_ema.average import AsyncMovingAverage, ExponentialMovingAverage
 from hookbus_ema.config import EMAConfig
-from hookbus_ema.overlap import build_average
 
 _mapping = schema.mapping_of(schema.any_value)
 _check_records = schema.mapping_of(schema.record({"state": _mapping}, {"type": schema.string()}))
 
 
+def build_average(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
+    """Create the average of a model according to a configuration."""
+    average_class = AsyncMovingAverage if config.overlap else ExponentialMovingAverage
+    return average_class(model, **config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"}))
+
+
 def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:
     """Create an average that starts at the current weights, or at the averages of `resume_from`.
-
-    Args:
-        model: The model.
-        config: The configuration.
-        logger: Logger of the warning about tensors that `resume_from` does not initialize.
-
-    Returns:
-        The new average.
 
     Raises:
         CheckpointError: If the `resume_from` checkpoint cannot be loaded or contains no matching averages.
@@ -43,16 +42,7 @@ def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -
 def restore_average(
     model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook: str
 ) -> ExponentialMovingAverage:
-    """Restore an average for a bit-exact resume.
-
-    Args:
-        model: The model.
-        config: The configuration.
-        state: State returned by `ExponentialMovingAverage.state_dict()`.
-        hook: Name of the hook, for the message.
-
-    Returns:
-        The restored average.
+    """Create an average with the state of a checkpoint, for a bit-exact resume.
 
     Raises:
         CheckpointError: If the state belongs to another model.
@@ -70,12 +60,6 @@ def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path
 
     Tensors that are missing on either side, or differ in shape, are skipped and logged.
 
-    Args:
-        average: The average.
-        model: The model.
-        path: The checkpoint.
-        logger: Logger of the warning about skipped tensors.
-
     Raises:
         CheckpointError: If the checkpoint cannot be loaded or contains no matching averages.
     """
@@ -89,10 +73,6 @@ def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path
 
 def check_average_file(model: nn.Module, path: Path) -> None:
     """Check that a checkpoint contains averages of a model, without reading their values.
-
-    Args:
-        model: The model.
-        path: The checkpoint.
 
     Raises:
         CheckpointError: If it cannot be read or contains no matching averages.
@@ -138,3 +118,48 @@ def _get_steps(checkpoint: Mapping[str, Any]) -> int:
     count: int = steps[0] if steps else meta.get("step", 0)
     schema.integer()(count, "hooks.ema.state.steps")
     return count
+
+
+def sync_with_model(
+    average: ExponentialMovingAverage, model: nn.Module, config: EMAConfig, logger: logging.Logger
+) -> ExponentialMovingAverage:
+    """Return an average of the current tensors of a model.
+
+    Tensors that the model still contains keep their averages. New tensors, also under an existing name, start at their
+    current values. A warning lists them, except for tensors that are copied and not averaged, such as a buffer that
+    each forward creates.
+
+    Returns:
+        The same average if the tensors are the same, else a new one. The old one is closed.
+    """
+    # While the averages are in the model, the raw weights are stored in `average` and would be lost with it.
+    if average.raw() is not None or average.averages_model(model):
+        return average
+    old_names, current = average.averaged().keys(), build_average(model, config)
+    average.close()
+    added = current.transfer_from(average)
+    removed = sorted(old_names - current.averaged().keys())
+    if added or removed:
+        logger.warning("The parameters of the model changed. Now averaged: %s; no longer averaged: %s.", added, removed)
+    return current
+
+
+def report_unaveraged(average: ExponentialMovingAverage, reported: set[str], logger: logging.Logger, hook: str) -> None:
+    """Log which tensors cannot be averaged, except for those in `reported`, to which they are added."""
+    new = [f"{name} ({reason})" for name, reason in average.unaveraged.items() if name not in reported]
+    reported.update(average.unaveraged)
+    if new:
+        shown = f"{', '.join(new[:10])}{f' and {len(new) - 10} more' if len(new) > 10 else ''}"
+        total = len(average.averaged())
+        logger.warning("%s: %s of %s tensors cannot be averaged and are copied: %s.", hook, len(new), total, shown)
+
+
+def get_unwrapped_model(run: Run) -> nn.Module:
+    """Return the model of a run without its wrappers. The run must have a model."""
+    assert run.model is not None
+    return strip_wrappers(run.model)
+
+
+def is_initialized(model: nn.Module) -> bool:
+    """Whether all tensors of a model are initialized; lazy modules initialize theirs in the first forward."""
+    return not any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))

@@ -1,8 +1,9 @@
-"""Export of the weights as safetensors: selection, metadata, and errors."""
+"""Best results: comparison and file names of metrics, and export of the weights as safetensors."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -21,6 +22,8 @@ from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, HookWarning
 from hookbus.testing import Training, fake_training
 from hookbus_checkpoint import CheckpointHook
+from hookbus_checkpoint.best import is_better
+from hookbus_checkpoint.config import get_file_stem
 
 NAME = "checkpoints/model.safetensors"
 
@@ -161,3 +164,39 @@ def test_tied_weights_are_duplicated_and_extra_state_is_omitted(tmp_path: Path) 
     published = load_file(tmp_path / NAME)
     assert set(published) == {"one.weight", "other.weight"}
     assert torch.equal(published["other.weight"], model.one.weight)
+
+
+def test_comparison_is_strict() -> None:
+    assert is_better(0.9, 0.8, "greater")
+    assert not is_better(0.8, 0.8, "greater")
+    assert is_better(0.4, 0.5, "less")
+    assert not is_better(0.5, 0.5, "less")
+    assert is_better(0.1, None, "greater")
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("best", [None, 0.5])
+def test_nonfinite_score_is_never_better(score: float, best: float | None) -> None:
+    assert not is_better(score, best, "greater")
+    assert not is_better(score, best, "less")
+
+
+@pytest.mark.parametrize(
+    ("metric", "stem"),
+    [
+        ("accuracy", "accuracy"),
+        ("val/acc", "val_acc"),
+        ("../../etc/passwd", "etc_passwd"),
+        ("acc,top1: a b", "acc_top1_a_b"),
+        ("...", "metric"),
+        ("Genauigkeit äöü", "Genauigkeit_äöü"),
+        ("точность", "точность"),
+        ("val/准确率", "val_准确率"),
+        ("re\u0301ussite", "r\u00e9ussite"),
+        ("a" * 300, "a" * 180),
+        ("率" * 100, "率" * 60),
+        ("acc\x00\n\u2028\u202e1", "acc_1"),
+    ],
+)
+def test_file_stem_of_a_metric_contains_no_path(metric: str, stem: str) -> None:
+    assert get_file_stem(metric) == stem
