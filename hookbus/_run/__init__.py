@@ -5,8 +5,7 @@ managers of a run, with `preconditions`, `resume`, `interrupts` and `finalize`. 
 the view of the clock from a point. `point_effects` lists what the run executes at a point, `emit_overloads` the types
 of `bus.emit`, and `nesting` emits the points that a custom loop omits. `requests` processes the requests of hooks, with
 `request_methods` and `request_sync`, and `boundary_state` restores the last iteration for a save after a failure.
-`training_data` is the position in the training data, with `data_passes`, `pass_list`, `epoch_lengths`, `loader_pool`,
-`loader_checks` and `former_data_state`. The other modules are parts of the run: `best`, `optimizer_steps`,
-`services`, `validation`, `weights`, and `work_dir` with `directory_lock`, `status`,
-`outputs`, `recorded_run` and `run_removal`.
+`training_data` is the position in the training data, with `data_passes`, `pass_list` and `loader_pool`. The other
+modules are parts of the run: `best`, `optimizer_steps`, `services`, `validation`, `weights`, and `work_dir` with
+`directory_lock`, `status`, `outputs`, `recorded_run` and `run_removal`.
 """

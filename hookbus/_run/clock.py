@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hookbus._events.points import Unit
-from hookbus.data.collections import batch_size
+from hookbus.data.batch_sizes import batch_size
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""Resumable loaders of a run, which are kept so that persistent workers serve several epochs."""
+"""Resumable loaders of a run, kept so that persistent workers serve several epochs, and checks of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from hookbus._run.data_passes import DataPass
+from hookbus.errors import LoopError, RankError
+
 if TYPE_CHECKING:
-    from hookbus.data.resumable_loader import ResumableLoader
+    from hookbus.data.iterated_loaders import ResumableLoader
+    from hookbus.data.samplers import TrainShard
     from hookbus.data.seeded_dataset import DatasetHook
-    from hookbus.data.train_shard import TrainShard
+    from hookbus.distributed.collectives import Collectives
 
 SIZE = 4
 """Number of loaders that are kept for later passes."""
@@ -73,3 +77,49 @@ class LoaderPool:
                 self.shard.world_size,
             )
         return make_resumable(loader, seed, self.dataset_hooks, self.shard)
+
+
+def check_equal_lengths(ranks: Collectives, length: int | None) -> None:
+    """Check that the loaders of all ranks have the same number of batches.
+
+    Otherwise the gradient all-reduce of a rank with more batches would deadlock.
+
+    Raises:
+        RankError: If the numbers differ.
+    """
+    lengths = ranks.all_gather("batches per epoch", length)
+    if len(set(lengths)) > 1:
+        raise RankError(
+            f"The training loaders of the ranks must have the same number of batches, got "
+            f"{', '.join(map(str, lengths))}. Make the sampler drop or repeat samples, as DistributedSampler does."
+        )
+
+
+def check_not_empty(data_pass: DataPass) -> None:
+    """Check that a loader has yielded a batch.
+
+    Raises:
+        LoopError: If it has not.
+    """
+    if not data_pass.position:
+        raise LoopError(
+            "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
+            "is exhausted after one) and has at least one batch (check drop_last)."
+        )
+
+
+def warn_replay(logger: logging.Logger, count: int) -> None:
+    """Warn that batches are read again."""
+    logger.warning("The training loader has no state to restore. Skipping %s batches by reading them again.", count)
+
+
+def warn_changed_length(logger: logging.Logger, data_pass: DataPass, saved_length: int | None) -> None:
+    """Warn if the loader of a resumed pass does not have the length of the loader in the checkpoint."""
+    if saved_length is not None and saved_length != data_pass.length:
+        logger.warning(
+            "resume: the loader of this pass had %s batches when the checkpoint was written, and has %s. The pass "
+            "continues after batch %s. Call run.batches for the same loaders in the same order.",
+            saved_length,
+            data_pass.length,
+            data_pass.position,
+        )

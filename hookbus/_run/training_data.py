@@ -7,21 +7,18 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.data_passes import DataPass, find_for_statement
-from hookbus._run.epoch_lengths import EpochLengths
-from hookbus._run.former_data_state import convert_former_state, split_former_pass
+from hookbus._run.data_passes import DataPass, EpochLengths, find_for_statement
 from hookbus._run.interrupts import handle_lost_workers
-from hookbus._run.loader_checks import check_equal_lengths, check_not_empty, warn_changed_length, warn_replay
-from hookbus._run.loader_pool import LoaderPool
-from hookbus._run.pass_list import Moment, PassList, are_exhausted
+from hookbus._run.loader_pool import LoaderPool, check_equal_lengths, check_not_empty, warn_changed_length, warn_replay
+from hookbus._run.pass_list import Moment, PassList, are_exhausted, convert_former_state, split_former_pass
 from hookbus._run.requests import SETTLE, process_requests
 from hookbus.errors import LoopError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
-    from hookbus.data.resumable_loader import ResumableLoader
+    from hookbus.data.iterated_loaders import ResumableLoader
+    from hookbus.data.samplers import TrainShard
     from hookbus.data.seeded_dataset import DatasetHook
-    from hookbus.data.train_shard import TrainShard
 
 
 class TrainingData:
@@ -208,7 +205,7 @@ class TrainingData:
     def _open_pass(self, data_pass: DataPass) -> Iterator[Any]:
         """Return an iterator over the remaining batches of a pass."""
         # Imports torch, which a run without a loader does not need.
-        from hookbus.data.seeded_sampler import PassPosition
+        from hookbus.data.samplers import PassPosition
 
         run, clock = self._run, self._run.clock
         # A state of the previous epoch is that of a loader which this process has not read yet.
@@ -251,8 +248,8 @@ class TrainingData:
         Raises:
             LoopError: If the loader cannot be read a second time.
         """
-        from hookbus.data.seeded_loader import SeededLoader
-        from hookbus.data.seeded_sampler import PassPosition
+        from hookbus.data.resumable_loader import SeededLoader
+        from hookbus.data.samplers import PassPosition
 
         run = self._run
         resumable = self._loaders.build(loader, run.seed, run.logger)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hookbus._utils.imports import describe_error, import_string
+from hookbus.data.batch_sizes import batch_size
 from hookbus.data.batches import move_to_device
-from hookbus.data.collections import batch_size
 from hookbus.distributed.process_group import world_size
 from hookbus.errors import ConfigError, suggest_names
 from hookbus.metrics.windows import exact_sum, to_float

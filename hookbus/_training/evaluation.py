@@ -15,8 +15,8 @@ from torch import nn
 
 from hookbus._training.eval_metrics import EvalMetric, MeanMetric, sync_metrics
 from hookbus.data.batches import get_targets, move_to_device
-from hookbus.data.eval_shard import shard_loader
 from hookbus.data.rng import isolate_rng
+from hookbus.data.samplers import shard_loader
 from hookbus.data.workers import iter_loader
 from hookbus.errors import LoopError, MetricError
 from hookbus.metrics.store import is_scalar

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hookbus._training.steps import Steps
-from hookbus.data.train_shard import TrainShard
+from hookbus.data.samplers import TrainShard
 from hookbus.distributed.fsdp import apply_fsdp, broadcast_buffers
 from hookbus.errors import ConfigError, suggest_names
 

@@ -1,10 +1,9 @@
 """Datasets, loaders and random number generators of a training run.
 
-`resumable_loader` resumes loaders at any batch: `seeded_loader` copies map-style loaders, with the order of
-`seeded_sampler` and the samples of `seeded_dataset`, and `iterated_loaders` positions all others. `loaders` reads and
-copies data loaders. `train_shard` and `eval_shard` split the data across ranks.
-`batches` and `collections` contain the operations on a batch, `batch_sizes` and `sized_batches` determine its number
-of samples. `rng` contains the state of the generators, and `workers` the worker processes.
+`resumable_loader` resumes loaders at any batch: it copies map-style loaders, with the order of `samplers` and the
+samples of `seeded_dataset`, and reads all others by `iterated_loaders`. `samplers` also splits the data across ranks.
+`loaders` reads and copies data loaders. `batches` contains the operations on a batch, and `batch_sizes` determines its
+number of samples. `rng` contains the state of the generators, and `workers` the worker processes.
 """
 
 from __future__ import annotations

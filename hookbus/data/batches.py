@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus.data.collections import field_names
+from hookbus.data.batch_sizes import field_names
 from hookbus.errors import LoopError
 
 TARGET_KEYS = ("targets", "target", "labels", "label", "y")

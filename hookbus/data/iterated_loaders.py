@@ -1,4 +1,4 @@
-"""Loaders that cannot be copied with another sampler, and are iterated unchanged.
+"""Resumable loaders that cannot be copied with another sampler, and are iterated unchanged.
 
 Their position is restored from their own state, or by reading the batches before it again.
 """
@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from hookbus.data.loaders import get_dataset, loader_length, set_epoch
 from hookbus.data.rng import get_rng_state, get_sampler_state, isolate_rng, set_sampler_state
+from hookbus.data.samplers import PassPosition
 from hookbus.data.seeded_dataset import DatasetHook, apply_dataset_hooks
-from hookbus.data.seeded_sampler import PassPosition
 from hookbus.data.workers import iter_loader
 
 
@@ -34,15 +34,60 @@ def saves_position(loader: Any) -> bool:
     return True
 
 
-class StatefulLoader:
-    """Loader that saves its own position, such as torchdata's StatefulDataLoader."""
+class ResumableLoader:
+    """Loader that can be read from any position of any epoch.
+
+    Args:
+        loader: The loader.
+        dataset_hooks: Functions called with the dataset before the samples of each iteration are read.
+
+    Attributes:
+        exact: Whether the position is reached without reading the batches before it.
+        concurrent: Whether several passes may be in progress at once.
+        length: Number of batches of the current or next pass, or None if it is unknown.
+    """
 
     exact = True
-    concurrent = False
+    concurrent = True
 
     def __init__(self, loader: Any, dataset_hooks: Sequence[DatasetHook] = ()) -> None:
         self._loader, self._dataset_hooks = loader, dataset_hooks
         self.length = loader_length(loader)
+
+    def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """Return an iterator over the remaining batches of a pass.
+
+        Args:
+            position: Position of the first batch.
+            start: State returned by `get_start_state()` at the start of the pass; {} or None if it is unknown.
+        """
+        raise NotImplementedError
+
+    def get_start_state(self) -> dict[str, Any]:
+        """Return the state to save for a pass that is about to start."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader itself."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+
+    def _call_dataset_hooks(self, batches: Iterator[Any], epoch: int, iteration: int) -> Iterator[Any]:
+        """Return batches whose dataset is modified before each of them, starting with an iteration."""
+        if not self._dataset_hooks:
+            return batches
+        return apply_dataset_hooks(batches, get_dataset(self._loader), self._dataset_hooks, epoch, iteration)
+
+
+class StatefulLoader(ResumableLoader):
+    """Loader that saves its own position, such as torchdata's StatefulDataLoader."""
+
+    concurrent = False
+
+    def __init__(self, loader: Any, dataset_hooks: Sequence[DatasetHook] = ()) -> None:
+        super().__init__(loader, dataset_hooks)
         self._in_epoch = False  # whether the loader is positioned in an epoch that it has not finished
         self._at_end = False  # whether it has yielded the last batch of this epoch
         self._restored_state: Any = None
@@ -50,11 +95,7 @@ class StatefulLoader:
     def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
         """Return an iterator over the remaining batches of a pass; `start` is ignored."""
         batches = self._iter_batches(position.epoch, position.skip)
-        if not self._dataset_hooks:
-            return batches
-        return apply_dataset_hooks(
-            batches, get_dataset(self._loader), self._dataset_hooks, position.epoch, position.iteration
-        )
+        return self._call_dataset_hooks(batches, position.epoch, position.iteration)
 
     def _iter_batches(self, epoch: int, skip: int) -> Iterator[Any]:
         restored, self._restored_state = self._restored_state, None
@@ -98,10 +139,6 @@ class StatefulLoader:
             yield batch
         self._in_epoch = False
 
-    def get_start_state(self) -> dict[str, Any]:
-        """Return {}: the loader is positioned by its own state."""
-        return {}
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the loader."""
         flags = {"inside": self._in_epoch, "at_end": self._at_end}
@@ -116,27 +153,18 @@ class StatefulLoader:
         self._at_end = state.get("at_end", False)
 
 
-class ReplayLoader:
+class ReplayLoader(ResumableLoader):
     """Any other iterable, whose position is reached by reading the batches before it."""
 
     exact = False
 
     def __init__(self, loader: Iterable[Any], dataset_hooks: Sequence[DatasetHook] = ()) -> None:
-        self._loader, self._dataset_hooks = loader, dataset_hooks
-        self.length = loader_length(loader)
-
-    @property
-    def concurrent(self) -> bool:
-        """Whether several passes may be in progress at once; persistent workers serve one iterator at a time."""
-        return not (isinstance(self._loader, DataLoader) and self._loader.persistent_workers)
+        super().__init__(loader, dataset_hooks)
+        # Persistent workers serve one iterator at a time.
+        self.concurrent = not (isinstance(loader, DataLoader) and loader.persistent_workers)
 
     def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """Return an iterator over the remaining batches of a pass.
-
-        Args:
-            position: Position of the first batch.
-            start: State returned by `get_start_state()` at the start of the pass; {} or None if it is unknown.
-        """
+        """Return an iterator over the remaining batches of a pass, see `ResumableLoader.batches`."""
         if not (position.skip and start):
             return islice(self._start_pass(position), position.skip, None)
         # Batches are read with the RNG states of the start of the pass, so that the loader draws the same order. The
@@ -151,11 +179,8 @@ class ReplayLoader:
     def _start_pass(self, position: PassPosition) -> Iterator[Any]:
         """Return an iterator over all batches of a pass."""
         set_epoch(self._loader, position.epoch)
-        batches = iter_loader(self._loader)
-        if not self._dataset_hooks:
-            return batches
         first = position.iteration - position.skip
-        return apply_dataset_hooks(batches, get_dataset(self._loader), self._dataset_hooks, position.epoch, first)
+        return self._call_dataset_hooks(iter_loader(self._loader), position.epoch, first)
 
     def get_start_state(self) -> dict[str, Any]:
         """Return the states of the global RNGs and of the generators of the loader, for a replay of the next pass."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
-from hookbus.data.train_shard import TrainShard
+if TYPE_CHECKING:
+    from hookbus.data.samplers import TrainShard
 
 WRAPPER_ATTRIBUTES = ("base_dataloader", "_dataloader")
 """Attributes in which the loaders of Accelerate and Fabric store the DataLoader that they wrap."""

@@ -4,24 +4,38 @@ The order of the samples is a function of (seed, epoch), and the augmentation of
 index). A resumed run therefore starts at its batch without reading the earlier ones, with any number of workers, and
 reads what the uninterrupted run would have read. No generator state is saved.
 
-* A map-style `DataLoader` is copied with a dataset that seeds each sample. The position is exact. Loaders of Accelerate
-  and Fabric are copied with such a copy of the DataLoader that they wrap.
+* A map-style `DataLoader` is copied with a dataset that seeds each sample. The position is exact, and no batch is read
+  twice. Loaders of Accelerate and Fabric are copied with such a copy of the DataLoader that they wrap.
 * A loader with `state_dict` and `load_state_dict` restores its own position. It is as exact as the loader.
 * Any other iterable is read again up to the position, and a warning is logged.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
-from hookbus.data.iterated_loaders import ReplayLoader, StatefulLoader, saves_position
-from hookbus.data.loaders import get_base_loader
-from hookbus.data.seeded_dataset import DatasetHook
-from hookbus.data.seeded_loader import SeededLoader
-from hookbus.data.seeded_sampler import PassPosition
-from hookbus.data.train_shard import TrainShard
+import torch
+from torch.utils.data import DataLoader, default_collate, default_convert
+
+from hookbus.data.iterated_loaders import ReplayLoader, ResumableLoader, StatefulLoader, saves_position
+from hookbus.data.loaders import (
+    clone_loader,
+    clone_wrapper,
+    epoch_aware_datasets,
+    get_base_loader,
+    index_sampler,
+    is_deterministic,
+    is_shardable,
+    loader_length,
+    set_epoch,
+)
+from hookbus.data.samplers import PassPosition, SeededSampler, TrainShard
+from hookbus.data.seeded_dataset import DatasetHook, HookedDataset, SeededCollate, SeededDataset, WorkerInit
+from hookbus.data.workers import SizedBatches, iter_loader
 from hookbus.errors import LoopError
 
 
@@ -44,37 +58,110 @@ class Splits:
     num_classes: int | None = None
 
 
-class ResumableLoader(Protocol):
-    """Loader that can be read from any position of any epoch.
+class SeededLoader(ResumableLoader):
+    """Copies of a map-style DataLoader, whose order and augmentation depend on seed and position only.
 
-    Attributes:
-        exact: Whether the position is reached without reading the batches before it.
-        length: Number of batches of the current or next pass, or None if it is unknown.
+    There is one copy, unless several passes are in progress at once and each of them requires its own workers.
+
+    Args:
+        loader: A map-style DataLoader, or a wrapper around one.
+        seed: Seed of order and augmentation, combined with the position.
+        dataset_hooks: Functions called with the dataset before the samples of each iteration are read.
+        shard: The batches that this rank reads. Default: all batches.
     """
 
-    exact: bool
-    length: int | None
-
-    @property
-    def concurrent(self) -> bool:
-        """Whether several passes may be in progress at once."""
+    def __init__(
+        self,
+        loader: Any,
+        seed: int,
+        dataset_hooks: Sequence[DatasetHook] = (),
+        shard: TrainShard | None = None,
+    ) -> None:
+        base = get_base_loader(loader)
+        assert base is not None
+        # Persistent workers keep their copy of the dataset, so `set_epoch` has to be called in the workers.
+        if base.persistent_workers and epoch_aware_datasets(base.dataset):
+            dataset_hooks = [WorkerEpochHook(), *dataset_hooks]
+        super().__init__(loader, dataset_hooks)
+        self._base, self._seed = base, seed
+        self._shard = shard if is_shardable(loader) else None
+        self.length = loader_length(loader, self._shard)
+        # The default collate functions draw no random numbers, so deterministic datasets are read without wrappers.
+        self._collates = base.collate_fn not in (default_collate, default_convert)
+        self._keyed = self._collates or not is_deterministic(base.dataset)
+        # Persistent workers, and the loaders of Accelerate, serve one iterator at a time.
+        self._exclusive = base is not loader or (base.num_workers > 0 and base.persistent_workers)
+        self._idle = [self._build_copy()]
 
     def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """Return an iterator over the remaining batches of a pass.
+        """Return an iterator over the remaining batches of a pass; `start` is ignored."""
+        # Before the order is sampled: the length and the order of a sampler may depend on the epoch.
+        set_epoch(self._loader, position.epoch)
+        copy = self._idle.pop() if self._idle else self._build_copy()
+        if copy.loader is not copy.base:
+            set_epoch(copy.loader, position.epoch)
+        seed = position.derive_seed(self._seed)
+        self.length = copy.sampler.set_position(position, seed)
+        # DataLoader draws the base seed of its workers from this generator, and would otherwise advance the global RNG.
+        copy.generator.manual_seed(seed)
+        # Some wrappers raise an exception if their loader has no batch.
+        is_complete = copy.loader is not copy.base and position.skip >= self.length
+        batches = iter(()) if is_complete else iter_loader(copy.loader)
+        if not self._exclusive:
+            self._idle.append(copy)
+            return batches
+        # The copy is idle again when this object is deleted; the iterator of persistent workers itself is not.
+        lent = batches if isinstance(batches, SizedBatches) else SizedBatches(batches, deque())
+        weakref.finalize(lent, self._idle.append, copy).atexit = False
+        return lent
 
-        Args:
-            position: Position of the first batch.
-            start: State returned by `get_start_state()` at the start of the pass; None if it is unknown.
-        """
+    def _build_copy(self) -> LoaderCopy:
+        base, hooks, generator = self._base, self._dataset_hooks, torch.Generator()
+        sampler = SeededSampler(
+            index_sampler(base),
+            batched=base.batch_sampler is not None,
+            keyed=self._keyed,
+            numbered=bool(hooks),
+            shard=self._shard,
+        )
+        dataset: Any = base.dataset
+        if self._keyed:
+            dataset = SeededDataset(dataset, self._seed, for_collate=self._collates)
+        clone = clone_loader(
+            base,
+            sampler,
+            dataset=HookedDataset(dataset, hooks) if hooks else dataset,
+            collate_fn=SeededCollate(base.collate_fn) if self._collates else base.collate_fn,
+            generator=generator,
+            worker_init_fn=WorkerInit(base.worker_init_fn),
+        )
+        return LoaderCopy(clone_wrapper(self._loader, clone), clone, sampler, generator)
 
-    def get_start_state(self) -> dict[str, Any]:
-        """Return the state to save for a pass that is about to start."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loader itself."""
+class LoaderCopy(NamedTuple):
+    """Copy of a loader, with the DataLoader that it wraps, its sampler and the generator of its base seed."""
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state_dict()`."""
+    loader: Any
+    base: DataLoader[Any]
+    sampler: SeededSampler
+    generator: torch.Generator
+
+
+class WorkerEpochHook:
+    """Dataset hook that calls `set_epoch` of the datasets in a persistent worker, once per epoch.
+
+    A persistent worker keeps its copy of the datasets, so calls in the main process do not reach it.
+    """
+
+    def __init__(self) -> None:
+        self._last_epoch: int | None = None
+
+    def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
+        """Call `set_epoch` in the first iteration of an epoch."""
+        if epoch != self._last_epoch:
+            self._last_epoch = epoch
+            for nested in epoch_aware_datasets(dataset):
+                nested.set_epoch(epoch)
 
 
 def make_resumable(

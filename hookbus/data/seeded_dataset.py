@@ -3,8 +3,8 @@
 The augmentation of a sample depends on (seed, epoch, index). Changes that hooks make to the dataset depend on (epoch,
 iteration) and are applied in the process that reads the samples.
 
-`hookbus.data.seeded_loader` builds its loaders from these classes; they do not depend on a run. They cover the global
-RNGs of Python, NumPy and torch. A dataset that draws from its own generator is not covered.
+`hookbus.data.resumable_loader` builds its loaders from these classes; they do not depend on a run. They cover the
+global RNGs of Python, NumPy and torch. A dataset that draws from its own generator is not covered.
 """
 
 from __future__ import annotations

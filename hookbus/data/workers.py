@@ -1,7 +1,9 @@
-"""Start DataLoader workers that ignore the signals which end a run.
+"""Iterators over DataLoaders: workers that ignore the signals which end a run, and the sizes of the batches.
 
 A signal to the process group (Ctrl-C in a terminal, `scancel`, the time limit of a SLURM job) reaches the workers, too.
 The main process finishes its iteration and saves, so the workers have to keep running until it closes them.
+
+DataLoader requests batches ahead of time, so the numbers of their indices are queued until their batch arrives.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import signal
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing import active_children, connection, parent_process, resource_tracker
@@ -20,9 +23,7 @@ from types import FrameType
 from typing import Any
 
 import torch.multiprocessing
-from torch.utils.data import DataLoader
-
-from hookbus.data.sized_batches import iter_sized
+from torch.utils.data import DataLoader, IterableDataset
 
 _workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """Workers of this process that ignore signals."""
@@ -155,3 +156,104 @@ def _kill_workers() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for worker in workers:
         worker.kill()
+
+
+class SizedBatches:
+    """Iterator over the batches of a DataLoader.
+
+    Args:
+        batches: Iterator of the loader.
+        sizes: Queue of the sizes of the batches that were requested.
+
+    Attributes:
+        size: Number of indices that the batch sampler yielded for the last batch; None if it is unknown.
+    """
+
+    def __init__(self, batches: Iterator[Any], sizes: deque[int | None]) -> None:
+        self._batches, self._sizes = batches, sizes
+        self.size: int | None = None
+
+    def __iter__(self) -> SizedBatches:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        finally:
+            # Also after an error: the loader continues with the next batch.
+            self.size = self._sizes.popleft() if self._sizes else None
+
+
+class SizeRecorder:
+    """Sampler or batch sampler that records the number of indices of each step.
+
+    Args:
+        source: The sampler or batch sampler.
+        batched: Whether `source` yields batches of indices.
+        limit: Maximum number of batches that are requested ahead of time.
+    """
+
+    def __init__(self, source: Any, *, batched: bool, limit: int) -> None:
+        self._source, self._batched, self._limit = source, batched, limit
+        self.sizes: deque[int | None] | None = None  # of the last iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        # One queue for each iterator: a loader may be read twice at the same time.
+        sizes: deque[int | None] = deque(maxlen=self._limit)
+        self.sizes = sizes
+        return self._record(sizes)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def _record(self, sizes: deque[int | None]) -> Iterator[Any]:
+        for step in self._source:
+            sizes.append(len(step) if self._batched else _count_indices(step))
+            yield step
+
+
+def iter_sized(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Return an iterator over a DataLoader, a `SizedBatches` if the order of the batches is that of the batch sampler.
+
+    Args:
+        loader: The loader, which is unchanged afterwards.
+    """
+    if not _is_ordered(loader):
+        return iter(loader)
+    # DataLoader rejects another sampler after its construction.
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
+    source = getattr(loader, name)
+    recorder = _recorders.setdefault(
+        loader,
+        SizeRecorder(
+            source, batched=name == "batch_sampler", limit=loader.num_workers * (loader.prefetch_factor or 0) + 2
+        ),
+    )
+    recorder.sizes, vars(loader)[name] = None, recorder
+    try:
+        batches = iter(loader)
+    finally:
+        vars(loader)[name] = source
+    return batches if recorder.sizes is None else SizedBatches(batches, recorder.sizes)
+
+
+def _is_ordered(loader: DataLoader[Any]) -> bool:
+    """Whether each batch contains the samples of the next step of the sampler."""
+    # The last batch of an iterable dataset may be smaller, and a subclass may change batches in its `__iter__`.
+    if isinstance(loader.dataset, IterableDataset) or type(loader).__iter__ is not DataLoader.__iter__:
+        return False
+    return loader.num_workers == 0 or loader.in_order
+
+
+def _count_indices(step: Any) -> int | None:
+    """Return the number of indices of a step of a sampler without batches: a list, also in the key of a dataset."""
+    while isinstance(step, tuple) and step:
+        step = step[-1]
+    return len(step) if isinstance(step, list) else None
+
+
+_recorders: weakref.WeakKeyDictionary[Any, SizeRecorder] = weakref.WeakKeyDictionary()
+"""Recorder of each loader: the iterator of persistent workers keeps the sampler with which it was created."""

@@ -22,7 +22,7 @@ from hookbus.data.batches import move_to_device
 from hookbus.data.loaders import loader_length
 from hookbus.data.resumable_loader import make_resumable
 from hookbus.data.rng import isolate_rng
-from hookbus.data.seeded_sampler import PassPosition
+from hookbus.data.samplers import PassPosition
 from hookbus.distributed.collectives import Collectives
 from hookbus.errors import ConfigError, HookbusError, LoopError, MetricError
 from hookbus.hook import Hook

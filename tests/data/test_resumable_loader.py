@@ -30,11 +30,9 @@ from torch.utils.data import (
 
 from hookbus.data.iterated_loaders import ReplayLoader, StatefulLoader
 from hookbus.data.loaders import is_shardable, iter_datasets, loader_length
-from hookbus.data.resumable_loader import ResumableLoader, make_resumable
+from hookbus.data.resumable_loader import ResumableLoader, SeededLoader, make_resumable
 from hookbus.data.rng import derive_seed, get_rng_state, set_rng_state
-from hookbus.data.seeded_loader import SeededLoader
-from hookbus.data.seeded_sampler import PassPosition
-from hookbus.data.train_shard import TrainShard
+from hookbus.data.samplers import PassPosition, TrainShard
 from hookbus.errors import LoopError
 from hookbus.testing import fingerprint
 

@@ -9,7 +9,7 @@ import pytest
 
 from hookbus import HookBus
 from hookbus._run.loader_pool import SIZE, LoaderPool
-from hookbus.data.train_shard import TrainShard
+from hookbus.data.samplers import TrainShard
 
 LOGGER = logging.getLogger("hookbus")
 

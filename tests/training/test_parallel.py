@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from hookbus import Trainer
 from hookbus._training.parallel import DDPSteps, build_steps, train_shard_for
-from hookbus.data.train_shard import TrainShard
+from hookbus.data.samplers import TrainShard
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.unwrap import unwrap_ddp
 from hookbus.errors import ConfigError

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
-from hookbus.data import seeded_sampler
-from hookbus.data.rng import get_rng_state
-from hookbus.data.seeded_sampler import PassPosition, SeededSampler
-from hookbus.data.train_shard import TrainShard
+from hookbus.data import samplers
+from hookbus.data.rng import get_rng_state, isolate_rng
+from hookbus.data.samplers import PassPosition, SeededSampler, TrainShard, shard_loader
 from hookbus.testing import fingerprint
 
 
@@ -132,7 +143,7 @@ class TestParts:
 
     @pytest.fixture(autouse=True)
     def small_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(seeded_sampler, "INDICES_PER_READ", 4)
+        monkeypatch.setattr(samplers, "INDICES_PER_READ", 4)
 
     @staticmethod
     def make_sampler(source: Any, *, skip: int = 0, ordinal: int = 0, **options: Any) -> SeededSampler:
@@ -236,3 +247,196 @@ class OneBatchSampler:
 
     def __iter__(self) -> Iterator[Any]:
         yield self.batch
+
+
+def batch_sampler(samples: int, size: int, *, drop_last: bool = False) -> BatchSampler:
+    return BatchSampler(SequentialSampler(range(samples)), size, drop_last)
+
+
+def make_train_shards(source: Any, world_size: int) -> list[list[Any]]:
+    steps = list(source)
+    return [list(TrainShard(rank, world_size).select(source, steps)) for rank in range(world_size)]
+
+
+def test_single_process_reads_all_batches() -> None:
+    source = batch_sampler(5, 2)
+
+    assert make_train_shards(source, 1) == [[[0, 1], [2, 3], [4]]]
+    assert TrainShard().length(source, 3) == 3
+
+
+def test_batches_are_assigned_round_robin_and_the_last_round_sample_by_sample() -> None:
+    assert make_train_shards(batch_sampler(14, 2), 2) == [
+        [[0, 1], [4, 5], [8, 9], [12]],
+        [[2, 3], [6, 7], [10, 11], [13]],
+    ]
+
+
+def test_complete_last_round_is_redistributed() -> None:
+    assert make_train_shards(batch_sampler(7, 2), 2) == [[[0, 1], [4, 6]], [[2, 3], [5]]]
+
+
+def test_samples_that_do_not_suffice_for_all_ranks_are_dropped() -> None:
+    assert make_train_shards(batch_sampler(9, 2), 2) == [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
+
+
+class TestCustomSampler:
+    SOURCE = (["a", "b"], ["c"], ["d", "e"])
+
+    def test_batches_are_not_split_and_an_incomplete_last_round_is_dropped(self) -> None:
+        assert make_train_shards(self.SOURCE, 2) == [[["a", "b"]], [["c"]]]
+        assert TrainShard(0, 2).length(self.SOURCE, 3) == 1
+
+    def test_sampler_may_yield_single_indices(self) -> None:
+        assert make_train_shards(range(5), 2) == [[0, 2], [1, 3]]
+
+
+@given(st.integers(0, 60), st.integers(1, 9), st.integers(1, 5), st.booleans())
+def test_ranks_have_equal_lengths_and_no_sample_is_read_twice(
+    samples: int, size: int, world_size: int, drop_last: bool
+) -> None:
+    source = batch_sampler(samples, size, drop_last=drop_last)
+    shards = make_train_shards(source, world_size)
+    drawn = [index for step in source for index in step]
+    read = [index for shard in shards for step in shard for index in step]
+
+    assert {len(shard) for shard in shards} == {TrainShard(0, world_size).length(source, len(source))}
+    assert len(set(read)) == len(read)
+    assert set(read) <= set(drawn)
+    assert len(drawn) - len(read) < world_size
+    assert all(0 < len(step) <= size for shard in shards for step in shard)
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(2, 5))
+def test_batches_of_all_ranks_equal_the_larger_batch_of_one_process(samples: int, size: int, world_size: int) -> None:
+    large = list(batch_sampler(samples, size * world_size))
+    shards = make_train_shards(batch_sampler(samples, size), world_size)
+
+    for number, steps in enumerate(zip(*shards, strict=True)):
+        assert sorted(index for step in steps for index in step) == large[number]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_random_order_is_sharded_after_sampling(rank: int) -> None:
+    source = BatchSampler(RandomSampler(range(8)), 2, drop_last=False)
+    steps = [[5, 1], [0, 7], [2, 6], [3, 4]]
+
+    assert list(TrainShard(rank, 2).select(source, steps)) == [[[5, 1], [2, 3]], [[0, 7], [6, 4]]][rank]
+
+
+dataset_sizes = st.integers(0, 40)
+world_sizes = st.integers(1, 6)
+
+
+def make_loader(count: int, **options: Any) -> DataLoader[Any]:
+    return DataLoader(list(range(count)), **options)
+
+
+def make_eval_shards(loader: Any, world_size: int, *, seed: int = 0) -> list[list[list[int]]]:
+    """Return the batches of each rank as lists, read with different RNG states on each rank."""
+    shards = []
+    for rank in range(world_size):
+        with isolate_rng():
+            torch.manual_seed(rank)
+            batches = list(shard_loader(loader, rank, world_size, seed))
+        shards.append([torch.as_tensor(batch).flatten().tolist() for batch in batches])
+    return shards
+
+
+def count_samples(shards: list[list[list[int]]]) -> Counter[int]:
+    return Counter(index for batches in shards for batch in batches for index in batch)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(7))
+
+
+class TestBatches:
+    @settings(deadline=None)
+    @given(dataset_sizes, st.integers(1, 7), world_sizes, st.booleans())
+    def test_each_batch_of_a_single_process_is_evaluated_once(
+        self, count: int, batch_size: int, world_size: int, drop_last: bool
+    ) -> None:
+        loader = make_loader(count, batch_size=batch_size, drop_last=drop_last)
+        shards = make_eval_shards(loader, world_size)
+        batches = [batch.tolist() for batch in loader]
+
+        assert [batches[rank::world_size] for rank in range(world_size)] == shards
+        if not drop_last:
+            assert count_samples(shards) == Counter(range(count))
+
+    @pytest.mark.slow
+    @settings(deadline=None)
+    @given(dataset_sizes, world_sizes)
+    def test_each_sample_of_a_shuffled_loader_is_evaluated_once(self, count: int, world_size: int) -> None:
+        for seed in (1, 2):
+            assert count_samples(
+                make_eval_shards(make_loader(max(count, 1), shuffle=True), world_size, seed=seed)
+            ) == Counter(range(max(count, 1)))
+
+    def test_each_sample_is_evaluated_once_with_a_generator_in_the_sampler(self) -> None:
+        sampler = RandomSampler(range(11), generator=torch.Generator().manual_seed(4))
+
+        assert count_samples(
+            make_eval_shards(make_loader(11, batch_sampler=BatchSampler(sampler, 2, False)), 3)
+        ) == Counter(range(11))
+
+    def test_loader_without_batching_is_sharded_by_sample(self) -> None:
+        assert make_eval_shards(make_loader(5, batch_size=None), 2) == [[[0], [2], [4]], [[1], [3]]]
+
+    def test_batches_are_read_by_workers(self) -> None:
+        loader = make_loader(5, batch_size=2, num_workers=1, persistent_workers=True, prefetch_factor=3, timeout=30)
+
+        assert make_eval_shards(loader, 2) == [[[0, 1], [4]], [[2, 3]]]
+
+
+def test_rank_reads_only_its_samples() -> None:
+    class RecordingDataset(list[int]):
+        def __getitem__(self, index: Any) -> Any:
+            read.append(index)
+            return super().__getitem__(index)
+
+    read: list[int] = []
+    make_eval_shards(DataLoader(RecordingDataset(range(6)), batch_size=2), 1)
+    assert read == [0, 1, 2, 3, 4, 5]
+
+    read.clear()
+    list(shard_loader(DataLoader(RecordingDataset(range(6)), batch_size=2), 1, 3, 0))
+    assert read == [2, 3]
+
+
+def test_collate_function_is_kept() -> None:
+    loader = make_loader(4, batch_size=2, collate_fn=lambda samples: [10 * sample for sample in samples])
+
+    assert make_eval_shards(loader, 2) == [[[0, 10]], [[20, 30]]]
+
+
+@pytest.mark.parametrize("stream", [list(range(7)), DataLoader(Stream())])
+def test_loader_that_cannot_be_reordered_is_not_sharded(stream: Any) -> None:
+    assert shard_loader(stream, 0, 2, 0) is None
+
+
+class TestDistributedSampler:
+    @pytest.mark.parametrize("options", [{"batch_size": 2}, {"batch_size": None}])
+    def test_padding_sampler_of_torch_is_replaced(self, options: dict[str, Any]) -> None:
+        """DistributedSampler pads 7 samples to 9 for 3 processes."""
+        data = list(range(7))
+        loaders = [DataLoader(data, sampler=DistributedSampler(data, 3, rank), **options) for rank in range(3)]
+        assert sum(len(loader.sampler) for loader in loaders) == 9
+        shards = [list(shard_loader(loader, rank, 3, 0)) for rank, loader in enumerate(loaders)]
+        indices = [[torch.as_tensor(batch).flatten().tolist() for batch in batches] for batches in shards]
+
+        assert count_samples(indices) == Counter(data)
+
+    def test_custom_distributed_sampler_is_not_sharded_again(self) -> None:
+        class CustomSampler(Sampler[int]):
+            num_replicas = 2
+
+            def __len__(self) -> int:
+                return 2
+
+            def __iter__(self) -> Iterator[int]:
+                return iter([1, 3])
+
+        assert shard_loader(make_loader(4, sampler=CustomSampler()), 1, 2, 0) is None
