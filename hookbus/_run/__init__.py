@@ -8,4 +8,6 @@ of `bus.emit`, and `nesting` emits the points that a custom loop omits. `request
 `training_data` is the position in the training data, with `data_passes`, `pass_list` and `loader_pool`. The other
 modules are parts of the run: `best`, `optimizer_steps`, `services`, `validation`, `weights`, and `work_dir` with
 `directory_lock`, `status`, `outputs`, `recorded_run` and `run_removal`.
+
+Some parts take the run as `Any`: with the type `Run` itself, all of these modules would depend on each other.
 """

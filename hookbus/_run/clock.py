@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from hookbus._events.points import Unit
@@ -20,29 +21,19 @@ from hookbus.data.batch_sizes import batch_size
 class Clock:
     """Counts of one run.
 
+    `Run` documents the attributes that it provides.
+
     Attributes:
-        epochs_done, iters_done, steps_done, samples_done: Number of completed units.
-        epoch, iter: Index, from 0, of the current or last completed epoch and iteration.
         batch: Index, from 0, of the batch within its loader, at validation and test points.
-        stepped: Whether the optimizer has stepped in the current or last iteration.
-        epoch_complete: Whether the epoch is complete; False while it is in progress and if it was truncated.
         epoch_truncated: Whether the epoch ended before the end of its loader.
-        epoch_first_iter, epoch_first_step, epoch_first_sample: Counts at the start of the epoch.
-        epoch_open: Whether an epoch was started and is not complete. A resumed run continues it.
-        max_epochs, max_iters: Limits of the run, None if there is no limit.
-        epoch_length: Number of iterations per epoch, None if unknown.
-        observed_epoch_length: Number of iterations of the last complete epoch that was not left early; None if there is
-            none.
         iter_open: Whether a training iteration is in progress.
         limit_reached: Whether the last iteration was number `max_iters`.
-        counts_iterations: Whether each iteration counts as one step, because the run has no known optimizer.
         synced_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
         counts_seconds: Whether a schedule counts seconds, so that each iteration reads the timer.
         steps_before: Number of optimizer steps before the current or last iteration.
         seconds_before, seconds_seen: Whole seconds read by the previous and by the current or last iteration.
         epoch_seconds_before, epoch_first_second: Whole seconds at the start of the previous and of the current or last
             epoch.
-        batch_samples: Number of samples of the current or last micro-batch.
         measure_batch: Function that returns the number of samples of a batch, None if it is unknown.
         timer: Function that returns the time in seconds.
         is_data_exhausted: Function that returns whether all data of the epoch is read; None if this is unknown.
@@ -314,8 +305,13 @@ class Clock:
         self.epoch_complete = self.epoch_truncated = self.limit_reached = False
 
 
+def _read_clock(name: str) -> Any:
+    """Return a read-only property of a run with the value of an attribute of its clock."""
+    return property(attrgetter(f"clock.{name}"))
+
+
 class ProgressMixin:
-    """Read-only access to the clock of a run.
+    """Read-only access to the clock of a run. `Run` documents the attributes.
 
     Attributes:
         clock: Clock of the run.
@@ -324,125 +320,30 @@ class ProgressMixin:
     __slots__ = ()  # `Run` has slots, and a base class without them would add a `__dict__`
     clock: Clock
 
-    @property
-    def epochs_done(self) -> int:
-        """Number of completed epochs."""
-        return self.clock.epochs_done
-
-    @property
-    def iters_done(self) -> int:
-        """Number of completed iterations, that is, micro-batches."""
-        return self.clock.iters_done
-
-    @property
-    def steps_done(self) -> int:
-        """Number of optimizer steps: the step of all logged values."""
-        return self.clock.steps_done
-
-    @property
-    def global_step(self) -> int:
-        """Number of optimizer steps, the same as `steps_done`."""
-        return self.clock.steps_done
-
-    @property
-    def samples_done(self) -> int:
-        """Number of training samples processed."""
-        return self.clock.samples_done
-
-    @property
-    def batch_samples(self) -> int:
-        """Number of training samples of the current or last micro-batch."""
-        return self.clock.batch_samples
-
-    @property
-    def epoch(self) -> int:
-        """Index, from 0, of the epoch in progress or just completed."""
-        return self.clock.epoch
-
-    @property
-    def iter(self) -> int:
-        """Index, from 0, of the iteration in progress or just completed."""
-        return self.clock.iter
-
-    @property
-    def stepped(self) -> bool:
-        """Whether this iteration executed an optimizer step."""
-        return self.clock.stepped
-
-    @property
-    def counts_iterations(self) -> bool:
-        """Whether each iteration counts as one step, because the run has no known optimizer."""
-        return self.clock.counts_iterations
-
-    @property
-    def mid_iteration(self) -> bool:
-        """Whether an iteration, or a batch of a validation, is in progress."""
-        return self.clock.mid_iteration
-
-    @property
-    def epoch_open(self) -> bool:
-        """Whether an epoch was started and is not complete. A resumed run continues it."""
-        return self.clock.epoch_open
-
-    @property
-    def epoch_complete(self) -> bool:
-        """Whether the epoch reached its end; False if a stop request truncated it."""
-        return self.clock.epoch_complete
-
-    @property
-    def epoch_first_iter(self) -> int:
-        """Number of iterations that were completed at the start of the epoch."""
-        return self.clock.epoch_first_iter
-
-    @property
-    def epoch_first_step(self) -> int:
-        """Number of optimizer steps that were completed at the start of the epoch."""
-        return self.clock.epoch_first_step
-
-    @property
-    def epoch_iter(self) -> int:
-        """Index, from 0, of the iteration within its epoch."""
-        return self.clock.epoch_iter
-
-    @property
-    def epoch_length(self) -> int | None:
-        """Number of iterations per epoch; None if it is unknown."""
-        return self.clock.epoch_length
-
-    @property
-    def observed_epoch_length(self) -> int | None:
-        """Number of iterations of the last complete epoch that was not left early; None if there is none."""
-        return self.clock.observed_epoch_length
-
-    @property
-    def expected_epoch_length(self) -> int | None:
-        """Number of iterations per epoch for estimates: that of the last complete epoch, or `epoch_length`."""
-        return self.clock.expected_epoch_length
-
-    @property
-    def expected_last_iter(self) -> int | None:
-        """Last iteration of the run for estimates, None if it is unknown; at least the current iteration."""
-        return self.clock.expected_last_iter
-
-    @property
-    def seconds(self) -> float:
-        """Training time in seconds, including the time before a resume."""
-        return self.clock.seconds
-
-    @property
-    def is_at_limit(self) -> bool:
-        """Whether the run has reached `max_epochs` or `max_iters`."""
-        return self.clock.is_at_limit
-
-    @property
-    def max_epochs(self) -> int | None:
-        """Limit in epochs; None if there is none."""
-        return self.clock.max_epochs
-
-    @property
-    def max_iters(self) -> int | None:
-        """Limit in iterations; None if there is none."""
-        return self.clock.max_iters
+    epochs_done: int = _read_clock("epochs_done")
+    iters_done: int = _read_clock("iters_done")
+    steps_done: int = _read_clock("steps_done")
+    global_step: int = _read_clock("steps_done")
+    samples_done: int = _read_clock("samples_done")
+    batch_samples: int = _read_clock("batch_samples")
+    epoch: int = _read_clock("epoch")
+    iter: int = _read_clock("iter")
+    stepped: bool = _read_clock("stepped")
+    counts_iterations: bool = _read_clock("counts_iterations")
+    mid_iteration: bool = _read_clock("mid_iteration")
+    epoch_open: bool = _read_clock("epoch_open")
+    epoch_complete: bool = _read_clock("epoch_complete")
+    epoch_first_iter: int = _read_clock("epoch_first_iter")
+    epoch_first_step: int = _read_clock("epoch_first_step")
+    epoch_iter: int = _read_clock("epoch_iter")
+    epoch_length: int | None = _read_clock("epoch_length")
+    observed_epoch_length: int | None = _read_clock("observed_epoch_length")
+    expected_epoch_length: int | None = _read_clock("expected_epoch_length")
+    expected_last_iter: int | None = _read_clock("expected_last_iter")
+    seconds: float = _read_clock("seconds")
+    is_at_limit: bool = _read_clock("is_at_limit")
+    max_epochs: int | None = _read_clock("max_epochs")
+    max_iters: int | None = _read_clock("max_iters")
 
     def current(self, unit: Unit) -> int:
         """Return the number of the unit in progress or just completed, from 1; the number of samples for "sample".

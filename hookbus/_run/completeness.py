@@ -11,8 +11,7 @@ from functools import cache
 from typing import Any
 
 from hookbus._run.objects import iter_parameters
-from hookbus._run.run_view import RunView
-from hookbus._run.stepped_optimizers import SteppedOptimizers
+from hookbus._run.step_hooks import SteppedOptimizers
 from hookbus._utils.arguments import format_label
 from hookbus._utils.values import iter_leaves
 from hookbus.distributed.unwrap import unwrap_optimizer
@@ -46,7 +45,7 @@ class Completeness:
         is_due: Whether the end of the iteration has to be checked.
     """
 
-    def __init__(self, run: RunView) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
         self._steps: SteppedOptimizers | None = None
         self.is_due = False

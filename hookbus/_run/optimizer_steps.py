@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.idle_optimizers import IdleOptimizers
-from hookbus._run.step_hooks import StepHooks
+from hookbus._run.step_hooks import IdleOptimizers, StepHooks
 from hookbus.errors import LoopError
 from hookbus.writers.tags import get_learning_rates, name_learning_rates
 

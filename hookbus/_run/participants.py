@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookbus._events.ordering import Listener
-from hookbus._run.run_view import RunView
 
 CLOSING_POINTS = frozenset({"on_exception", "after_run", "cleanup"})
 """Points that a hook receives only if it was opened."""
@@ -45,7 +44,7 @@ class Participants:
         run: The run.
     """
 
-    def __init__(self, run: RunView) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
         self._openings: dict[str, Opening] = {}
         self._brackets: list[str] = []  # open points without `before_`, outermost first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from hookbus._events.call_stack import current_point, in_event
 from hookbus.errors import HookError, LoopError, RequestError
@@ -11,14 +11,6 @@ from hookbus.errors import HookError, LoopError, RequestError
 Kind = Literal["batch", "loss"]
 POINTS: dict[Kind, str] = {"batch": "before_train_iter", "loss": "after_forward"}
 """Point at which each of them is replaced."""
-
-
-class ReplacingRun(Protocol):
-    """Run whose batches and losses are replaced."""
-
-    clock: Any
-    pending: bool
-    should_skip_iter: bool
 
 
 @dataclass(slots=True)
@@ -48,7 +40,7 @@ class Replacements:
         is_pending: Whether the loop has not read all of them.
     """
 
-    def __init__(self, run: ReplacingRun) -> None:
+    def __init__(self, run: Any) -> None:
         self._run = run
         self._entries: dict[Kind, Replacement] = {}
         self.is_pending = False

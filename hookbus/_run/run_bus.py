@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from hookbus._events.bus import EventBus
 from hookbus._events.registry import ensure_single_bus
-from hookbus._run.torch_hooks import TorchHooks
+from hookbus._run.belongings import TorchHooks
 from hookbus._utils.detached_copies import deepcopy_as_none
 from hookbus.hook import Hook
 

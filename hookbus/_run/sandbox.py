@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from hookbus._events.call_stack import current_points
-from hookbus._run.run_view import RunView
 from hookbus.errors import LoopError
 from hookbus.metrics.store import MetricStore
 
@@ -27,7 +26,7 @@ class Trial:
         preserve: Function that is called with each loader before it is read.
     """
 
-    def __init__(self, run: RunView, preserve: Callable[[Iterable[Any]], None]) -> None:
+    def __init__(self, run: Any, preserve: Callable[[Iterable[Any]], None]) -> None:
         self._run, self._preserve = run, preserve
         self._discarded: Counter[str] = Counter()
 
@@ -95,7 +94,7 @@ class Trial:
 
 
 @contextmanager
-def sandbox(run: RunView) -> Iterator[Trial]:
+def sandbox(run: Any) -> Iterator[Trial]:
     """Context manager for trial steps, see `Run.sandbox`."""
     _check_place(run)
     run.weights.wait_for_threads()
@@ -110,7 +109,7 @@ def sandbox(run: RunView) -> Iterator[Trial]:
         yield trial
 
 
-def _check_place(run: RunView) -> None:
+def _check_place(run: Any) -> None:
     """Raise if trial steps at this position would change the training.
 
     Raises:
@@ -123,7 +122,7 @@ def _check_place(run: RunView) -> None:
         )
 
 
-def _find_refused_place(run: RunView) -> str:
+def _find_refused_place(run: Any) -> str:
     """Return the position of the run if it is one where no trial step is possible, "" otherwise."""
     points = current_points(run)
     if run.mode != "train":
@@ -141,7 +140,7 @@ def _find_refused_place(run: RunView) -> str:
 
 
 @contextmanager
-def _preserved_run(run: RunView, trial: Trial) -> Iterator[None]:
+def _preserved_run(run: Any, trial: Trial) -> Iterator[None]:
     """Context manager that restores the fields of a run which an iteration changes."""
     outer, metrics, accumulated, skip = run.trial, run.metrics, run.accumulated, run.should_skip_iter
     timed = run.clock.is_timing
@@ -158,7 +157,7 @@ def _preserved_run(run: RunView, trial: Trial) -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_objects(run: RunView) -> Iterator[None]:
+def _preserved_objects(run: Any) -> Iterator[None]:
     """Context manager that restores model, loss function, optimizers, schedulers, scaler and state of the loop."""
     # Importing this module must not import torch.
     import torch
@@ -179,7 +178,7 @@ def _preserved_objects(run: RunView) -> Iterator[None]:
 
 
 @contextmanager
-def _preserved_loaders(run: RunView) -> Iterator[Callable[[Iterable[Any]], None]]:
+def _preserved_loaders(run: Any) -> Iterator[Callable[[Iterable[Any]], None]]:
     """Context manager that restores the RNG states, and the generators of the training loader.
 
     Yields:

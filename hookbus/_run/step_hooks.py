@@ -1,28 +1,15 @@
-"""Step hooks of one optimizer."""
+"""Steps of optimizers: the hooks that report them, and those that are missing, unknown or between the iterations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+from hookbus._utils.arguments import format_label
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import LoopError
-
-
-class StepReceiver(Protocol):
-    """Receiver of the steps of optimizers."""
-
-    reports_begin: bool
-
-    @property
-    def iters_done(self) -> int:
-        """Number of completed iterations of the run."""
-
-    def begin_step(self, hooks: StepHooks) -> None:
-        """Receive the beginning of a step."""
-
-    def end_step(self, hooks: StepHooks) -> None:
-        """Receive the end of a step."""
 
 
 class StepHooks:
@@ -32,7 +19,7 @@ class StepHooks:
     gradient scaler skips, and steps that a parent class performs within another step, are not reported.
 
     Args:
-        events: Receiver of the steps.
+        events: `OptimizerEvents` of the run, which receives the steps.
         name: Name of the optimizer in the run; "" for an optimizer without a name.
         optimizer: Optimizer, or a wrapper of one.
 
@@ -42,7 +29,7 @@ class StepHooks:
         iters_done, count: Number of completed iterations at the last step, and number of steps since then.
     """
 
-    def __init__(self, events: StepReceiver, name: str, optimizer: Any) -> None:
+    def __init__(self, events: Any, name: str, optimizer: Any) -> None:
         self.name, self.optimizer = name, optimizer
         self.emitted_by_loop, self.begun_in = False, -1
         self.iters_done, self.count = -1, 0
@@ -148,3 +135,169 @@ def _is_skipped_by_scaler(optimizer: Any) -> bool:
     # GradScaler (torch 2.x) skips `step` of other optimizers, but calls it for fused ones with `found_inf` set.
     found_inf = optimizer.__dict__.get("found_inf")
     return found_inf is not None and bool(found_inf.item())
+
+
+class IdleOptimizers:
+    """Find the optimizers that made no step since the last call of `find`. Each problem is found once.
+
+    Args:
+        counts: Number of steps by optimizer at the start.
+        iterations: Number of completed iterations at the start.
+        scaler: Gradient scaler, or None.
+    """
+
+    def __init__(self, counts: Mapping[str, int], iterations: int, scaler: Any) -> None:
+        self._counts, self._iterations = dict(counts), iterations
+        self._scaler, self._scale = scaler, _get_scale(scaler)
+        self._found: set[tuple[str, bool]] = set()
+
+    def find(self, counts: Mapping[str, int], iterations: int) -> Iterator[str]:
+        """Yield a message for each optimizer without steps since the last call. Synchronizes with a device scaler.
+
+        Args:
+            counts: Number of steps by optimizer.
+            iterations: Number of completed iterations.
+        """
+        number, scale = iterations - self._iterations, _get_scale(self._scaler)
+        is_skipping = scale is not None and self._scale is not None and scale < self._scale
+        idle = [name for name, count in counts.items() if count == self._counts.get(name, 0)] if number else []
+        for name in idle:
+            # An optimizer that has stepped before may pause, such as one of several that alternate.
+            if (is_skipping or not counts[name]) and (name, is_skipping) not in self._found:
+                self._found.add((name, is_skipping))
+                yield self._format(name, number, scale if is_skipping else None)
+        self._counts, self._iterations, self._scale = dict(counts), iterations, scale
+
+    def _format(self, name: str, number: int, scale: float | None) -> str:
+        label = format_label("optimizer", name)
+        if scale is None:
+            return (
+                f"{label}: no step in {number} iterations, so its parameters are not trained. Call the step() of the "
+                "optimizer that was passed to the run."
+            )
+        return (
+            f"{label}: the gradient scaler skipped every step in {number} iterations, because gradients contain inf or "
+            f"NaN, and reduced its scale from {self._scale:g} to {scale:g}. Find the first operation that overflows, "
+            "or train with bf16."
+        )
+
+
+def _get_scale(scaler: Any) -> float | None:
+    """Return the scale of a gradient scaler, None if there is none or it is disabled."""
+    if scaler is None or not getattr(scaler, "is_enabled", bool)():
+        return None
+    return float(scaler.get_scale())
+
+
+_active: list[SteppedOptimizers] = []
+"""Records of the active runs, in the order of their start."""
+
+_handle: Any = None
+
+
+class SteppedOptimizers:
+    """Record the optimizers that step in this thread and that no active run knows.
+
+    Args:
+        known: Optimizers of the run, or wrappers of optimizers.
+        is_paused: Function that returns whether steps are not recorded at the moment.
+        on_new: Function that is called after an optimizer was recorded.
+    """
+
+    def __init__(self, known: Iterable[Any], is_paused: Callable[[], bool], on_new: Callable[[], object]) -> None:
+        self.known = {id(unwrap_optimizer(optimizer)) for optimizer in known}
+        self._is_paused, self._on_new = is_paused, on_new
+        self._thread = threading.get_ident()
+        # Weak references: an optimizer that the loop has discarded has no state to save.
+        self._unknown: dict[int, weakref.ref[Any]] = {}
+
+    def start(self) -> None:
+        """Start to record."""
+        global _handle
+        from torch.optim.optimizer import register_optimizer_step_post_hook  # importing this must not import torch
+
+        _active.append(self)
+        if _handle is None:
+            _handle = register_optimizer_step_post_hook(_on_step)
+
+    def stop(self) -> None:
+        """Stop to record. Idempotent."""
+        global _handle
+        if self in _active:
+            _active.remove(self)
+        if not _active and _handle is not None:
+            _handle.remove()
+            _handle = None
+
+    def get_unknown(self) -> list[Any]:
+        """Return the recorded optimizers that still exist."""
+        return [optimizer for reference in self._unknown.values() if (optimizer := reference()) is not None]
+
+    def is_recording(self) -> bool:
+        """Return whether steps in this thread are recorded at the moment."""
+        return threading.get_ident() == self._thread and not self._is_paused()
+
+    def add(self, optimizer: Any) -> None:
+        """Record an optimizer."""
+        previous = self._unknown.get(id(optimizer))
+        # The ID of a discarded optimizer may be used again.
+        if previous is None or previous() is not optimizer:
+            self._unknown[id(optimizer)] = weakref.ref(optimizer)
+            self._on_new()
+
+
+def _on_step(optimizer: Any, *_: Any) -> None:
+    """Record an optimizer in the innermost run of this thread, unless a run knows it. Called after each step."""
+    if any(id(optimizer) in steps.known for steps in _active):
+        return
+    steps = next((steps for steps in reversed(_active) if steps.is_recording()), None)
+    if steps is not None:
+        steps.add(optimizer)
+
+
+class IterationGap:
+    """Find optimizers and schedulers that step between `after_train_iter` and the next `before_train_iter`.
+
+    The iterations up to the one after the first optimizer step are checked.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        is_watching: Whether the end of the iteration has to be recorded.
+    """
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self.is_watching = False
+        self._recorded: tuple[int, dict[str, Any]] | None = None
+
+    def record(self) -> None:
+        """Record the steps at the end of an iteration."""
+        if self.is_watching:
+            self._recorded = self._run.clock.epoch_first_iter, self._count()
+
+    def check(self) -> None:
+        """Warn, at the start of an iteration, if there were steps since the previous iteration of the epoch."""
+        if self._recorded is None:
+            return
+        (first_iter, before), self._recorded = self._recorded, None
+        run, counts = self._run, self._count()
+        if first_iter != run.clock.epoch_first_iter:  # the end of an epoch is in the checkpoints of epochs
+            return
+        self.is_watching = bool(run.optimizers) and not any(run.optimizer_events.counts.values())
+        if stepped := [name for name, count in counts.items() if count != before.get(name)]:
+            self.is_watching = False
+            run.logger.warning(
+                "%s: stepped after after_train_iter of iteration %s. A checkpoint of an iteration does not contain "
+                "this step, so a run that resumes from it differs. Call step() before after_train_iter is emitted.",
+                ", ".join(stepped),
+                run.iters_done,
+            )
+
+    def _count(self) -> dict[str, Any]:
+        """Return the number of steps of each optimizer and scheduler."""
+        run = self._run
+        counts = {format_label("optimizer", name): count for name, count in run.optimizer_events.counts.items()}
+        schedulers = {format_label("scheduler", name): scheduler for name, scheduler in run.schedulers.items()}
+        return counts | {name: getattr(scheduler, "last_epoch", None) for name, scheduler in schedulers.items()}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookbus import Hook, HookBus
-from hookbus._run import stepped_optimizers
+from hookbus._run import step_hooks
 from hookbus.errors import CheckpointError
 from hookbus_checkpoint import CheckpointHook
 
@@ -235,7 +235,7 @@ def test_run_without_checkpoints_is_not_checked() -> None:
     with bus.run(model=models["G"], optimizer=SGD(models["D"].parameters(), lr=0.1)):
         step(models["D"], optimizer)
         bus.emit("after_train_iter")
-        assert stepped_optimizers._handle is None
+        assert step_hooks._handle is None
 
 
 def test_optimizer_of_another_active_run_is_known(tmp_path: Path) -> None:
@@ -249,4 +249,4 @@ def test_optimizer_of_another_active_run_is_known(tmp_path: Path) -> None:
             Loop(tmp_path / "inner", model=models["D"], optimizer=inner).train(lambda: step(models["D"], inner))
 
     loop.train(work)
-    assert stepped_optimizers._handle is None
+    assert step_hooks._handle is None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from hookbus import HookBus, every
+from hookbus import HookBus, Trainer, every
 from hookbus.errors import LoopError
 from hookbus.testing import RecordingBus
+from hookbus_checkpoint import CheckpointHook
+from tests import toys
 
 OPTIMIZER_POINTS = ("before_optimizer_step", "after_optimizer_step")
 
@@ -613,3 +616,122 @@ def test_resumed_run_continues_the_step_counts_and_the_learning_rates() -> None:
     run = resumed.run()
     assert run.optimizer_steps() == {"steps/G": 1, "steps/D": 3}
     assert run.learning_rates()["lr/G"] == 0.1
+
+
+def train(names: str, *, epochs: int = 2, **options: Any) -> None:
+    """Train three iterations per epoch, in which the named optimizers step."""
+    models = {name: nn.Linear(1, 1) for name in "GD"}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
+    bus = HookBus()
+    with bus.run(model=models, optimizer=optimizers, epochs=epochs, **options) as run:
+        for epoch in run.epochs():
+            bus.emit("before_train_epoch")
+            for _ in range(3):
+                bus.emit("before_train_iter")
+                for name in names.split(",")[epoch % len(names.split(","))]:
+                    optimizers[name].step()
+                bus.emit("after_train_iter")
+            bus.emit("after_train_epoch")
+
+
+def get_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("optimizer")]
+
+
+def test_optimizer_that_never_steps_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    train("G")
+    assert get_messages(caplog) == [
+        "optimizer 'D': no step in 3 iterations, so its parameters are not trained. Call the step() of the optimizer "
+        "that was passed to the run."
+    ]
+
+
+def test_optimizer_that_pauses_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    train("GD,G", epochs=4)
+    assert get_messages(caplog) == []
+
+
+def test_loop_without_epochs_is_checked_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    model, bus = nn.Linear(1, 1), HookBus()
+    with bus.run(model=model, optimizer=torch.optim.SGD(model.parameters())):
+        for _ in range(5):
+            bus.emit("after_train_iter")
+    assert get_messages(caplog)[0].startswith("optimizer: no step in 5 iterations, ")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_a_scaler_always_skips_are_logged(fused: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model, bus = nn.Linear(1, 1), HookBus()
+    optimizer = torch.optim.SGD(model.parameters(), fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with bus.run(model=model, optimizer=optimizer, scaler=scaler, epochs=2) as run:
+        for epoch in run.epochs():
+            bus.emit("before_train_epoch")
+            for _ in range(3):
+                bus.emit("before_train_iter")
+                factor = float("inf") if epoch else 1.0
+                scaler.scale(model(torch.ones(1, 1)).sum() * factor).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                bus.emit("after_train_iter")
+            bus.emit("after_train_epoch")
+    assert get_messages(caplog) == [
+        "optimizer: the gradient scaler skipped every step in 3 iterations, because gradients contain inf or NaN, and "
+        "reduced its scale from 1024 to 128. Find the first operation that overflows, or train with bf16."
+    ]
+
+
+def test_accumulation_longer_than_an_epoch_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    model = toys.net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options: dict[str, Any] = {"epochs": 3, "accumulate": 4, "work_dir": None, "default_hooks": False}
+    Trainer(model, optimizer, nn.functional.cross_entropy, toys.pairs(2), **options).fit()
+    assert get_messages(caplog) == []
+
+
+def train_with_gaps(directory: Path, *, early: str = "", late: str = "", at_the_end: str = "", every: int = 1) -> None:
+    """Train for two epochs of four iterations.
+
+    Args:
+        directory: Work directory.
+        early, late, at_the_end: Names of what steps within an iteration, after its last event, and after an epoch.
+        every: Number of iterations per step.
+    """
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    parts = {"optimizer": optimizer, "scheduler": scheduler}
+    bus = HookBus([CheckpointHook(save_best=False)])
+    with bus.run(model=model, optimizer=optimizer, scheduler=scheduler, epochs=2, work_dir=directory) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, batch in run.batches([torch.ones(1, 2)] * 4):
+                bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                model(batch).sum().backward()
+                for name in early.split() if i % every == every - 1 else ():
+                    parts[name].step()
+                bus.emit("after_train_iter", batch_idx=i, batch=batch)
+                for name in late.split() if i % every == every - 1 else ():
+                    parts[name].step()
+            bus.emit("after_train_epoch")
+            for name in at_the_end.split():
+                parts[name].step()
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(("early", "late"), [("optimizer", "scheduler"), ("", "optimizer")])
+def test_step_after_the_last_event_of_an_iteration_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, early: str, late: str, every: int
+) -> None:
+    train_with_gaps(tmp_path, early=early, late=late, every=every)
+    [message] = [message for message in caplog.messages if "Call step() before" in message]
+    assert message.startswith(f"{late}: stepped after after_train_iter of iteration {every}. A checkpoint")
+
+
+@pytest.mark.parametrize("at_the_end", ["", "scheduler"])
+def test_steps_within_iterations_and_at_the_end_of_epochs_are_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, at_the_end: str
+) -> None:
+    train_with_gaps(tmp_path, early="optimizer" if at_the_end else "optimizer scheduler", at_the_end=at_the_end)
+    assert not any("stepped after" in message for message in caplog.messages)
