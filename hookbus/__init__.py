@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from hookbus._run.requests import Request as Request
     from hookbus._run.run import Run as Run
     from hookbus._utils.deprecations import deprecated as deprecated
+    from hookbus._utils.durations import Duration as Duration
+    from hookbus._utils.durations import parse_duration as parse_duration
     from hookbus._utils.imports import import_string as import_string
     from hookbus._utils.imports import resolve_import as resolve_import
     from hookbus.bus import HookBus as HookBus
@@ -56,6 +58,7 @@ _MODULES = {
     "BestResult": "hookbus._run.best",
     "CounterView": "hookbus._events.schedules",
     "Direction": "hookbus.hook",
+    "Duration": "hookbus._utils.durations",
     "HOOKS": "hookbus._config.hooks",
     "HOOK_REGISTRY": "hookbus._config.hooks",
     "Hook": "hookbus.hook",
@@ -88,6 +91,7 @@ _MODULES = {
     "last": "hookbus._events.schedules",
     "load_config": "hookbus._config.load",
     "once": "hookbus._events.schedules",
+    "parse_duration": "hookbus._utils.durations",
     "resolve_import": "hookbus._utils.imports",
 }
 _WITH_TORCH = ("Splits", "Trainer", "WriterConfig", "WriterHook")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import string
@@ -10,22 +11,13 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hookbus import Direction, HookConfig
+from hookbus import Direction, Duration, HookConfig, parse_duration
 from hookbus.metrics import ambiguous_direction_message, infer_direction
 
-DURATION = re.compile(r"(\d+)\s*(s|min|h|)")
-SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600}
 ITERATION_TEMPLATE = "iter_{}.pth"
 DEFAULT_METRIC = "accuracy"
 MAX_STEM_BYTES = 180
 """Maximum length in bytes. File names have at most 255 bytes, and temporary files add a prefix and suffix."""
-
-
-def parse_duration(duration: str) -> int:
-    """Return the number of seconds of a duration such as `30min`."""
-    match = DURATION.fullmatch(duration)
-    assert match is not None
-    return int(match[1]) * SECONDS[match[2]]
 
 
 def get_file_stem(metric: str) -> str:
@@ -93,8 +85,8 @@ class CheckpointConfig(HookConfig):
     filename_tmpl: str | None = Field(
         default=None, description="Name of periodic checkpoints; default: `epoch_{}.pth`, or `iter_{}.pth`."
     )
-    every: str | None = Field(
-        default=None, description="Also save after a duration such as `30min`: seconds, `s`, `min` or `h`."
+    every: Duration | None = Field(
+        default=None, description="Also save after a duration: `30min`, `1h30m` or seconds, rounded up to seconds."
     )
     keep_every: int | None = Field(
         default=None, ge=1, description="Never remove periodic checkpoints whose number is a multiple of this value."
@@ -112,15 +104,6 @@ class CheckpointConfig(HookConfig):
     publish: bool = Field(
         default=False, description="Write the best weights to model.safetensors when the training ends."
     )
-
-    @field_validator("every")
-    @classmethod
-    def _check_duration(cls, value: str | None) -> str | None:
-        if value is not None and not (DURATION.fullmatch(value) and parse_duration(value)):
-            raise ValueError(
-                f"must be a duration of at least 1 second, got {value!r}. Set a duration such as 90s, 30min or 2h."
-            )
-        return value
 
     @field_validator("filename_tmpl")
     @classmethod
@@ -194,7 +177,7 @@ class CheckpointConfig(HookConfig):
     @property
     def seconds(self) -> int | None:
         """Duration between saves in seconds, None if `every` is not set."""
-        return None if self.every is None else parse_duration(self.every)
+        return None if self.every is None else math.ceil(parse_duration(self.every))
 
     @property
     def saves_epochs_only(self) -> bool:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hookbus import Hook, Run, hookimpl
-from hookbus_runtime.config import TimeLimitConfig, parse_duration
+from hookbus import Hook, Run, hookimpl, parse_duration
+from hookbus_runtime.config import TimeLimitConfig
 
 
 class TimeLimitHook(Hook):
