@@ -35,22 +35,16 @@ class ActionDeclarations:
     calls: DispatchTable
     current: EventRun
     actions: Mapping[str, tuple[str, ...]]
+    # Methods of the bus.
+    discover_points: Callable[[Collection[str]], bool]
+    invalidate: Callable[[], None]
+    _check_declared: Callable[[Point], None]
 
     def _init_actions(self, actions: dict[str, tuple[str, ...]]) -> None:
         self.actions = self._arguments = actions
         # The function that has declared an action, if any, and the hook; "" for the loop.
         self._declared_by: dict[str, tuple[Callable[..., Any] | None, str]] = {}
         self._deprecated_actions: dict[str, Sequence[Deprecation]] = {}
-
-    def discover_points(self, names: Collection[str], module: str = "") -> bool:
-        """Declare points and actions of installed packages; implemented by the bus."""
-        raise NotImplementedError
-
-    def invalidate(self) -> None:
-        """Invalidate the compiled functions; implemented by the bus."""
-
-    def _check_declared(self, point: Point) -> None:
-        """Check the names of a point or an action; implemented by the bus."""
 
     @overload
     def declare_action(self, action: str, args: Sequence[str] = ..., *, doc: str = ...) -> Callable[..., Any]: ...

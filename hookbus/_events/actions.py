@@ -8,7 +8,7 @@ outermost.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -122,57 +122,40 @@ class _Caller(pluggy.PluginManager):
         return {"wrapper": plugin.wrapper} if isinstance(plugin, _PluggyAdapter) and name == plugin.action else None
 
 
-class Actions:
-    """Callers of the actions for the registered plugins of a bus.
+def build_step(action: str, arguments: Sequence[str], default: Step, implementations: Sequence[Implementation]) -> Step:
+    """Return the function that executes an action: `default` if no hook implements the action.
 
-    Args:
-        arguments: Arguments of each action, by name.
-    """
-
-    def __init__(self, arguments: Mapping[str, tuple[str, ...]]) -> None:
-        self._arguments = arguments
-
-    def build_step(self, action: str, default: Step, implementations: Sequence[Implementation]) -> Step:
-        """Return the function that executes an action: `default` if no hook implements the action.
-
-        Exceptions of hooks always propagate, because the step has no result without them.
-
-        Args:
-            action: Name of the action.
-            default: Step of the loop.
-            implementations: Implementations of the action, outermost first.
-        """
-        if not implementations:
-            return default
-        names = self._arguments[action]
-        caller = _build_caller(action, names, default, implementations)
-
-        def execute(run: Any, *arguments: Any) -> Any:
-            try:
-                return caller(run=run, **dict(zip(names, arguments, strict=True)))
-            except Exception as error:
-                raiser = _failing_implementation(error, implementations)
-                if raiser is None:
-                    raise
-                annotated = annotate(error, raiser.hook, raiser.plugin, action, run.clock)
-                if annotated is error:
-                    raise  # keeps the traceback free of this frame
-                raise annotated from error
-
-        return execute
-
-
-def _build_caller(
-    action: str, arguments: Sequence[str], default: Step, implementations: Sequence[Implementation]
-) -> Callable[..., Any]:
-    """Build pluggy's caller of an action, with the step of the loop as the innermost implementation.
+    Exceptions of hooks always propagate, because the step has no result without them.
 
     Args:
         action: Name of the action.
         arguments: Arguments of the action.
         default: Step of the loop.
-        implementations: Implementations, outermost first.
+        implementations: Implementations of the action, outermost first.
     """
+    if not implementations:
+        return default
+    caller = _build_caller(action, arguments, default, implementations)
+
+    def execute(run: Any, *values: Any) -> Any:
+        try:
+            return caller(run=run, **dict(zip(arguments, values, strict=True)))
+        except Exception as error:
+            raiser = _failing_implementation(error, implementations)
+            if raiser is None:
+                raise
+            annotated = annotate(error, raiser.hook, raiser.plugin, action, run.clock)
+            if annotated is error:
+                raise  # keeps the traceback free of this frame
+            raise annotated from error
+
+    return execute
+
+
+def _build_caller(
+    action: str, arguments: Sequence[str], default: Step, implementations: Sequence[Implementation]
+) -> Callable[..., Any]:
+    """Build pluggy's caller of an action, with the step of the loop as the innermost implementation."""
     manager = _Caller(PROJECT)
     manager.add_hookspecs(generate_spec_class({action: arguments}, firstresult=True))
     # pluggy compares the names of the parameters with those of the spec.

@@ -8,7 +8,7 @@ provides these functions; `bus.emit` validates its arguments first.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import RLock
 from types import FunctionType, MethodType
@@ -418,35 +418,32 @@ class EventBus(ActionDeclarations):
         """
         return explain(self.table, self.current, self.actions)
 
-    @contextmanager
-    def wrap_listeners(self, wrap: Wrap) -> Iterator[None]:
+    def wrap_listeners(self, wrap: Wrap) -> AbstractContextManager[None]:
         """Replace the function of each listener by `wrap(listener)` inside the context.
 
         Contexts nest: a later wrapper encloses the earlier ones. There is no overhead outside of the context.
         """
         outer = self.table.wrap
-        self.table.wrap = wrap if outer is None else _compose_wrappers(wrap, outer)
-        self.invalidate()
-        try:
-            yield
-        finally:
-            self.table.wrap = outer
-            self.invalidate()
+        return self._change_table(wrap=wrap if outer is None else _compose_wrappers(wrap, outer))
 
-    @contextmanager
-    def muted(self, replace_event: Replace) -> Iterator[None]:
+    def muted(self, replace_event: Replace) -> AbstractContextManager[None]:
         """Emit no events inside the context. Actions are executed, and the arguments of `emit` are checked.
 
         Args:
             replace_event: Function of a point that returns the function to call instead of its listeners, or None.
         """
-        outer = self.table.replace_event
-        self.table.replace_event = replace_event
+        return self._change_table(replace_event=replace_event)
+
+    @contextmanager
+    def _change_table(self, **changes: Any) -> Iterator[None]:
+        """Set attributes of the event tables inside the context."""
+        previous = {name: getattr(self.table, name) for name in changes}
+        vars(self.table).update(changes)
         self.invalidate()
         try:
             yield
         finally:
-            self.table.replace_event = outer
+            vars(self.table).update(previous)
             self.invalidate()
 
 

@@ -44,18 +44,21 @@ def failing_listener(error: BaseException) -> Listener | None:
 
 def current_listener() -> Listener | None:
     """Return the innermost listener that is running, None if there is none."""
-    return next(_iter_listeners(), None)
+    for frame in _iter_frames():
+        listener: Listener | None = frame.f_globals.get(LISTENER_LINES, {}).get(frame.f_lineno)
+        if listener is not None:
+            return listener
+    return None
 
 
 def current_point(run: object) -> str | None:
     """Return the point of the innermost event of a run that is in progress, None if there is none."""
-    events = (frame.f_code.co_name for frame in _iter_frames() if _is_event(frame, run))
-    return next(events, None)
+    return next(_iter_points(run), None)
 
 
 def current_points(run: object) -> set[str]:
     """Return the points of all events of a run that are in progress: an event and those that it is nested in."""
-    return {frame.f_code.co_name for frame in _iter_frames() if _is_event(frame, run)}
+    return set(_iter_points(run))
 
 
 def current_run() -> Any:
@@ -77,27 +80,18 @@ def format_place(code: CodeType, line: int) -> str:
 
 def in_nested_event(run: object) -> bool:
     """Return whether an event of a run is in progress within another event of the run."""
-    return _count_events(run) > 1
+    return len(list(_iter_points(run))) > 1
 
 
 def in_event(run: object) -> bool:
     """Return whether an event of a run is in progress."""
-    return _count_events(run) > 0
+    return current_point(run) is not None
 
 
-def _count_events(run: object) -> int:
-    return sum(_is_event(frame, run) for frame in _iter_frames())
-
-
-def _is_event(frame: FrameType, run: object) -> bool:
-    return LISTENER_LINES in frame.f_globals and frame.f_globals["run"] is run
-
-
-def _iter_listeners() -> Iterator[Listener]:
+def _iter_points(run: object) -> Iterator[str]:
     for frame in _iter_frames():
-        lines = frame.f_globals.get(LISTENER_LINES)
-        if lines is not None and frame.f_lineno in lines:
-            yield lines[frame.f_lineno]
+        if LISTENER_LINES in frame.f_globals and frame.f_globals["run"] is run:
+            yield frame.f_code.co_name
 
 
 def _iter_frames() -> Iterator[FrameType]:

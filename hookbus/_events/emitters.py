@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from hookbus._events.codegen import compile_source
@@ -38,8 +39,12 @@ def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
     lines += ["        if not known.issuperset(rest): rest = check(rest)"]
     if call is not None:
         lines += [f"        call({keywords}**rest)", f"    else: call({keywords})"]
-    namespace: dict[str, Any] = {"call": call, "reject": _build_rejector(point), "check": _build_argument_check(point)}
-    namespace["known"] = frozenset(point.args)
+    namespace: dict[str, Any] = {
+        "call": call,
+        "reject": partial(_reject, point),
+        "check": partial(_check_arguments, point),
+        "known": frozenset(point.args),
+    }
     exec(compile_source("\n".join(lines) + "\n", f"emit {point.name}"), namespace)
     return namespace[f"emit_{point.name}"]  # type: ignore[no-any-return]
 
@@ -64,27 +69,17 @@ def bind_point(emit: Callable[..., None], point: Point) -> Callable[..., None]:
     return emit_point
 
 
-def _build_rejector(point: Point) -> Callable[..., None]:
-    def reject(**arguments: Any) -> None:
-        raise _argument_error(point, [name for name, value in arguments.items() if value is not None])
-
-    return reject
-
-
-def _build_argument_check(point: Point) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    def check(rest: dict[str, Any]) -> dict[str, Any]:
-        arguments = {ARGUMENT_ALIASES.get(name, name): value for name, value in rest.items()}
-        arguments.pop("run", None)  # accepted, but listeners always receive the run of the bus
-        unknown = [name for name in arguments if name not in point.args]
-        if unknown:
-            raise _argument_error(point, unknown)
-        return arguments
-
-    return check
+def _check_arguments(point: Point, rest: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments under their canonical names, or raise if the point does not have one of them."""
+    arguments = {ARGUMENT_ALIASES.get(name, name): value for name, value in rest.items()}
+    arguments.pop("run", None)  # accepted, but listeners always receive the run of the bus
+    _reject(point, **{name: True for name in arguments if name not in point.args})
+    return arguments
 
 
-def _argument_error(point: Point, names: Iterable[str]) -> PointError:
-    first = next(iter(names))
-    return PointError(
-        f"{point.name}: unknown argument {first!r}.{suggest_names(first, point.args)} Signature: {point.signature}."
-    )
+def _reject(point: Point, **arguments: Any) -> None:
+    """Raise for the first of some unknown arguments that was passed."""
+    for name in (name for name, value in arguments.items() if value is not None):
+        raise PointError(
+            f"{point.name}: unknown argument {name!r}.{suggest_names(name, point.args)} Signature: {point.signature}."
+        )

@@ -70,36 +70,37 @@ def explain(table: EventTable, run: EventRun, actions: Iterable[str] = ()) -> Ex
     Raises:
         OrderError: If the before=/after= constraints form a cycle.
     """
-    by_point = {point: table.listeners(point, run) for point in table.points}
-    points = {point: _build_rows(listeners) for point, listeners in by_point.items() if listeners}
-    by_action = {action: table.action_implementations(action, run) for action in actions}
+    points = {point: _build_rows(table.listeners(point, run)) for point in table.points}
+    by_action = {
+        action: [_build_action_row(table, item) for item in table.action_implementations(action, run)]
+        for action in actions
+    }
     return Explanation(
-        table.order, points, {action: _build_action_rows(table, items) for action, items in by_action.items() if items}
+        table.order,
+        {point: rows for point, rows in points.items() if rows},
+        {action: rows for action, rows in by_action.items() if rows},
     )
 
 
-def _build_action_rows(table: EventTable, implementations: list[Implementation]) -> list[Row]:
-    rows = []
-    for item in implementations:
-        priority, source = resolve_priority(item, table.priority_overrides.get(item.hook))
-        role: Literal["replaces", "wraps"] = "wraps" if item.options.get("wrapper") else "replaces"
-        rows.append(Row(item.hook, package_label(item.plugin), priority, source, role=role))
-    return rows
+def _build_action_row(table: EventTable, item: Implementation) -> Row:
+    priority, source = resolve_priority(item, table.priority_overrides.get(item.hook))
+    role: Literal["replaces", "wraps"] = "wraps" if item.options.get("wrapper") else "replaces"
+    return Row(item.hook, package_label(item.plugin), priority, source, role=role)
 
 
 def _build_rows(listeners: list[Listener]) -> list[Row]:
     names = {listener.hook for listener in listeners}
     return [
         Row(
-            hook=listener.hook,
-            package=package_label(listener.plugin),
-            priority=listener.priority,
-            source=listener.source,
-            when=_format_schedule(listener),
-            before=_mark_absent(listener.before, names),
-            after=_mark_absent(listener.after, names),
+            item.hook,
+            package_label(item.plugin),
+            item.priority,
+            item.source,
+            _format_schedule(item),
+            _mark_absent(item.before, names),
+            _mark_absent(item.after, names),
         )
-        for listener in listeners
+        for item in listeners
     ]
 
 
@@ -108,8 +109,8 @@ def _format_schedule(listener: Listener) -> str:
     # Such as `every(None)`, the schedule of a listener that the settings disable.
     if schedule is not None and schedule.next_due(0, None) == NEVER:
         return "never"
-    parts = [repr(schedule)] if schedule is not None else []
-    return " & ".join([*parts, "should_trigger"] if listener.predicate else parts)
+    parts = [repr(schedule) if schedule is not None else "", "should_trigger" if listener.predicate else ""]
+    return " & ".join(filter(None, parts))
 
 
 def _mark_absent(constraints: tuple[str, ...], names: set[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,37 +75,31 @@ def sort_listeners(listeners: Sequence[Listener], reverse: bool) -> list[Listene
         base.reverse()
     if not any(listener.before or listener.after for listener in base):
         return base
-    waiting = dict(enumerate(_predecessors(base)))
+    waiting = _predecessors(base)
     result: list[Listener] = []
     while waiting:
-        ready = [i for i, predecessors in waiting.items() if not predecessors]
-        if not ready:
+        # The first one keeps the result as close to the priorities as the constraints allow.
+        ready = next((i for i, predecessors in waiting.items() if predecessors.isdisjoint(waiting)), None)
+        if ready is None:
             raise OrderError(_describe_cycle(base, waiting))
-        chosen = min(ready)  # keeps the result as close to the priorities as the constraints allow
-        result.append(base[chosen])
-        del waiting[chosen]
-        for predecessors in waiting.values():
-            predecessors.discard(chosen)
+        result.append(base[ready])
+        del waiting[ready]
     return result
 
 
-def _predecessors(base: Sequence[Listener]) -> list[set[int]]:
+def _predecessors(base: Sequence[Listener]) -> dict[int, set[int]]:
     """Return the indices of the listeners that must run before each listener."""
-    earlier: list[set[int]] = [set() for _ in base]
-    for i, listener in enumerate(base):
-        for j, other in enumerate(base):
-            if i != j and other.hook in listener.after:
-                earlier[i].add(j)
-            if i != j and other.hook in listener.before:
-                earlier[j].add(i)
-    return earlier
+    return {
+        i: {j for j, b in enumerate(base) if i != j and (b.hook in a.after or a.hook in b.before)}
+        for i, a in enumerate(base)
+    }
 
 
-def _describe_cycle(base: Sequence[Listener], waiting: dict[int, set[int]]) -> str:
+def _describe_cycle(base: Sequence[Listener], waiting: Mapping[int, set[int]]) -> str:
     # Every remaining listener has a remaining predecessor, so that following predecessors must repeat an index.
     path = [next(iter(waiting))]
     while path.count(path[-1]) < 2:
-        path.append(min(waiting[path[-1]]))
+        path.append(min(waiting[path[-1]] & waiting.keys()))
     cycle = path[path.index(path[-1]) :]
     chain = " before ".join(repr(base[i].hook) for i in reversed(cycle))
     return f"{base[cycle[0]].point}: before=/after= constraints form a cycle: {chain}. Remove one of them."

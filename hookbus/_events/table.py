@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from hookbus._events.actions import Actions, Step
+from hookbus._events.actions import Step, build_step
 from hookbus._events.checks import Implementation
 from hookbus._events.codegen import compile_point
 from hookbus._events.failures import Failures
@@ -169,7 +169,7 @@ class EventTable:
         self.replace_event: Replace | None = None
         self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
         self._implementations = implementations
-        self._actions = Actions(actions)
+        self._actions = actions
         self._effects = effects
 
     def compile(self, name: str, run: EventRun) -> Callable[..., Any] | None:
@@ -182,7 +182,8 @@ class EventTable:
             AttributeError: If the point or action does not exist.
         """
         if name in self.steps:
-            return self._actions.build_step(name, self.steps[name], self.action_implementations(name, run))
+            implementations = self.action_implementations(name, run)
+            return build_step(name, self._actions[name], self.steps[name], implementations)
         if name not in self.points:
             raise AttributeError(name)
         if self.replace_event is not None:
