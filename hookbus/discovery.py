@@ -13,21 +13,22 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hookbus._utils.imports import describe_error
 from hookbus._utils.packages import (
     HOOKS_GROUP,
     cache_within_lookups,
     check_requirement,
     entry_points,
+    load_entry_point,
     normalize_name,
     split_entry_point,
 )
 from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry, explain_missing
-from hookbus.errors import PluginConflictError, PluginError, PluginImportError, PluginNotFoundError
+from hookbus.errors import PluginConflictError, PluginError, PluginNotFoundError
 
 __all__ = ["check_version", "find_entry", "list_entries", "load_entry"]
 
 
+@cache_within_lookups
 def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
     """Return the entry points of installed packages in a group, sorted by name. Nothing is imported.
 
@@ -37,20 +38,12 @@ def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
     Returns:
         One entry per entry point and package.
     """
-    return _read_entries(group)
-
-
-@cache_within_lookups
-def _read_entries(group: str) -> list[PluginEntry]:
     # A set, because the metadata of a package may be installed twice, for example as egg-info and dist-info.
-    entries = set()
-    for entry in entry_points(group):
-        if entry.dist is not None:
-            entries.add(
-                PluginEntry(
-                    entry.name, split_entry_point(entry)[1], normalize_name(entry.dist.name), entry.dist.version, entry
-                )
-            )
+    entries = {
+        PluginEntry(entry.name, split_entry_point(entry)[1], normalize_name(entry.dist.name), entry.dist.version, entry)
+        for entry in entry_points(group)
+        if entry.dist is not None
+    }
     return sorted(entries, key=lambda plugin: (plugin.name, plugin.package))
 
 
@@ -117,14 +110,5 @@ def load_entry(plugin: PluginEntry) -> Any:
         PluginVersionError: If the package requires another version of hookbus.
         PluginImportError: If the import fails. The message contains the cause.
     """
-    check_version(plugin)
-    try:
-        return plugin.entry.load()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
-        raise PluginImportError(
-            f"{plugin.package} {plugin.version} publishes {plugin.name!r}, but {plugin.entry.value} cannot be "
-            f"imported: {describe_error(error)}. Repair or remove the package (`hookbus doctor` lists all broken "
-            "packages)."
-        ) from error
+    remedy = "Repair or remove the package (`hookbus doctor` lists all broken packages)."
+    return load_entry_point(plugin.entry, f"publishes {plugin.name!r}", remedy)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._events.points import POINT_ALIASES, Unit, get_static_method
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
-from hookbus._utils.detached_copies import copy_detached, dump_detached, load_detached
+from hookbus._utils.detached_copies import copy_detached, pickle_detached
 from hookbus._utils.packages import get_entry_point_name
 from hookbus._utils.redaction import dump_model, redact
 from hookbus._utils.settings import SettingsModel, format_validation_error, warn_of_settings
@@ -506,7 +507,7 @@ class Hook(BaseListeners):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle the hook without the run and the bus that it is registered with."""
         with self._explain_copy_errors():
-            return load_detached, (type(self), dump_detached(self, self.__getstate__()))
+            return pickle.loads, (pickle_detached(self),)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy the hook without the run and the bus that it is registered with."""

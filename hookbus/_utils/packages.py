@@ -116,14 +116,10 @@ def _readable_distributions() -> list[importlib.metadata.Distribution]:
 @cache_within_lookups
 def broken_distributions() -> dict[str, str]:
     """Return the distributions with hookbus entry points whose metadata cannot be read, with the reason of each."""
-    publishing = [
-        distribution
-        for distribution in importlib.metadata.distributions()
-        if "[hookbus." in _read_entry_points(distribution)
-    ]
     flaws = {
         _get_name(distribution) or str(distribution.locate_file("")): _metadata_error(distribution)
-        for distribution in publishing
+        for distribution in importlib.metadata.distributions()
+        if "[hookbus." in _read(functools.partial(distribution.read_text, "entry_points.txt"))
     }
     return {name: flaw for name, flaw in flaws.items() if flaw}
 
@@ -139,16 +135,14 @@ def _metadata_error(distribution: importlib.metadata.Distribution) -> str:
 
 
 def _get_name(distribution: importlib.metadata.Distribution) -> str:
-    try:
-        return distribution.name or ""
-    except Exception:  # there is no METADATA
-        return ""
+    return _read(lambda: distribution.name)
 
 
-def _read_entry_points(distribution: importlib.metadata.Distribution) -> str:
+def _read(read: Callable[[], str | None]) -> str:
+    """Return a text of the metadata, "" if it is missing or cannot be read."""
     try:
-        return distribution.read_text("entry_points.txt") or ""
-    except Exception:
+        return read() or ""
+    except Exception:  # such as the name if there is no METADATA
         return ""
 
 
@@ -247,18 +241,32 @@ def load_point_specs(names: Collection[str], module: str = "") -> list[type]:
     top = module.partition(".")[0]
     entries = entry_points(POINTS_GROUP)
     wanted = [e for e in entries if e.name in names or (top and split_entry_point(e)[0].partition(".")[0] == top)]
-    return [_load(entry) for entry in sorted(wanted, key=lambda e: (e.name, e.value))]
+    return [
+        load_entry_point(e, f"publishes the point {e.name!r}", "Repair or remove the package.")
+        for e in sorted(wanted, key=lambda e: (e.name, e.value))
+    ]
 
 
-def _load(entry: importlib.metadata.EntryPoint) -> type:
+def load_entry_point(entry: importlib.metadata.EntryPoint, claim: str, remedy: str) -> Any:
+    """Import the object that an entry point refers to, after checking the required hookbus version.
+
+    Args:
+        entry: The entry point.
+        claim: What its package does, for the message.
+        remedy: What to do, for the message.
+
+    Raises:
+        PluginVersionError: If the package requires another version of hookbus.
+        PluginImportError: If the import fails. The message contains the cause.
+    """
     assert entry.dist is not None
     check_requirement(entry.dist)
     try:
-        return entry.load()  # type: ignore[no-any-return]
+        return entry.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
         raise PluginImportError(
-            f"{entry.dist.name} {entry.dist.version} publishes the point {entry.name!r}, but {entry.value} cannot be "
-            f"imported: {describe_error(error)}. Repair or remove the package."
+            f"{entry.dist.name} {entry.dist.version} {claim}, but {entry.value} cannot be imported: "
+            f"{describe_error(error)}. {remedy}"
         ) from error
