@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hookbus_visualization.anomalies import read_named
-from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.images import to_array
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
 from hookbus_visualization.palette import report_unknown_classes
-from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.panel import Panel, RGBImage, hstack_images, resize_to_fit
 from hookbus_visualization.regions import draw_regions, read_regions
 from hookbus_visualization.samples import get_first
 

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from hookbus_visualization.anomalies import report_anomaly
-from hookbus_visualization.grid import get_font
 from hookbus_visualization.palette import contrast_color
-from hookbus_visualization.panel import Color, RGBImage
+from hookbus_visualization.panel import Color, RGBImage, get_font
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 """Two corners; a corner, width and height; or the center, width and height."""

@@ -8,10 +8,9 @@ from typing import Any
 from hookbus_visualization.annotation_hook import AnnotationHook
 from hookbus_visualization.anomalies import read_named
 from hookbus_visualization.config import DetVisualizationConfig
-from hookbus_visualization.grid import compute_layout, resize_to_fit
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, Instances, draw_instances, read_instances
 from hookbus_visualization.palette import report_unknown_classes
-from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.panel import Panel, RGBImage, compute_layout, resize_to_fit
 
 MIN_SIDE_PIXELS = 320
 """Minimum of the longer side of an image in pixels, so that lines and texts are readable."""

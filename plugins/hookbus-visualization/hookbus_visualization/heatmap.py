@@ -15,8 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from hookbus_visualization.anomalies import report_anomaly
-from hookbus_visualization.grid import resize_to_fit
-from hookbus_visualization.panel import RGBImage
+from hookbus_visualization.panel import RGBImage, resize_to_fit
 
 FloatArray = NDArray[np.float32]
 

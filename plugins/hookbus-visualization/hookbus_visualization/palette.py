@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw
 
 from hookbus_visualization.anomalies import report_anomaly
-from hookbus_visualization.grid import ellipsize, get_font
-from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Color, RGBImage
+from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Color, RGBImage, ellipsize, get_font
 
 BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),

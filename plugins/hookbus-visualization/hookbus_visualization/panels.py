@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from hookbus_visualization.annotations import build_objects_panel, build_regions_panel, has_boxes, is_segmentation
 from hookbus_visualization.classification import ClassificationResult, compare_classes
-from hookbus_visualization.grid import hstack_images
 from hookbus_visualization.images import is_image, to_array, to_pixels
-from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.panel import Panel, RGBImage, hstack_images
 from hookbus_visualization.tokens import render_tokens
 
 PixelConverter = Callable[[Any], RGBImage]

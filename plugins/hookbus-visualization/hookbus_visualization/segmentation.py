@@ -11,9 +11,8 @@ import numpy as np
 from hookbus_visualization.annotation_hook import AnnotationHook
 from hookbus_visualization.anomalies import name_values, read_named
 from hookbus_visualization.config import SegVisualizationConfig
-from hookbus_visualization.grid import hstack_images, resize_to_fit
 from hookbus_visualization.palette import draw_legend, report_unknown_classes
-from hookbus_visualization.panel import Panel, RGBImage
+from hookbus_visualization.panel import Panel, RGBImage, hstack_images, resize_to_fit
 from hookbus_visualization.regions import TARGET_KEYS, Regions, draw_regions, read_regions
 
 LEGEND_WIDTH_PIXELS = 320

@@ -7,8 +7,18 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image, ImageDraw
 
-from hookbus_visualization.grid import LINE_HEIGHT_PIXELS, MAX_SIDE_PIXELS, ellipsize, get_font
-from hookbus_visualization.panel import BACKGROUND_COLOR, CORRECT_COLOR, INCORRECT_COLOR, TEXT_COLOR, Color, RGBImage
+from hookbus_visualization.panel import (
+    BACKGROUND_COLOR,
+    CORRECT_COLOR,
+    INCORRECT_COLOR,
+    LINE_HEIGHT_PIXELS,
+    MAX_SIDE_PIXELS,
+    TEXT_COLOR,
+    Color,
+    RGBImage,
+    ellipsize,
+    get_font,
+)
 
 PADDING_PIXELS = 4
 OVERFLOW_WIDTH_PIXELS = 100

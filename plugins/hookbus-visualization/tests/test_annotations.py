@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from hookbus_visualization.annotations import build_objects_panel, build_regions_panel, has_boxes, is_segmentation
-from hookbus_visualization.grid import hstack_images
 from hookbus_visualization.masks import NO_CLASS
 from hookbus_visualization.palette import class_colors
+from hookbus_visualization.panel import hstack_images
 
 GRAY = np.full((120, 120, 3), 100, np.uint8)
 TRUTH = {"boxes": np.array([[10.0, 10, 60, 60]]), "labels": np.array([0])}

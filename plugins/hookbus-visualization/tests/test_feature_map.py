@@ -10,9 +10,8 @@ from hookbus.errors import ConfigError
 from hookbus.testing import RecordingBus, check_hook, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_visualization import FeatureMapHook
-from hookbus_visualization.grid import render_grid
 from hookbus_visualization.heatmap import apply_colormap, normalize
-from hookbus_visualization.panel import Panel
+from hookbus_visualization.panel import Panel, render_grid
 
 
 class DoublingModel(nn.Module):

@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from hookbus_visualization.annotations import build_objects_panel, build_regions_panel
-from hookbus_visualization.grid import hstack_images
-from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR
+from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, hstack_images
 from hookbus_visualization.panels import build_sample_panel, render_input
 from hookbus_visualization.tokens import render_tokens
 

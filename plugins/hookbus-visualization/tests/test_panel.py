@@ -1,20 +1,30 @@
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib import pyplot
+from PIL import Image
 
-from hookbus_visualization.grid import (
+from hookbus_visualization.panel import (
+    CORRECT_COLOR,
+    INCORRECT_COLOR,
     MAX_SIDE_PIXELS,
     MIN_SIDE_PIXELS,
     ROW_WIDTH_PIXELS,
+    Panel,
+    compose_panels,
     compute_layout,
     ellipsize,
     get_font,
+    has_display,
     hstack_images,
+    open_window,
+    render_figure,
     render_grid,
     resize_to_fit,
 )
-from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Panel
 
 from .toys import render_settings
 
@@ -105,3 +115,86 @@ class TestShortened:
         shortened_text = ellipsize(text, width)
         assert get_font().getlength(shortened_text) <= width
         assert shortened_text == text or text.startswith(shortened_text.removesuffix("…"))
+
+
+PANELS = [Panel(np.full((4, 4, 3), 100, np.uint8), "a")]
+
+
+class TestSheet:
+    def test_backend_selects_the_layout(self):
+        assert compose_panels(PANELS, "t", "matplotlib").tolist() == render_figure(PANELS, "t").tolist()
+        assert compose_panels(PANELS, "t", "pillow").tolist() == render_grid(PANELS, "t").tolist()
+        assert compose_panels(PANELS, "t", "tensorboard").tolist() == render_grid(PANELS, "t").tolist()
+
+    def test_pillow_is_used_if_matplotlib_is_not_installed(self, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert compose_panels(PANELS, "t", "matplotlib").tolist() == render_grid(PANELS, "t").tolist()
+
+
+@pytest.mark.parametrize(
+    ("system", "variables", "expected"),
+    [
+        ("linux", {}, False),
+        ("linux", {"DISPLAY": ":0"}, True),
+        ("linux", {"WAYLAND_DISPLAY": "wayland-0"}, True),
+        ("linux", {"DISPLAY": ""}, False),
+        ("darwin", {}, True),
+    ],
+)
+def test_display_is_detected_by_platform_and_environment(monkeypatch, system, variables, expected):
+    monkeypatch.setattr(sys, "platform", system)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert has_display() is expected
+
+
+def test_window_receives_the_image_and_the_title(monkeypatch):
+    windows = []
+    monkeypatch.setattr(Image.Image, "show", lambda self, title=None: windows.append((self.size, title)))
+    open_window(np.zeros((2, 5, 3), np.uint8), "step 1")
+    assert windows == [((5, 2), "step 1")]
+
+
+PANEL = Panel(np.full((4, 6, 3), (10, 200, 30), np.uint8), "true $a\npredicted $b", CORRECT_COLOR)
+
+
+def get_colors(image):
+    return {tuple(pixel) for pixel in image.reshape(-1, 3).tolist()}
+
+
+def test_images_have_their_colors_and_frames():
+    result = render_figure([PANEL, PANEL._replace(frame=INCORRECT_COLOR)], "step 1")
+    assert result.dtype == np.uint8
+    assert result.shape[2] == 3
+    assert {(10, 200, 30), CORRECT_COLOR, INCORRECT_COLOR} <= get_colors(result)
+    assert INCORRECT_COLOR not in get_colors(render_figure([PANEL]))
+
+
+def test_more_panels_make_a_larger_figure():
+    one, four, five = (render_figure([PANEL] * count).shape for count in (1, 4, 5))
+    assert one[0] < four[0] < five[0]
+    assert one[1] < four[1] == five[1]
+
+
+def test_few_large_images_use_the_available_width():
+    large = Panel(np.zeros((800, 1200, 3), np.uint8))
+    assert render_figure([large]).shape[1] == 1200
+    assert render_figure([large] * 4).shape[1] == 2 * 800
+
+
+def test_rows_have_the_height_of_their_images():
+    wide, legend = Panel(np.zeros((300, 900, 3), np.uint8)), Panel(np.zeros((20, 900, 3), np.uint8))
+    assert render_figure([wide, legend]).shape[0] < render_figure([wide, wide]).shape[0] - 250
+
+
+def test_pyplot_figures_are_not_modified():
+    render_figure([PANEL])
+    assert pyplot.get_fignums() == []
+
+
+def test_missing_matplotlib_raises_import_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="matplotlib"):
+        render_figure([PANEL])
