@@ -53,7 +53,7 @@ def build_objects_panel(
         report_unknown_classes(objects.labels, len(names))
         return objects
 
-    objects = read_named(read, true=target, predicted=prediction)
+    objects = read_named(read, {"true": target, "predicted": prediction})
     detections = objects["predicted"].filter_by_score(threshold) if "predicted" in objects else None
     return Panel(draw_instances(resized, objects.get("true"), detections, DrawStyle(names)))
 
@@ -74,5 +74,5 @@ def build_regions_panel(image: RGBImage, target: Any, prediction: Any) -> Panel:
     def draw(value: Any) -> RGBImage:
         return draw_regions(resized, read_regions(value, size, display_size=resized.shape[:2]))
 
-    overlays = read_named(draw, truth=target, prediction=prediction)
+    overlays = read_named(draw, {"truth": target, "prediction": prediction})
     return Panel(hstack_images([resized, *overlays.values()]), " | ".join(["input", *overlays]))

@@ -79,7 +79,7 @@ def name_values(name: str) -> Iterator[None]:
         _name.reset(token)
 
 
-def read_named(read: Callable[[Any], T], **values: Any) -> dict[str, T]:
+def read_named(read: Callable[[Any], T], values: Mapping[str, Any]) -> dict[str, T]:
     """Return the results of a function for the values that are not None; a value is named in anomalies."""
     results = {}
     for name, value in values.items():

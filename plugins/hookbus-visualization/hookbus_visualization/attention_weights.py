@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from hookbus.distributed import named_modules
 from hookbus.errors import HookError
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, get_modules, isolated_forward
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 
 POSITIONAL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """Positional arguments of `scaled_dot_product_attention`."""
@@ -145,7 +146,7 @@ def _record_weights(model: nn.Module, recorder: _WeightRecorder) -> Iterator[Non
 
 def _register_hooks(model: nn.Module, recorder: _WeightRecorder) -> Iterator[Any]:
     """Register hooks on every module, and yield their handles."""
-    for path, module in get_modules(model).items():
+    for path, module in named_modules(model):
         yield module.register_forward_pre_hook(lambda *_, path=path: recorder.enter(path))
         if isinstance(module, nn.MultiheadAttention) and _accepts(module, "average_attn_weights"):
             layer = _MultiheadHooks(recorder)

@@ -45,7 +45,7 @@ class DetVisualizationHook(AnnotationHook):
             report_unknown_classes(instances.labels, config.class_count)
             return instances
 
-        objects = read_named(read, true=target, predicted=prediction)
+        objects = read_named(read, {"true": target, "predicted": prediction})
         truth = objects.get("true")
         detections = objects["predicted"].filter_by_score(config.score_thr) if "predicted" in objects else None
         counts = {"true (dashed)": truth, "predicted (solid)": detections}

@@ -13,8 +13,7 @@ from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 from hookbus_visualization.base import ImageHook
 from hookbus_visualization.config import FeatureMapConfig
-from hookbus_visualization.features import compute_feature_maps, render_layer, select_layers
-from hookbus_visualization.panel import Panel
+from hookbus_visualization.features import compute_feature_maps, render_feature_maps, select_layers
 from hookbus_visualization.samples import describe_shapes
 
 DEFAULT_FREQUENCY = 100
@@ -52,9 +51,9 @@ class FeatureMapHook(ImageHook):
         inputs = self._get_inputs(run, batch, outputs)
         layers = compute_feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
         with self.warn_of_anomalies(run):
-            rendered = {path: render_layer(path, maps) for path, maps in layers.items()}
-        for path, images in rendered.items():
-            self.publish(run, "train", path, [Panel(image, f"channel {i}") for i, image in enumerate(images)])
+            rendered = render_feature_maps(layers)
+        for path, panels in rendered.items():
+            self.publish(run, "train", path, panels)
         self._warn_unused_layers(run, model, layers)
 
     def _warn_unused_layers(self, run: Run, model: nn.Module, rendered: Collection[str]) -> None:

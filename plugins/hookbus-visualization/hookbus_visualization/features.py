@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hookbus.distributed import named_modules
 from hookbus.errors import ConfigError, HookError, suggest_names
-from hookbus_visualization.anomalies import name_values
-from hookbus_visualization.heatmap import apply_colormap, normalize
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, get_modules, isolated_forward
-from hookbus_visualization.panel import RGBImage
+from hookbus_visualization.anomalies import read_named
+from hookbus_visualization.images import apply_colormap, normalize
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
+from hookbus_visualization.panel import Panel
 from hookbus_visualization.samples import describe_shapes
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def select_layers(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn
     Raises:
         ConfigError: If a path or pattern matches no layer; the message contains similar names.
     """
-    layers = {path: module for path, module in get_modules(model).items() if path}
+    layers = {path: module for path, module in named_modules(model) if path}
     if not targets:
         convolutions = [item for item in layers.items() if isinstance(item[1], CONVOLUTIONS)]
         return dict(_sample_evenly(convolutions or [item for item in layers.items() if not any(item[1].children())]))
@@ -70,13 +71,9 @@ def to_maps(output: Tensor, count: int) -> Tensor:
     while output.ndim > 3:
         output = output[:, output.shape[1] // 2]
     maps = output if output.ndim == 3 else output.reshape(1, -1, output.shape[-1] if output.ndim else 1)
-    maps = maps[:count].detach().float()
-    # Pooled before the copy to the host, which would otherwise transfer the full resolution.
-    if max(maps.shape[1:]) > MAX_SIDE_PIXELS:
-        height, width = maps.shape[1:]
-        maps = functional.adaptive_avg_pool2d(maps, (min(height, MAX_SIDE_PIXELS), min(width, MAX_SIDE_PIXELS)))
-    # A copy even on the CPU: a later layer may modify the output in place, and a view keeps the full output alive.
-    return maps.to("cpu", copy=True)
+    # Pooled before the copy to the host, which would otherwise transfer the full resolution. A copy even on the CPU: a
+    # later layer may modify the output in place, and a view keeps the full output alive.
+    return downsample(maps[:count].detach().float(), MAX_SIDE_PIXELS).to("cpu", copy=True)
 
 
 @contextmanager
@@ -132,7 +129,8 @@ def compute_feature_maps(
         HookError: If no layer, or `visualize_features`, returned a tensor with samples.
     """
     with isolated_forward(model) as inner:
-        if not layers and (method := _get_visualize_method(inner)) is not None:
+        method = getattr(inner, VISUALIZE_METHOD, None)
+        if not layers and callable(method):
             return _to_named_maps(call_model(method, copy_tensors(inputs)), count, sample)
         selected = select_layers(inner, layers)
         with capture_maps(selected, count, sample) as captured:
@@ -145,37 +143,23 @@ def compute_feature_maps(
     return {path: captured[path] for path in selected if path in captured}
 
 
-def render_feature_maps(
-    model: nn.Module, inputs: Any, layers: Sequence[str] = (), max_features: int = 16
-) -> dict[str, list[RGBImage]]:
-    """Render the feature maps of layers for the first sample.
+def render_feature_maps(layers: Mapping[str, Tensor]) -> dict[str, list[Panel]]:
+    """Render feature maps with one panel per channel; each channel is normalized separately.
 
     Args:
-        model: The model.
-        inputs: A batch, passed to the model as in the training loop.
-        layers: Paths or patterns, as in `select_layers`.
-        max_features: Maximum number of channels per layer.
-
-    Returns:
-        One image, (H, W, 3), uint8, per channel, by path. Each image is normalized separately.
-
-    Raises:
-        ConfigError: If a path or pattern matches no layer.
-        HookError: If no layer, or `visualize_features`, returned a tensor with samples.
+        layers: Maps, (C, H, W), by path, as returned by `compute_feature_maps`; the path is named in anomalies.
     """
-    maps = compute_feature_maps(model, inputs, layers, max_features)
-    return {path: render_layer(path, channels) for path, channels in maps.items()}
+    return read_named(_render_channels, layers)
 
 
-def render_layer(path: str, maps: Tensor) -> list[RGBImage]:
-    """Render the feature maps of one layer, (C, H, W), as in `render_maps`; the layer is named in anomalies."""
-    with name_values(path):
-        return render_maps(maps)
+def downsample(maps: Tensor, max_side: int) -> Tensor:
+    """Average-pool maps, (N, H, W), to at most `max_side` rows and columns."""
+    height, width = maps.shape[1:]
+    return functional.adaptive_avg_pool2d(maps, (min(height, max_side), min(width, max_side)))
 
 
-def render_maps(maps: Tensor) -> list[RGBImage]:
-    """Render feature maps, (C, H, W), as one heatmap per channel, each normalized separately."""
-    return [apply_colormap(normalize(channel)) for channel in maps.numpy()]
+def _render_channels(maps: Tensor) -> list[Panel]:
+    return [Panel(apply_colormap(normalize(channel)), f"channel {i}") for i, channel in enumerate(maps.numpy())]
 
 
 def _sample_evenly(items: Sequence[T]) -> Sequence[T]:
@@ -185,15 +169,9 @@ def _sample_evenly(items: Sequence[T]) -> Sequence[T]:
     return [items[round(i * (len(items) - 1) / (MAX_DEFAULT_LAYERS - 1))] for i in range(MAX_DEFAULT_LAYERS)]
 
 
-def _get_visualize_method(model: nn.Module) -> Callable[..., Any] | None:
-    """Return the method `visualize_features` of a model, or None."""
-    method = getattr(model, VISUALIZE_METHOD, None)
-    return method if callable(method) else None
-
-
 def _to_named_maps(values: Any, count: int, sample: int) -> dict[str, Tensor]:
     """Return the maps of the values returned by `visualize_features`, by name or index."""
-    items = list(values) if isinstance(values, (tuple, list)) else [values]
+    items = values if isinstance(values, (tuple, list)) else [values]
     by_name = values if isinstance(values, Mapping) else dict(enumerate(items))
     tensors = {str(name): _find_batch_tensor(value) for name, value in by_name.items()}
     maps = {name: to_maps(tensor[sample], count) for name, tensor in tensors.items() if tensor is not None}

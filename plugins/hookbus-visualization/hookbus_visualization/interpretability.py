@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hookbus_visualization.attention import render_attention
+from hookbus_visualization.attention_weights import capture_attention_weights
 from hookbus_visualization.attribution import compute_grad_cam, compute_saliency
 from hookbus_visualization.classification import get_class
 from hookbus_visualization.config import VisualizationConfig
-from hookbus_visualization.features import render_feature_maps
-from hookbus_visualization.heatmap import overlay_maps
+from hookbus_visualization.features import compute_feature_maps, downsample, render_feature_maps
+from hookbus_visualization.images import apply_colormap, normalize, overlay_maps
 from hookbus_visualization.panel import Panel, RGBImage
 
 PanelsByLabel = Mapping[str, Sequence[Panel]]
 """Panels by the label of their record."""
+
+MAX_SIDE = 256
+"""Maximum number of rows and columns of a rendered matrix; larger matrices are average-pooled."""
+
+EXTRA_TOKENS = (0, 1, 2, 5)
+"""Numbers of tokens before the patches: none; a class token; also a distillation token; or four register tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,8 @@ class ModelInspector:
 
     def feature_maps(self) -> PanelsByLabel:
         """Render the feature maps of the first sample, one record per layer."""
-        layers = render_feature_maps(self.model, self.inputs, self.config.layers, self.config.max_features)
-        return {
-            f"feature_maps/{path}": [Panel(image, f"channel {i}") for i, image in enumerate(images)]
-            for path, images in layers.items()
-        }
+        layers = compute_feature_maps(self.model, self.inputs, self.config.layers, self.config.max_features)
+        return {f"feature_maps/{path}": panels for path, panels in render_feature_maps(layers).items()}
 
     def attention(self) -> PanelsByLabel:
         """Render the attention weights of each sample, one record per layer."""
@@ -83,3 +87,76 @@ class ModelInspector:
                 "`target: predicted`."
             )
         return self.images, torch.tensor(classes)
+
+
+def render_attention(
+    model: nn.Module, inputs: Any, images: Sequence[RGBImage] | None = None
+) -> dict[str, list[RGBImage]]:
+    """Render the attention weights of each sample and layer, averaged over the heads.
+
+    If the tokens are patches of the image, the weights of the class token are rendered as an overlay; without a class
+    token, the mean over all patches. Otherwise the weights are rendered as a matrix with one row per query.
+
+    Args:
+        model: The model.
+        inputs: A batch, passed to the model as in the training loop.
+        images: Pixels of the same samples, (H, W, 3) each; None if the samples are not images.
+
+    Returns:
+        One image, (H, W, 3), uint8, per sample, by the path of the layer.
+
+    Raises:
+        HookError: If the model contains no supported attention.
+    """
+    layers = capture_attention_weights(model, inputs, heads=False)
+    return {path: _render_layer(weights[:, 0], images) for path, weights in layers.items()}
+
+
+class Patches(NamedTuple):
+    """Layout of the patch tokens of an image.
+
+    Attributes:
+        extra: Number of tokens before the patches.
+        rows: Number of rows of patches.
+        columns: Number of columns of patches.
+    """
+
+    extra: int
+    rows: int
+    columns: int
+
+
+def infer_patches(tokens: int, height: int, width: int) -> Patches | None:
+    """Infer the layout of square patches from the number of tokens.
+
+    Args:
+        tokens: Number of tokens.
+        height: Height of the image, in any unit.
+        width: Width of the image, in the same unit.
+
+    Returns:
+        The layout with at least two rows and two columns; None if the tokens cannot be patches of the image.
+    """
+    for extra in EXTRA_TOKENS:
+        columns = math.isqrt(max(tokens - extra, 0) * width // height)
+        rows = columns * height // width
+        if rows * columns == tokens - extra and rows * width == columns * height and min(rows, columns) > 1:
+            return Patches(extra, rows, columns)
+    return None
+
+
+def _render_layer(weights: Tensor, images: Sequence[RGBImage] | None) -> list[RGBImage]:
+    """Return one image per sample, from weights of shape (N, L, S)."""
+    patches = infer_patches(weights.shape[-1], *images[0].shape[:2]) if images else None
+    # Windowed attention folds windows into the batch dimension: the weights are then not per image.
+    if images is None or patches is None or len(images) != len(weights):
+        return [apply_colormap(normalize(matrix)) for matrix in downsample(weights, MAX_SIDE).numpy()]
+    return overlay_maps(images, _get_patch_weights(weights, patches))
+
+
+def _get_patch_weights(weights: Tensor, patches: Patches) -> Tensor:
+    """Return the weights of the class token, or the mean over all queries, as (N, rows, columns)."""
+    # A matrix that is not square is cross-attention, whose first query is not a class token.
+    has_class = patches.extra > 0 and weights.shape[1] == weights.shape[2]
+    row = weights[:, 0] if has_class else weights.mean(1)
+    return row[:, patches.extra :].reshape(-1, patches.rows, patches.columns)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus.distributed import named_modules, unwrap_model
+from hookbus.distributed import unwrap_model
 from hookbus.evaluation import isolate_rng, preserve_training_modes
 
 
@@ -48,11 +48,6 @@ def _disable_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-def get_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of a model by path; the model has the path "", wrapped modules are unwrapped."""
-    return dict(named_modules(model))
 
 
 def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:

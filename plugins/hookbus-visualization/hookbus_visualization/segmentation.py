@@ -49,7 +49,7 @@ class SegVisualizationHook(AnnotationHook):
         """Return the regions of the ground truth and the prediction, by name; missing values are omitted."""
         sizes = {"size": image.shape[:2], "display_size": resized.shape[:2]}
         read = partial(read_regions, **sizes, threshold=self.config.score_thr)
-        regions = read_named(read, truth=target, prediction=prediction)
+        regions = read_named(read, {"truth": target, "prediction": prediction})
         self._report_unknown_classes(regions)
         return regions
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from hookbus.errors import ConfigError
 from hookbus_visualization.attribution import compute_grad_cam
-from hookbus_visualization.heatmap import overlay_maps
+from hookbus_visualization.images import overlay_maps
 
 
 def render_cam(model, inputs, images, targets=None):

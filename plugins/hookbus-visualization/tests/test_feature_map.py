@@ -10,7 +10,7 @@ from hookbus.errors import ConfigError
 from hookbus.testing import RecordingBus, check_hook, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_visualization import FeatureMapHook
-from hookbus_visualization.heatmap import apply_colormap, normalize
+from hookbus_visualization.images import apply_colormap, normalize
 from hookbus_visualization.panel import Panel, render_grid
 
 

@@ -12,7 +12,6 @@ from hookbus_visualization.features import (
     capture_maps,
     compute_feature_maps,
     render_feature_maps,
-    render_maps,
     select_layers,
     to_maps,
 )
@@ -62,6 +61,12 @@ class TestLayers:
             "The model has no layer 'hed'. Did you mean 'head'?",
             "The model has no layer 'zzz*'. Available: back, back.0, back.1, back.2, head.",
         ]
+
+    def test_paths_of_compiled_modules_are_those_of_the_original_modules(self):
+        inner = nn.Sequential(nn.ReLU())
+        model = nn.Sequential(torch.compile(inner, backend="eager"))
+        assert select_layers(model, ["*"]) == {"0": inner, "0.0": inner[0]}
+        assert select_layers(torch.compile(inner, backend="eager"), ["*"]) == {"0": inner[0]}
 
     def test_innermost_layers_are_the_default_if_there_is_no_convolution(self):
         model = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(1, 1), nn.ReLU()))
@@ -273,11 +278,11 @@ class TestWatched:
 
 class TestRendering:
     def test_each_channel_is_normalized_to_the_full_colormap(self):
-        images = render_feature_maps(small_model(), torch.tensor([[[[0.0, 1.0]]]]))
-        assert [image.tolist() for image in images["0"]] == [
+        panels = render_feature_maps(compute_feature_maps(small_model(), torch.tensor([[[[0.0, 1.0]]]])))
+        assert [panel.image.tolist() for panel in panels["0"]] == [
             [[[8, 8, 40], [255, 250, 190]]],
             [[[255, 250, 190], [8, 8, 40]]],
         ]
 
     def test_constant_map_is_rendered_dark(self):
-        assert render_maps(torch.full((1, 1, 1), 5.0))[0].tolist() == [[[8, 8, 40]]]
+        assert render_feature_maps({"": torch.full((1, 1, 1), 5.0)})[""][0].image.tolist() == [[[8, 8, 40]]]

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, get_modules, isolated_forward
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 
 
 class TestProbing:
@@ -59,15 +59,3 @@ class TestCopied:
         inputs = torch.tensor([-1.0])
         call_model(nn.ReLU(inplace=True), copy_tensors(inputs))
         assert inputs.item() == -1.0
-
-
-class TestModulesOf:
-    def test_modules_are_returned_by_path(self):
-        model = nn.Sequential(nn.Linear(2, 1), nn.Sequential(nn.ReLU()))
-        assert get_modules(model) == {"": model, "0": model[0], "1": model[1], "1.0": model[1][0]}
-
-    def test_paths_of_compiled_modules_are_those_of_the_original_modules(self):
-        inner = nn.Sequential(nn.ReLU())
-        model = nn.Sequential(torch.compile(inner, backend="eager"))
-        assert get_modules(model) == {"": model, "0": inner, "0.0": inner[0]}
-        assert get_modules(torch.compile(inner, backend="eager")) == {"": inner, "0": inner[0]}

@@ -5,7 +5,7 @@ from torch import nn
 
 from hookbus.testing import fingerprint
 from hookbus_visualization.attribution import compute_saliency
-from hookbus_visualization.heatmap import overlay_maps
+from hookbus_visualization.images import overlay_maps
 
 
 def render_saliency(model, inputs, images, targets=None):
