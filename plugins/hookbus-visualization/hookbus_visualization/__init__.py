@@ -1,5 +1,6 @@
 """Image hooks for hookbus: predictions, boxes, masks, feature maps, attention, class activation, gradients."""
 
+from hookbus_visualization.annotation_hooks import DetVisualizationHook, SegVisualizationHook
 from hookbus_visualization.base import ImageHook, SampleHook
 from hookbus_visualization.config import (
     DetVisualizationConfig,
@@ -9,9 +10,7 @@ from hookbus_visualization.config import (
     SegVisualizationConfig,
     VisualizationConfig,
 )
-from hookbus_visualization.detection import DetVisualizationHook
 from hookbus_visualization.feature_map import FeatureMapHook
-from hookbus_visualization.segmentation import SegVisualizationHook
 from hookbus_visualization.visualization import VisualizationHook
 
 __all__ = [

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookbus_visualization.anomalies import report_anomaly
+from hookbus_visualization.anomalies import read_named, report_anomaly
 from hookbus_visualization.boxes import BoxFormat, draw_boxes, draw_tags, get_visible_mask, to_xyxy
 from hookbus_visualization.images import to_array
 from hookbus_visualization.masks import draw_edges, find_boundaries, merge_instances, overlay_classes, to_instance_masks
-from hookbus_visualization.palette import class_colors, class_name
-from hookbus_visualization.panel import Color, RGBImage
+from hookbus_visualization.palette import class_colors, class_name, report_unknown_classes
+from hookbus_visualization.panel import Color, Panel, RGBImage, resize_to_fit
 from hookbus_visualization.samples import get_first, sort_by_score
 
 # The names of torchvision, MMDetection, Detectron2, DETR and Ultralytics, in order of precedence.
@@ -71,6 +71,53 @@ class DrawStyle:
     box_color: Color | None = None
     text_color: Color | None = None
     thickness: int = 2
+
+
+def has_boxes(value: Any) -> bool:
+    """Return whether a target or a prediction contains boxes under a usual key."""
+    return get_first(value, BOX_KEYS) is not None
+
+
+def build_objects_panel(
+    image: RGBImage,
+    target: Any,
+    prediction: Any,
+    style: DrawStyle | None = None,
+    *,
+    display: RGBImage | None = None,
+    threshold: float = 0.0,
+    form: BoxFormat = "xyxy",
+    normalized: bool = False,
+) -> Panel:
+    """Return the panel of the objects of an image, with the numbers of objects as its caption.
+
+    Args:
+        image: Pixels, (H, W, 3), uint8.
+        target: Ground truth, as in `read_instances`; None if unknown.
+        prediction: Prediction, in the same form; None if unknown.
+        style: Names, colors and line width.
+        display: Pixels of the displayed image. Default: the image, resized by `resize_to_fit`.
+        threshold: Minimum score of a prediction.
+        form: Format of the boxes.
+        normalized: Whether box coordinates are fractions of the image size instead of pixels.
+
+    Raises:
+        ValueError: If the boxes have no supported form.
+    """
+    style, display = style or DrawStyle(), resize_to_fit(image) if display is None else display
+    sizes = {"size": image.shape[:2], "display_size": display.shape[:2]}
+
+    def read(value: Any) -> Instances:
+        objects = read_instances(value, form=form, normalized=normalized, **sizes)
+        report_unknown_classes(objects.labels, max(len(style.names), len(style.palette)))
+        return objects
+
+    objects = read_named(read, {"true": target, "predicted": prediction})
+    truth, detections = objects.get("true"), objects.get("predicted")
+    detections = None if detections is None else detections.filter_by_score(threshold)
+    counts = {"true (dashed)": truth, "predicted (solid)": detections}
+    caption = ", ".join(f"{len(drawn.boxes)} {name}" for name, drawn in counts.items() if drawn is not None)
+    return Panel(draw_instances(display, truth, detections, style), caption)
 
 
 def read_instances(

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from hookbus_visualization.annotations import build_objects_panel, build_regions_panel, has_boxes, is_segmentation
 from hookbus_visualization.classification import ClassificationResult, compare_classes
 from hookbus_visualization.images import is_image, to_array, to_pixels
+from hookbus_visualization.instances import DrawStyle, build_objects_panel, has_boxes
 from hookbus_visualization.panel import (
     BACKGROUND_COLOR,
     CORRECT_COLOR,
@@ -25,7 +25,9 @@ from hookbus_visualization.panel import (
     ellipsize,
     get_font,
     hstack_images,
+    resize_to_fit,
 )
+from hookbus_visualization.regions import build_regions_panel, is_segmentation, read_sample
 
 PixelConverter = Callable[[Any], RGBImage]
 PADDING_PIXELS = 4
@@ -65,9 +67,11 @@ def build_sample_panel(
     values = [value for value in (target, prediction) if value is not None]
     # From the most to the least specific form: a label map is also an image, and a row of token classes also numbers.
     if any(map(has_boxes, values)):
-        return build_objects_panel(input_image, target, prediction, names, threshold)
+        style = DrawStyle(names)
+        return build_objects_panel(input_image, target, prediction, style, threshold=threshold)._replace(caption="")
     if is_segmentation(target, prediction):
-        return build_regions_panel(input_image, target, prediction)
+        display = resize_to_fit(input_image)
+        return build_regions_panel(display, read_sample(input_image, display, target, prediction))
     classes = _get_token_classes(target), _get_token_classes(prediction)
     if _is_tokens(image) and any(row is not None for row in classes):
         return _build_token_panel(input_image, *classes, names)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hookbus_visualization.anomalies import read_named
 from hookbus_visualization.images import to_array
 from hookbus_visualization.masks import (
     NO_CLASS,
@@ -21,7 +23,7 @@ from hookbus_visualization.masks import (
     to_instance_masks,
     to_label_map,
 )
-from hookbus_visualization.panel import Color, RGBImage
+from hookbus_visualization.panel import Color, Panel, RGBImage, hstack_images
 from hookbus_visualization.samples import get_first, sort_by_score
 
 MASK_KEYS = ("masks", "pred_masks", "mask_labels")
@@ -87,6 +89,37 @@ def read_regions(
     return Regions(classes, find_boundaries(classes), get_class_count(segmentation, size))
 
 
+def is_segmentation(target: Any, prediction: Any) -> bool:
+    """Return whether a target is a label map, and the prediction a label map or class scores (C, H, W)."""
+    target, prediction = (None if value is None else to_array(value) for value in (target, prediction))
+    # Floats are images: a regression of pixels, such as denoising, has targets of the same shape.
+    if target is None or target.ndim != 2 or target.dtype.kind not in "iu":
+        return False
+    if prediction is None:
+        return True
+    is_label_map = prediction.ndim == 2 and prediction.dtype.kind in "iu"
+    return is_label_map or (prediction.ndim == 3 and prediction.shape[0] > 1)
+
+
+def read_sample(
+    image: RGBImage, display: RGBImage, target: Any, prediction: Any, threshold: float = 0.0
+) -> dict[str, Regions]:
+    """Return the regions of the ground truth and the prediction of an image, by name; missing values are omitted.
+
+    Args:
+        image: Pixels, (H, W, 3), uint8.
+        display: Pixels of the displayed image.
+        target: Ground truth, as in `read_regions`; None if unknown.
+        prediction: Prediction, in the same form; None if unknown.
+        threshold: Minimum score of an instance.
+
+    Raises:
+        ValueError: If the regions have no supported form.
+    """
+    read = partial(read_regions, size=image.shape[:2], display_size=display.shape[:2], threshold=threshold)
+    return read_named(read, {"truth": target, "prediction": prediction})
+
+
 def draw_regions(
     image: RGBImage,
     regions: Regions,
@@ -111,6 +144,24 @@ def draw_regions(
     """
     overlaid = overlay_classes(image, regions.classes, opacity=opacity, palette=palette, ignored=ignored)
     return draw_edges(overlaid, regions.edges) if edges else overlaid
+
+
+def build_regions_panel(
+    display: RGBImage,
+    sample: Mapping[str, Regions],
+    title: str = "input",
+    draw: Callable[[RGBImage, Regions], RGBImage] = draw_regions,
+) -> Panel:
+    """Return the panel of an image and of its regions, side by side.
+
+    Args:
+        display: Pixels of the displayed image, (H, W, 3), uint8.
+        sample: Regions by name, as returned by `read_sample`.
+        title: Name of the image in the caption.
+        draw: Function that draws regions on an image.
+    """
+    overlays = [draw(display, regions) for regions in sample.values()]
+    return Panel(hstack_images([display, *overlays]), " | ".join([title, *sample]))
 
 
 def _merge_instances(masks: NDArray[np.bool_], labels: NDArray[Any], scores: Any, threshold: float) -> Regions:

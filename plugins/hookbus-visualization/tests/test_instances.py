@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookbus_visualization.instances import DrawStyle, draw_instances, read_instances
+from hookbus_visualization.instances import DrawStyle, build_objects_panel, draw_instances, has_boxes, read_instances
 from hookbus_visualization.masks import overlay_classes
 
 NAN = float("nan")
@@ -12,6 +12,9 @@ SIZE = (120, 160)
 ROWS, COLUMNS = np.mgrid[:120, :160]
 GROUND = np.stack([COLUMNS * 255 / 160, ROWS * 255 / 120, (ROWS + COLUMNS) * 255 / 280], axis=-1).astype(np.uint8)
 NO_OBJECTS = {"boxes": np.zeros((0, 4)), "labels": np.zeros(0, int), "scores": np.zeros(0)}
+GRAY = np.full((120, 120, 3), 100, np.uint8)
+TRUTH = {"boxes": np.array([[10.0, 10, 60, 60]]), "labels": np.array([0])}
+FOUND = {"boxes": np.array([[12.0, 8, 60, 60], [70, 70, 110, 110]]), "labels": np.array([0, 1]), "scores": [0.9, 0.2]}
 TWO = {"boxes": [[10, 20, 60, 70], [80, 40, 150, 110]], "labels": [0, 9]}
 
 
@@ -179,3 +182,34 @@ class TestDrawing:
         boxes = np.random.default_rng(0).uniform(-50, 200, (10_000, 4))
         image = draw(None, {"boxes": boxes, "labels": np.arange(10_000), "scores": np.linspace(0, 1, 10_000)})
         assert not np.array_equal(image, GROUND)
+
+
+def test_objects_match_the_golden_image(golden):
+    golden("objects", build_objects_panel(GRAY, TRUTH, FOUND, DrawStyle(["cat", "dog"])).image)
+
+
+class TestObjectsPanel:
+    def test_objects_below_the_score_threshold_are_omitted(self):
+        confident_only = {name: value[:1] for name, value in FOUND.items()}
+        confident, unfiltered = (
+            build_objects_panel(GRAY, None, FOUND, threshold=0.3),
+            build_objects_panel(GRAY, None, FOUND),
+        )
+        assert confident.image.tolist() == build_objects_panel(GRAY, None, confident_only).image.tolist()
+        assert confident.image.tolist() != unfiltered.image.tolist()
+
+    def test_image_without_objects_is_unchanged(self):
+        empty = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0)}
+        assert build_objects_panel(GRAY, empty, empty).image.tolist() == GRAY.tolist()
+
+    def test_mismatched_labels_raise_value_error(self):
+        with pytest.raises(ValueError, match=r"labels must have one value per box \(2\)"):
+            build_objects_panel(GRAY, None, {**FOUND, "labels": [0]})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(TRUTH, True), ({"pred_boxes": []}, True), ({"a": 1}, False), (np.zeros(4), False), (3, False)],
+)
+def test_boxes_are_detected_by_key(value, expected):
+    assert has_boxes(value) is expected

@@ -4,9 +4,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_visualization.annotations import build_objects_panel, build_regions_panel
-from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, hstack_images
+from hookbus_visualization.instances import DrawStyle, build_objects_panel
+from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, hstack_images, resize_to_fit
 from hookbus_visualization.panels import build_sample_panel, render_input, render_tokens
+from hookbus_visualization.regions import build_regions_panel, read_sample
 
 from .toys import render_settings
 
@@ -81,12 +82,13 @@ class TestSamplePanel:
     def test_boxes_are_drawn_as_objects(self):
         boxes = {"boxes": torch.tensor([[1.0, 1, 6, 6]]), "labels": torch.tensor([1]), "scores": torch.tensor([0.5])}
         for truth, prediction in ((boxes, None), (None, boxes), (boxes, boxes)):
-            panel = build_objects_panel(IMAGE, truth, prediction, ["a", "b"], 0.3)
+            panel = build_objects_panel(IMAGE, truth, prediction, DrawStyle(["a", "b"]), threshold=0.3)
             assert is_equal(build_sample_panel(IMAGE, truth, prediction, ["a", "b"], threshold=0.3), panel.image)
 
     def test_label_maps_are_drawn_as_regions(self):
         labels = np.eye(8, dtype=np.int64)
-        panel = build_regions_panel(IMAGE, labels, np.stack([1.0 - labels, labels]))
+        display = resize_to_fit(IMAGE)
+        panel = build_regions_panel(display, read_sample(IMAGE, display, labels, np.stack([1.0 - labels, labels])))
         assert is_equal(build_sample_panel(IMAGE, labels, np.stack([1.0 - labels, labels])), panel.image, panel.caption)
 
     @pytest.mark.parametrize(("target", "prediction"), [({"a": []}, None), (1, {"a": []}), (1, np.zeros((2, 2, 2, 2)))])

@@ -4,9 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from hookbus_visualization.regions import draw_regions, read_regions
+from hookbus_visualization.masks import NO_CLASS
+from hookbus_visualization.palette import class_colors
+from hookbus_visualization.panel import hstack_images
+from hookbus_visualization.regions import (
+    build_regions_panel,
+    draw_regions,
+    is_segmentation,
+    read_regions,
+    read_sample,
+)
 
 LABELS = np.array([[0, 1], [2, 1]])
+GRAY = np.full((120, 120, 3), 100, np.uint8)
+MAP = np.repeat([[0, 1]], 4, axis=0)
 ROWS, COLUMNS = np.mgrid[:60, :90]
 
 
@@ -105,3 +116,46 @@ class TestDrawing:
         regions = read_regions(np.zeros((1, 1), int), (1, 1))
         image = draw_regions(np.full((1, 1, 3), 100, np.uint8), regions, opacity=0.25, palette=[(200, 0, 100)])
         assert image.tolist() == [[[125, 75, 100]]]
+
+
+def build_regions(target, prediction):
+    return build_regions_panel(GRAY, read_sample(GRAY, GRAY, target, prediction))
+
+
+class TestRegionsPanel:
+    def test_true_regions_are_next_to_the_image(self):
+        colors = class_colors(np.array([0, 1]))
+        left, right = (np.rint(GRAY[0, 0] * 0.5 + color * 0.5) for color in colors)
+        panel = build_regions(MAP, None)
+        assert panel.caption == "input | truth"
+        assert panel.image[:, :120].tolist() == GRAY.tolist()
+        assert np.abs(panel.image[50, 130] - left).max() <= 1
+        assert np.abs(panel.image[50, 240] - right).max() <= 1
+
+    def test_predicted_regions_are_next_to_the_true_regions(self):
+        both = build_regions(MAP, np.stack([MAP == 0, MAP == 1]).astype(float))
+        truth = build_regions(MAP, None).image[:, 124:]
+        assert both.caption == "input | truth | prediction"
+        assert both.image.tolist() == hstack_images([GRAY, truth, truth]).tolist()
+
+    def test_negative_labels_have_no_color(self):
+        empty = build_regions(np.full((4, 4), NO_CLASS), None)
+        assert empty.image.tolist() == hstack_images([GRAY, GRAY]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("target", "prediction", "expected"),
+    [
+        (MAP, None, True),
+        (MAP, MAP, True),
+        (MAP, np.zeros((2, 4, 2)), True),
+        (MAP, np.zeros((1, 4, 2)), False),
+        (MAP, np.zeros((4, 2)), False),
+        (MAP.astype(float), np.zeros((2, 4, 2)), False),
+        (MAP[None], None, False),
+        (None, MAP, False),
+        (3, np.zeros(4), False),
+    ],
+)
+def test_label_maps_are_detected_by_shape(target, prediction, expected):
+    assert is_segmentation(target, prediction) is expected
