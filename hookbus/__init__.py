@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hookbus._events.schedules import every as every
     from hookbus._events.schedules import last as last
     from hookbus._events.schedules import once as once
-    from hookbus._run.best import BestResult as BestResult
     from hookbus._run.requests import Request as Request
+    from hookbus._run.results import BestResult as BestResult
     from hookbus._run.run import Run as Run
     from hookbus._utils.deprecations import deprecated as deprecated
     from hookbus._utils.durations import Duration as Duration
@@ -55,7 +55,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "BaseHook": "hookbus.hook",
-    "BestResult": "hookbus._run.best",
+    "BestResult": "hookbus._run.results",
     "CounterView": "hookbus._events.schedules",
     "Direction": "hookbus.hook",
     "Duration": "hookbus._utils.durations",

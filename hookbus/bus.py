@@ -15,10 +15,10 @@ from hookbus._events.checks import as_hook_list
 from hookbus._events.framework_aliases import find_framework_alias
 from hookbus._events.table import Order, PointEffects
 from hookbus._run.belongings import TorchHooks
-from hookbus._run.late_hooks import admit
 from hookbus._run.nesting import wrap_emitter
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.point_effects import default_arguments, epilogue, namespace, prologue
+from hookbus._run.preconditions import admit
 from hookbus._run.run import Run
 from hookbus._run.run_bus import RunBus
 from hookbus._utils.arguments import check_keywords

@@ -1,7 +1,11 @@
-"""Preconditions of a run, checked before its work directory is acquired and before any event is emitted.
+"""Preconditions of a run, and of a hook that is registered while the run is active.
 
-`bus.run`, `Trainer.fit` and `Trainer.check` verify the same list. The Trainer adds what only it knows, see
+Those of a run are checked before its work directory is acquired and before any event is emitted. `bus.run`,
+`Trainer.fit` and `Trainer.check` verify the same list. The Trainer adds what only it knows, see
 `hookbus.trainer.preconditions`.
+
+A hook that is registered during a run is opened at its registration: its preconditions are checked, it receives the
+opening events of everything that is open, from `before_run` inward, and it takes part in the next event.
 """
 
 from __future__ import annotations
@@ -9,12 +13,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from hookbus._events.registry import FunctionPlugin
 from hookbus._run.clock import Clock
+from hookbus._run.participants import WITHIN
 from hookbus._run.point_counters import PointCounters
-from hookbus._run.services import DIRECTORIES
+from hookbus._run.work_dir import DIRECTORIES
 from hookbus._utils.arguments import raise_errors, replace_message
 from hookbus._utils.files import find_path_problem
 from hookbus._utils.packages import package_label
+from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.errors import ConfigError, HookbusError, HookError, RequestError
 from hookbus.hook import Hook
 
@@ -157,6 +164,63 @@ def _may_become_known(run: Run, listener: Listener, point: Point) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def admit(run: Run, name: str, hook: object) -> None:
+    """Check and open a hook that was registered; no effect before and after the run.
+
+    Raises:
+        HookbusError: If a precondition is not met. The hook is not registered then.
+        Exception: If an opening event fails. The hook is not registered then; it has received `cleanup`.
+    """
+    participants = run.participants
+    if not participants.brackets or run.exception is not None:
+        return  # `before_run` opens it, or the next run does
+    try:
+        raise_errors(run.bus.pm.find_unmatched([name]))
+        run.bus.table.check_order(run)
+        raise_errors(find_limit_errors(run, [name]))
+        # A function has nothing to prepare: it is called at the next event of its point.
+        if isinstance(hook, FunctionPlugin) or not run.runs_on_this_rank(hook):
+            participants.add(name)
+            return
+        if isinstance(hook, Hook):
+            raise_errors(find_hook_errors(run, {name: hook}))
+        run.request_sync.check_late(name, hook)
+        _open(run, name, hook)
+    except BaseException:
+        if name in run.bus.hooks:
+            run.bus.unregister(name)
+        raise
+
+
+def _open(run: Run, name: str, hook: object) -> None:
+    """Emit the opening events of everything that is open to one hook."""
+    run.participants.add(name)
+    _emit(run, "before_run", name)
+    if run.resumed is not None:  # the setup of the run is complete
+        if run.mode == "train" and run.config:
+            _emit(run, "log_config", name)
+        _restore(run, name, hook)
+    for bracket in run.participants.brackets[1:]:
+        if bracket == "train" and isinstance(hook, CheckpointSaver):
+            run.watch_completeness()
+        _emit(run, f"before_{bracket}", name)
+    run.participants.wait(name)
+
+
+def _emit(run: Run, point: str, name: str) -> None:
+    """Emit a point to one hook, unless it has unregistered itself."""
+    if name in run.bus.hooks and point not in WITHIN:
+        run.bus.table.compile_for_hook(point, name, run)()
+
+
+def _restore(run: Run, name: str, hook: object) -> None:
+    """Load the state that the resumed checkpoint contains for a hook."""
+    if isinstance(hook, Hook) and name in run.orphaned_hook_states:
+        from hookbus.checkpoint.hook_states import load_late_state  # imports torch
+
+        load_late_state(run, name, hook)
 
 
 def _format_message(name: str, hook: Hook, problem: str) -> str:

@@ -8,57 +8,40 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_listener
 from hookbus._run.requests import Outcome, Request, RequestKind, RequestQueue
+from hookbus._run.services import ServiceMethods
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.errors import RequestError
 
 if TYPE_CHECKING:
-    from hookbus._run.boundary_state import BoundaryState
-    from hookbus._run.clock import Clock
-    from hookbus._run.interrupts import SignalHandling
-    from hookbus._run.nesting import Nesting
-    from hookbus._run.replacements import Replacements
-    from hookbus._run.request_sync import RequestSync
-    from hookbus._run.run_bus import RunBus
-    from hookbus._run.sandbox import Trial
-    from hookbus._run.services import Services
-    from hookbus._run.training_data import TrainingData
-    from hookbus._run.validation import Validations
     from hookbus.lifecycle import Mode
     from hookbus.metrics.results import Metrics
 
 
-class RequestMixin:
+class RequestMixin(ServiceMethods):
     """Part of a run that accepts requests.
 
     Attributes:
         queue: Pending requests, and the history of processed requests.
-        pending: Whether requests or records are pending.
-        stops: Requests that stopped the run.
-        ended_at: Number of iterations at which the run ended within an epoch; None if it did not.
-        should_skip_iter: Whether a hook requested to skip this micro-batch. A custom loop checks it after
-            `before_train_iter` and after `after_forward`.
     """
 
     __slots__ = ("ended_at", "pending", "queue", "should_skip_iter", "stops")
-    bus: RunBus
-    clock: Clock
     queue: RequestQueue
     stops: list[Request]
     ended_at: int | None
-    nesting: Nesting
-    training_data: TrainingData
-    request_sync: RequestSync
-    services: Services
-    replacements: Replacements
-    validations: Validations
-    mode: Mode
-    boundary_state: BoundaryState
     exception: BaseException | None
-    trial: Trial | None
-    signals: SignalHandling
+    mode: Mode
     pending: bool
-    validating: bool
     should_skip_iter: bool
+    validating: bool
+    # Without their types, which would make the modules of the run depend on each other.
+    boundary_state: Any
+    clock: Any
+    replacements: Any
+    request_sync: Any
+    signals: Any
+    training_data: Any
+    trial: Any
+    validations: Any
 
     def request_validation(self, reason: str = "") -> None:
         """Request a validation after this event.
@@ -114,7 +97,7 @@ class RequestMixin:
                 f"{self._requester()} requested a checkpoint in a run of mode {self.mode!r}, which writes none. "
                 "Request it in a training."
             )
-        saver = saver or self.services.get("checkpoint_saver")
+        saver = saver or self.get("checkpoint_saver")
         if saver is None:
             raise RequestError(
                 f"{self._requester()} requested a checkpoint, but no hook writes checkpoints. Add the checkpoint hook "
@@ -218,7 +201,7 @@ class RequestMixin:
         clock = self.clock
         if self.ended_at is None or not clock.ends_within_epoch:
             return False
-        return clock.epoch_truncated or self.ended_at == clock.iters_done
+        return bool(clock.epoch_truncated) or self.ended_at == clock.iters_done
 
     @property
     def resumable(self) -> bool:
@@ -229,7 +212,7 @@ class RequestMixin:
         """
         if self.aborted:
             return False
-        return bool(self.stops) and not self.clock.is_at_limit and self.services.get("checkpoint_saver") is not None
+        return bool(self.stops) and not self.clock.is_at_limit and self.get("checkpoint_saver") is not None
 
     @property
     def stop_reasons(self) -> list[str]:
@@ -268,7 +251,7 @@ class RequestMixin:
 
     def warn_dropped(self, request: Request) -> None:
         """Log a warning for a request that is not processed because the run has failed."""
-        self.services.logger.warning(
+        self.logger.warning(
             "The run ended before a request was processed: %s, requested by %s", request.kind.value, request
         )
 

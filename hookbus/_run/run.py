@@ -14,7 +14,6 @@ from hookbus._events.call_stack import current_point, current_points
 from hookbus._events.checks import is_configured
 from hookbus._events.ordering import Listener
 from hookbus._run.belongings import release_belongings
-from hookbus._run.best import BestResult as BestResult
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
@@ -30,14 +29,15 @@ from hookbus._run.replacements import Replacements
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
-from hookbus._run.run_logger import RunLogger
+from hookbus._run.results import BestResult as BestResult
 from hookbus._run.sandbox import Trial, sandbox
-from hookbus._run.services import DIRECTORIES, ServiceMethods, Services
+from hookbus._run.services import OwnedServices
 from hookbus._run.status import Metadata
 from hookbus._run.step_hooks import IterationGap
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
+from hookbus._run.work_dir import DIRECTORIES
 from hookbus._utils.arguments import get_by_name
 from hookbus._utils.detached_copies import deepcopy_as_none
 from hookbus._utils.redaction import redact_config
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from hookbus.lifecycle import Mode
 
 
-class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
+class Run(ProgressMixin, RequestMixin, LoopMixin):
     """State of one run, and the operations that hooks can request from it.
 
     Attributes:
@@ -169,6 +169,7 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
         "orphaned_hook_states",
         "outcome",
         "participants",
+        "planned_directory",
         "ranks",
         "recording",
         "records",
@@ -242,17 +243,16 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
         self.batch_sizes = BatchSizes(batch_size, lambda message: self.logger.warning("%s", message))
         self.clock.measure_batch = self.batch_sizes.measure
         validated_at = previous.validations.validated_at if previous else -1
-        self.validations = Validations(self, {"val": validate, "test": test}, validated_at)
-        self.training_data = TrainingData(self, previous.training_data.state_dict() if previous else {})
-        self.request_sync = RequestSync(self)
+        self.validations: Validations = Validations(self, {"val": validate, "test": test}, validated_at)
+        self.training_data: TrainingData = TrainingData(self, previous.training_data.state_dict() if previous else {})
+        self.request_sync: RequestSync = RequestSync(self)
         self.optimizer_events: OptimizerEvents = OptimizerEvents(
             self, previous.optimizer_events.counts if previous else {}
         )
         self.participants = Participants(self)
         self.nesting = Nesting(self)
-        self.replacements = Replacements(self)
-        self.boundary_state = BoundaryState(self)
-        self.services = Services(self)
+        self.replacements: Replacements = Replacements(self)
+        self.boundary_state: BoundaryState = BoundaryState(self)
         self.completeness = Completeness(self)
         self.recording = Recording(bus)
         self.iteration_gap = IterationGap(self)
@@ -277,7 +277,9 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
     def _init_state(self) -> None:
         """Initialize the state that no run takes from a previous one."""
         self.queue = RequestQueue()
-        self.signals = SignalHandling(self)
+        self.services = OwnedServices()
+        self.planned_directory: Path | None = None
+        self.signals: SignalHandling = SignalHandling(self)
         self.stops: list[Request] = []
         self.ended_at: int | None = None
         self.records: dict[tuple[str, str], Record] = {}
@@ -334,14 +336,9 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
     # -- services ----------------------------------------------------------------------------
 
     @property
-    def logger(self) -> RunLogger:
-        """Logger of the run. Its `write_scalar`, `write_image` and `write_config` are those of `writer`."""
-        return self.services.logger
-
-    @property
     def writer(self) -> Any:
         """Writer whose methods emit the `log_*` points, the service `writer`."""
-        return self.services.get("writer")
+        return self.get("writer")
 
     def call_hook(self, fn_name: str, /, **kwargs: Any) -> None:
         """Emit an event at a point, as `bus.emit` does.
@@ -401,7 +398,7 @@ class Run(ProgressMixin, RequestMixin, LoopMixin, ServiceMethods):
 
         Unlike that of the service `checkpoints_dir`, the directory need not exist and is not created.
         """
-        provided = self.services.get_provided("checkpoints_dir")
+        provided = self.services.get("checkpoints_dir")
         if provided is not None:
             return Path(provided)
         return None if self.work_dir is None else self.work_dir.path / DIRECTORIES["checkpoints_dir"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
-from hookbus._run.owned_services import OwnedServices
-from hookbus._run.run_logger import RunLogger, get_run_logger, track_services
+from hookbus._events.call_stack import current_run
+from hookbus._run.work_dir import DIRECTORIES
 from hookbus.errors import ServiceError, suggest_names
 from hookbus.writers.writer import BusWriter, Visualizer
 
@@ -15,11 +16,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from hookbus._run.run import Run
+    from hookbus._run.run_bus import RunBus
+    from hookbus._run.work_dir import WorkDir
     from hookbus.checkpoint.saver import CheckpointSaver
-
-DIRECTORIES = {"checkpoints_dir": "checkpoints", "logs_dir": "logs", "visualization_dir": "visualization"}
-"""Subdirectories of the work directory, by the name of their service."""
 
 Directory = Literal["experiment_dir", "checkpoints_dir", "logs_dir", "visualization_dir"]
 
@@ -59,97 +58,66 @@ SERVICES: Mapping[str, Service] = {
 }
 """Services by name, in the order of the documentation."""
 
-
 PARTS = tuple(name for name, service in SERVICES.items() if service.is_part)
 """Services that are attributes of the run."""
 
+WRITERS: Mapping[str, Callable[[Any], Any]] = {"visualizer": Visualizer, "writer": BusWriter}
 
-class Services:
-    """Services that hooks and the loop register, and the parts of the run as services.
+ACTIVE_RUNS: set[Any] = set()
+"""Runs in progress, of which the logger uses the only one outside of events."""
 
-    Attributes:
-        run: The run.
-        planned_directory: Work directory that the run will probably use, for the checks before it is acquired.
-    """
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.planned_directory: Path | None = None
-        self._provided = OwnedServices()
-        track_services(self)
+class OwnedServices(dict[str, Any]):
+    """Services by name. When a hook leaves, the services that it has replaced are restored."""
 
-    def provide(self, name: str, service: Any) -> None:
-        """Register an object as a service, replacing any previous service of the same name."""
-        self._provided.provide(name, service, self.run.bus.pm.members.find_caller())
+    def __init__(self) -> None:
+        super().__init__()
+        self._layers: dict[str, dict[str, Any]] = {}  # services by owner, by name of the service; the last one counts
+
+    def provide(self, name: str, service: Any, owner: str) -> None:
+        """Add a service of a hook, or of the loop with the owner "", whose services replace all earlier ones."""
+        layers = self._layers.setdefault(name, {})
+        if owner:
+            layers.pop(owner, None)
+        else:
+            layers.clear()
+        self[name] = layers[owner] = service
 
     def provide_all(self, services: OwnedServices) -> None:
-        """Register the services of the trainer, with the hooks that have provided them."""
-        self._provided.provide_all(services)
+        """Add the services of another object, with their owners."""
+        for name, layers in services._layers.items():
+            for owner, service in layers.items():
+                self.provide(name, service, owner)
 
     def release(self, owner: str) -> None:
-        """Remove the services of a hook, and restore the ones that it has replaced."""
-        self._provided.release(owner)
-
-    def get_provided(self, name: str) -> Any:
-        """Return the registered service of a name; None if there is none."""
-        return self._provided.get(name)
-
-    @property
-    def logger(self) -> RunLogger:
-        """Logger of the run; one that the loop provides has no methods of a writer unless it defines them."""
-        return self.get_provided("logger") or get_run_logger()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a service, or `default` if no service of this name is available."""
-        if name in self._provided:  # a registered service has precedence, also if it is None
-            return self._provided[name]
-        service = self._get_part(name)
-        return default if service is None else service
-
-    def require(self, name: str) -> Any:
-        """Return a service, or raise if no service of this name is available.
-
-        Raises:
-            ServiceError: If no service of this name is available. The message lists similar names.
-        """
-        service = self.get(name)
-        if service is None:
-            parts = [part for part in PARTS if getattr(self.run, part) is not None]
-            directories = ("experiment_dir", *DIRECTORIES) if self.run.work_dir is not None else ()
-            available = [*self._provided, *parts, "visualizer", "writer", *directories]
-            raise ServiceError(f"This run has no service {name!r}.{suggest_names(name, available)}")
-        return service
-
-    def _get_part(self, name: str) -> Any:
-        """Return a part of the run as a service."""
-        if name in PARTS:
-            return getattr(self.run, name)
-        if name == "visualizer":
-            return Visualizer(self.run)
-        if name == "writer":
-            return BusWriter(self.run)
-        return self._get_directory(name)
-
-    def _get_directory(self, name: str) -> Path | None:
-        """Return a directory of the run, which is created on first use once the run has a work directory."""
-        work_dir, planned = self.run.work_dir, self.planned_directory
-        if work_dir is None:
-            is_directory = name in ("experiment_dir", *DIRECTORIES)
-            return planned / DIRECTORIES.get(name, "") if planned is not None and is_directory else None
-        if name == "experiment_dir":
-            return work_dir.path
-        return work_dir.directory(DIRECTORIES[name]) if name in DIRECTORIES else None
+        """Remove the services of a hook."""
+        for name, layers in list(self._layers.items()):
+            if layers.pop(owner, self) is not self:
+                if layers:
+                    self[name] = next(reversed(layers.values()))
+                else:
+                    del self[name], self._layers[name]
 
 
 class ServiceMethods:
     """Part of a run that provides services.
 
     Attributes:
-        services: Services of the run.
+        services: Services that hooks and the loop have registered.
+        planned_directory: Work directory that the run will probably use, for the checks before it is acquired.
     """
 
     __slots__ = ()  # `Run` has slots, and a base class without them would add a `__dict__`
-    services: Services
+    bus: RunBus
+    work_dir: WorkDir | None
+    services: OwnedServices
+    planned_directory: Path | None
+
+    @property
+    def logger(self) -> RunLogger:
+        """Logger of the run. Its `write_scalar`, `write_image` and `write_config` are those of `writer`."""
+        # One that the loop provides has no methods of a writer unless it defines them.
+        return self.services.get("logger") or get_run_logger()
 
     def provide(self, name: str, service: Any) -> None:
         """Register an object as a service, replacing any previous service of the same name.
@@ -158,7 +126,7 @@ class ServiceMethods:
             name: Name of the service.
             service: Object that hooks receive from `run.get(name)`.
         """
-        self.services.provide(name, service)
+        self.services.provide(name, service, self.bus.pm.members.find_caller())
 
     @overload
     def get(self, name: Literal["model"], default: None = None) -> nn.Module | None: ...
@@ -183,7 +151,10 @@ class ServiceMethods:
             name: Name of the service.
             default: Value to return if no service of this name is registered.
         """
-        return self.services.get(name, default)
+        if name in self.services:  # a registered service has precedence, also if it is None
+            return self.services[name]
+        service = self._get_part(name)
+        return default if service is None else service
 
     @overload
     def require(self, name: Literal["model"]) -> nn.Module: ...
@@ -210,4 +181,69 @@ class ServiceMethods:
         Raises:
             ServiceError: If no service of this name is registered. The message lists similar names.
         """
-        return self.services.require(name)
+        service = self.get(name)
+        if service is None:
+            parts = [part for part in PARTS if getattr(self, part) is not None]
+            directories = ("experiment_dir", *DIRECTORIES) if self.work_dir is not None else ()
+            available = [*self.services, *parts, *WRITERS, *directories]
+            raise ServiceError(f"This run has no service {name!r}.{suggest_names(name, available)}")
+        return service
+
+    def _get_part(self, name: str) -> Any:
+        """Return a part of the run as a service; a directory is created on first use."""
+        if name in PARTS:
+            return getattr(self, name)
+        if name in WRITERS:
+            return WRITERS[name](self)
+        if name != "experiment_dir" and name not in DIRECTORIES:
+            return None
+        folder = DIRECTORIES.get(name, "")
+        if self.work_dir is None:
+            return None if self.planned_directory is None else self.planned_directory / folder
+        return self.work_dir.directory(folder) if folder else self.work_dir.path
+
+
+class WriterMethods:
+    """Methods of a writer, which emit the `log_*` points of the run whose event is in progress."""
+
+    def write_scalar(self, name: str, value: Any, step: int | None = None) -> None:
+        """Emit a number under its full name; `step` defaults to the current step."""
+        _find_writer("write_scalar").write_scalar(name, value, step)
+
+    def write_image(self, name: str, image: Any, step: int | None = None, caption: str | None = None) -> None:
+        """Emit an image."""
+        _find_writer("write_image").write_image(name, image, step, caption)
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Emit the configuration of the run."""
+        _find_writer("write_config").write_config(config)
+
+
+class RunLogger(WriterMethods, logging.Logger):
+    """A logger with the methods of a writer."""
+
+
+def get_run_logger() -> RunLogger:
+    """Return the logger "hookbus"."""
+    logger = logging.getLogger("hookbus")
+    if not isinstance(logger, WriterMethods):
+        # The program may have created the logger before, also with a class of its own.
+        logger.__class__ = type("RunLogger", (WriterMethods, type(logger)), {})
+    return cast("RunLogger", logger)
+
+
+def _find_writer(method: str) -> Any:
+    """Return the writer of the run whose event is in progress, else of the only active run.
+
+    Raises:
+        ServiceError: If there is no such run.
+    """
+    run = current_run()
+    if run is None:
+        if len(ACTIVE_RUNS) != 1:
+            raise ServiceError(
+                f"run.logger.{method}: expected one active run, got {len(ACTIVE_RUNS)}. Call run.writer.{method} "
+                "instead."
+            )
+        (run,) = ACTIVE_RUNS
+    return run.get("writer")

@@ -23,6 +23,7 @@ from hookbus._run.request_sync import sync_run_identity
 from hookbus._run.requests import SETTLE, process_requests
 from hookbus._run.resume import find_resumed_checkpoint, resume_run, verify_resume
 from hookbus._run.run import Run
+from hookbus._run.services import ACTIVE_RUNS
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import WorkDir, parse_resume
 from hookbus._utils.arguments import (
@@ -165,7 +166,7 @@ def run_context(
     run.clock.epoch_length = length
     used = resume if mode == "train" else "auto"  # a validation or test uses the directory of the training
     run.may_resume = may_resume(used, work_dir)
-    run.services.planned_directory = find_planned_directory(work_dir, resume=used == "auto", overwrite=overwrite)
+    run.planned_directory = find_planned_directory(work_dir, resume=used == "auto", overwrite=overwrite)
     with preconditions_scope(run):
         check_preconditions(run)
     # A validation or test writes into the directory of the training.
@@ -228,6 +229,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
 def _start(run: Run) -> None:
     """Start a run: synchronize the ranks, attach the run to its bus and emit `before_run`."""
     run.is_running = True
+    ACTIVE_RUNS.add(run)
     sync_run_identity(run)
     run.bus.attach_run(run)
     run.optimizer_events.attach()

@@ -17,11 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from hookbus._run.directory_lock import DirectoryLock, create_directory
-from hookbus._run.outputs import append_output, is_replaceable, read_outputs, write_outputs
-from hookbus._run.recorded_run import CONFIG, RecordedRun, find_config_problem, get_config_header
+from hookbus._run.recorded_run import (
+    CONFIG,
+    RecordedRun,
+    append_output,
+    find_config_problem,
+    get_config_header,
+    is_replaceable,
+    read_outputs,
+    write_outputs,
+)
 from hookbus._run.status import CHECKPOINT, DIRECTORY, ELSEWHERE, OUTPUTS_KEY, OVERWRITTEN, STATUS, replace_status
 from hookbus.checkpoint.atomic_files import atomic_write, write_json
 from hookbus.errors import WorkDirError
+
+DIRECTORIES = {"checkpoints_dir": "checkpoints", "logs_dir": "logs", "visualization_dir": "visualization"}
+"""Subdirectories of the work directory, by the name of their service."""
 
 
 class WorkDir:

@@ -1,7 +1,7 @@
 """Distributed training: process group, collective communication and sharded models.
 
 `process_group` initializes the process group from the variables of the launcher. `collectives` defines the operations
-that a run uses, and `process_collectives` implements them with the error propagation of `error_store`. `fsdp` shards a
+that a run uses, and `process_collectives` implements them. `fsdp` shards a
 model, `sharding` describes and converts sharded tensors, and `unwrap` returns the model inside a wrapper, and names
 without the prefixes of wrappers.
 """

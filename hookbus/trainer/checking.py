@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookbus._run.never_due import find_unreachable
-from hookbus._run.result_names import name_results
+from hookbus._run.results import name_results
 from hookbus._training.eval_metrics import EvalMetric
 from hookbus._training.evaluation import compute_metrics, eval_mode, named_loaders, reset_metrics, update_metrics
 from hookbus._training.outputs import extract_loss

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookbus._run.acquisition import preview
-from hookbus._run.owned_services import OwnedServices
 from hookbus._run.preconditions import check_preconditions
 from hookbus._run.resume import verify_resume
 from hookbus._run.run import Run
+from hookbus._run.services import OwnedServices
 from hookbus._run.session import acquire_work_dir, ensure_no_active_run, may_resume, preconditions_scope, run_scope
 from hookbus._training.evaluation import evaluate
 from hookbus.data.loaders import loader_length
@@ -21,7 +21,7 @@ from hookbus.trainer.initial_weights import check_files
 from hookbus.trainer.preconditions import check_training
 
 if TYPE_CHECKING:
-    from hookbus._run.result_names import EvaluationKind
+    from hookbus._run.results import EvaluationKind
     from hookbus._run.validation import Evaluator
     from hookbus._run.work_dir import WorkDir
     from hookbus.lifecycle import Mode
@@ -152,7 +152,7 @@ class TrainerRuns:
         # A validation or test reads and writes the directory of the training.
         is_new = mode == "train" or self._directory is not None
         planned = self.preview_work_dir()[0] if is_new else trainer.work_dir
-        run.services.planned_directory = Path(planned) if planned else None
+        run.planned_directory = Path(planned) if planned else None
         return run
 
     def _connect(self, run: Run) -> None:

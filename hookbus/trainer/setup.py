@@ -38,7 +38,7 @@ from hookbus.trainer.runs import TrainerRuns
 
 if TYPE_CHECKING:
     from hookbus._config.models import RunConfig
-    from hookbus._run.run_logger import RunLogger
+    from hookbus._run.services import RunLogger
 
 
 class TrainerSetup:

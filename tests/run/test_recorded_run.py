@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus._run.outputs import (
+from hookbus._run.recorded_run import (
     append_output,
     find_list_problem,
     is_replaceable,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus._run.best import BestResult
+from hookbus._run.results import BestResult, merge_ranks
 
 
 @pytest.mark.parametrize("path", [None, Path("runs/x/checkpoints/best_loss.pth")])
@@ -61,3 +61,17 @@ class TestPath:
 
     def test_missing_file_is_expected_in_the_directory_of_the_run(self, tmp_path: Path) -> None:
         assert self.find("checkpoints/best.pth", tmp_path / "b") == tmp_path / "b/checkpoints/best.pth"
+
+
+def test_values_of_ranks_are_those_of_the_lowest_rank_that_logged_them() -> None:
+    gathered = [{"val/a": 1.0}, {"val/a": 1.0, "val/b": 2.0}, {"val/b": 2.0}]
+    assert merge_ranks(gathered) == ({"val/a": 1.0, "val/b": 2.0}, [])
+
+
+def test_values_that_differ_between_ranks_are_described() -> None:
+    assert merge_ranks([{"val/a": 1.0}, {"val/a": 4.0}]) == ({"val/a": 1.0}, ["val/a is 1, 4"])
+
+
+def test_equal_nan_of_ranks_is_no_difference() -> None:
+    _, differing = merge_ranks([{"val/a": float("nan")}, {"val/a": float("nan")}])
+    assert differing == []
