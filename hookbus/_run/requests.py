@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hookbus._events.call_stack import in_nested_event
 from hookbus.checkpoint.saver import StopSaver
+from hookbus.metrics.windows import compute_means
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -275,7 +276,7 @@ def deliver_records(run: Run, *, everything: bool) -> None:
             record.window.last_logged_step = step
             due.append((requester, record))
     # One transfer from the device for all windows.
-    means = run.metrics.means_of_windows([record.window for _, record in due])
+    means = compute_means(record.window for _, record in due)
     lengths = [len(record.window) for _, record in due]
     for _, record in due:
         record.window.reset()

@@ -12,9 +12,8 @@ from hookbus._run.results import EvaluationKind, check_returned, find_difference
 from hookbus._run.validation_contexts import ValidationContexts
 from hookbus.errors import RequestError
 from hookbus.hook import Hook
-from hookbus.metrics.logged import LoggedResults, LogScope
+from hookbus.metrics.logged import EvaluationMeans, LoggedResults, LogScope
 from hookbus.metrics.results import Metrics
-from hookbus.metrics.store import EvaluationMeans
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -162,7 +161,7 @@ class Validations:
         """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
         self._run.clock.batch = -1
         self._evaluation, self._is_measuring = EvaluationMeans(self._get_scope(kind, name)), True
-        self._run.metrics.set_evaluation(self._evaluation)
+        self._run.metrics.evaluation = self._evaluation
 
     def begin_batch(self, kind: EvaluationKind, batch_idx: int | None, batch: Any, name: str | None) -> None:
         """Record the index and the size of a batch; called before the listeners of `before_val_iter`."""
@@ -202,7 +201,7 @@ class Validations:
             Results by full name, equal on all ranks.
         """
         named = self._take_means(kind, name, metrics)
-        self._run.metrics.set_evaluation(LoggedResults(self._get_scope(kind, name), set(named)))
+        self._run.metrics.evaluation = LoggedResults(self._get_scope(kind, name), set(named))
         return named
 
     def close_loader(self, kind: EvaluationKind, name: str | None) -> None:
@@ -281,7 +280,7 @@ class Validations:
     def _collect(self, logged: LoggedResults | None) -> None:
         """Direct logged values to the validation as a whole; None for those of training."""
         self._logged, self._is_measuring = logged, False
-        self._run.metrics.set_evaluation(logged)
+        self._run.metrics.evaluation = logged
 
     def _take_means(self, kind: EvaluationKind, name: str | None, metrics: Mapping[str, Any] | None) -> Metrics:
         """Add the results of a loader, and return them by full name."""

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Protocol
+import math
+from collections import ChainMap
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import MetricError
-from hookbus.metrics.windows import to_float, to_floats, to_widest_float
+from hookbus.metrics.windows import exact_sum, to_float, to_floats, to_widest_float
+
+if TYPE_CHECKING:
+    from hookbus.distributed.collectives import Collectives
 
 STAGES = ("train", "val", "test")
 """First parts of full names that denote where a value was measured."""
-
-
-class ResultSink(Protocol):
-    """Protocol of an object that receives the values logged in a part of a validation or test.
-
-    Attributes:
-        scope: That part.
-    """
-
-    scope: LogScope
-
-    def add(self, name: str, value: Any) -> None:
-        """Add a value under a name without prefix."""
 
 
 class LogScope:
@@ -63,6 +55,50 @@ class LogScope:
         return name
 
 
+class EvaluationMeans:
+    """Means over a validation or test, weighted by the number of samples.
+
+    Args:
+        scope: Part of the validation to which the values belong. Default: a validation with one loader.
+
+    Attributes:
+        scope: The same.
+        weight: Number of samples of the current batch; None if it is unknown, which counts as one.
+    """
+
+    def __init__(self, scope: LogScope | None = None) -> None:
+        self.scope = scope or LogScope("val")
+        self.weight: int | None = None
+        # Sums and weights, not means: means over batches or ranks of different sizes cannot be combined.
+        self._totals: dict[str, list[Any]] = {}
+
+    def add(self, name: str, value: Any, weight: float | None = None) -> None:
+        """Add a mean over `weight` samples.
+
+        Args:
+            name: Name without prefix.
+            value: Number or tensor with one element; it is detached.
+            weight: Number of samples. Default: number of samples of the current batch.
+        """
+        if weight is None:
+            weight = 1 if self.weight is None else self.weight
+        total = self._totals.setdefault(name, [0.0, 0])
+        total[0] = total[0] + _to_summand(value) * weight
+        total[1] += weight
+
+    def results(self, ranks: Collectives) -> dict[str, float]:
+        """Return the means by name, over the samples of all ranks. A collective call; one copy from each device."""
+        sums = to_floats([total for total, _ in self._totals.values()])
+        weights = [weight for _, weight in self._totals.values()]
+        own = dict(zip(self._totals, zip(sums, weights, strict=True), strict=True))
+        # Ranks may have logged different metrics, so the names of all ranks are merged, those of rank 0 first.
+        totals = ranks.all_gather("validation means", own)
+        return {
+            name: _weighted_mean([total[name] for total in totals if name in total])
+            for name in ChainMap(*reversed(totals))
+        }
+
+
 class LoggedResults:
     """Values that are logged once in a validation or test, outside of its batches. Adding one does not synchronize.
 
@@ -90,8 +126,8 @@ class LoggedResults:
                 "name."
             )
         # A copy, since a hook may modify its tensor in place.
-        is_tensor = hasattr(value, "detach")
-        self._values[full] = to_widest_float(value.detach()).reshape(()).clone() if is_tensor else to_float(value)
+        number = _to_summand(value)
+        self._values[full] = number.clone() if hasattr(number, "clone") else number
 
     def take(self) -> dict[str, float]:
         """Remove and return the values by full name, with one copy from each device."""
@@ -117,3 +153,14 @@ def check_training_name(name: str) -> None:
             f"run.log: no {'validation' if stage == 'val' else 'test'} is in progress, got {name!r}. Log it between "
             f"before_{stage} and {point}, or pass it as metrics={{...}} when the loop emits {point}."
         )
+
+
+def _to_summand(value: Any) -> Any:
+    """Return a tensor without dimensions in the widest type, or a number as a float."""
+    return to_widest_float(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
+
+
+def _weighted_mean(totals: Sequence[tuple[float, float]]) -> float:
+    """Return the mean of (sum, weight) pairs, NaN if the total weight is 0."""
+    weight = sum(weight for _, weight in totals)
+    return exact_sum([total for total, _ in totals]) / weight if weight else math.nan

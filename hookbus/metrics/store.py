@@ -11,12 +11,11 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections import ChainMap
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from typing import Any
 
 from hookbus.errors import MetricError
-from hookbus.metrics.logged import LogScope, ResultSink, check_training_name
+from hookbus.metrics.logged import EvaluationMeans, LoggedResults, check_training_name
 from hookbus.metrics.results import Metrics, resolve_metric_name
 from hookbus.metrics.windows import (
     CHUNK_SIZE,
@@ -24,60 +23,10 @@ from hookbus.metrics.windows import (
     Window,
     WindowPart,
     compute_means,
-    exact_sum,
     make_buffer,
     to_float,
     to_floats,
-    to_widest_float,
 )
-
-if TYPE_CHECKING:
-    from hookbus.distributed.collectives import Collectives
-
-
-class EvaluationMeans:
-    """Means over a validation or test, weighted by the number of samples.
-
-    Args:
-        scope: Part of the validation to which the values belong. Default: a validation with one loader.
-
-    Attributes:
-        scope: The same.
-        weight: Number of samples of the current batch; None if it is unknown, which counts as one.
-    """
-
-    def __init__(self, scope: LogScope | None = None) -> None:
-        self.scope = scope or LogScope("val")
-        self.weight: int | None = None
-        # Sums and weights, not means: means over batches or ranks of different sizes cannot be combined.
-        self._totals: dict[str, list[Any]] = {}
-
-    def add(self, name: str, value: Any, weight: float | None = None) -> None:
-        """Add a mean over `weight` samples.
-
-        Args:
-            name: Name without prefix.
-            value: Number or tensor with one element; it is detached.
-            weight: Number of samples. Default: number of samples of the current batch.
-        """
-        if weight is None:
-            weight = 1 if self.weight is None else self.weight
-        value = to_widest_float(value.detach()).reshape(()) if hasattr(value, "detach") else to_float(value)
-        total = self._totals.setdefault(name, [0.0, 0])
-        total[0] = total[0] + value * weight
-        total[1] += weight
-
-    def results(self, ranks: Collectives) -> dict[str, float]:
-        """Return the means by name, over the samples of all ranks. A collective call; one copy from each device."""
-        sums = to_floats([total for total, _ in self._totals.values()])
-        weights = [weight for _, weight in self._totals.values()]
-        own = dict(zip(self._totals, zip(sums, weights, strict=True), strict=True))
-        # Ranks may have logged different metrics, so the names of all ranks are merged, those of rank 0 first.
-        totals = ranks.all_gather("validation means", own)
-        return {
-            name: _weighted_mean([total[name] for total in totals if name in total])
-            for name in ChainMap(*reversed(totals))
-        }
 
 
 class MetricStore(Mapping[str, float]):
@@ -112,7 +61,7 @@ class MetricStore(Mapping[str, float]):
         # Hooks that have requested a window, by its name; none for a window that a checkpoint contains. The windows of
         # the loop have no entry.
         self._window_owners: dict[str, set[str]] = {}
-        self.evaluation: ResultSink | None = None
+        self.evaluation: EvaluationMeans | LoggedResults | None = None
         self.epoch = self.window("epoch")
 
     def __getitem__(self, name: str) -> float:
@@ -162,11 +111,7 @@ class MetricStore(Mapping[str, float]):
 
     def means(self, window: Window) -> Metrics:
         """Return the mean of each metric of a window and the number of its nonfinite values. Syncs with the device."""
-        return self.means_of_windows([window])[0]
-
-    def means_of_windows(self, windows: Iterable[Window]) -> list[Metrics]:
-        """Return the means of multiple windows, with one device synchronization for all."""
-        return [Metrics(*means) for means in compute_means(windows)]
+        return compute_means([window])[0]
 
     def log(self, values: Mapping[str, Any], *, is_running: bool = True) -> None:
         """Log values of the current iteration or validation batch. Does not synchronize with the device.
@@ -227,10 +172,6 @@ class MetricStore(Mapping[str, float]):
         """Return the latest training values without the prefix `train/`, as numbers or tensors, without a sync."""
         self._log_pending_loss()
         return {name.removeprefix("train/"): buffer.last() for name, buffer in self._buffers.items()}
-
-    def set_evaluation(self, evaluation: ResultSink | None) -> None:
-        """Direct logged values to an evaluation; None for the buffers of training."""
-        self.evaluation = evaluation
 
     def state_dict(self) -> dict[str, Any]:
         """Return buffers, windows and results, as built-in Python types and tensors."""
@@ -318,12 +259,6 @@ class MetricStore(Mapping[str, float]):
             }
         self._buffers[full] = self._buffer_by_logged_name[name] = buffer
         return buffer
-
-
-def _weighted_mean(totals: Sequence[tuple[float, float]]) -> float:
-    """Return the mean of (sum, weight) pairs, NaN if the total weight is 0."""
-    weight = sum(weight for _, weight in totals)
-    return exact_sum([total for total, _ in totals]) / weight if weight else math.nan
 
 
 def is_scalar(value: Any) -> bool:

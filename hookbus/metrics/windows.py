@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hookbus.metrics.results import Metrics
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -220,8 +222,8 @@ class WindowPart(NamedTuple):
         return self.buffer.read(self.begin, self.end) if self.begin < self.end else ZERO_SUMS
 
 
-def compute_means(windows: Iterable[Window]) -> list[tuple[dict[str, float], dict[str, int]]]:
-    """Return, for each window, the mean of each metric and the number of its nonfinite values.
+def compute_means(windows: Iterable[Window]) -> list[Metrics]:
+    """Return the mean of each metric of each window, and the number of its nonfinite values.
 
     A mean is computed over the iterations that logged the metric. All windows are read with one copy from each device.
     """
@@ -237,9 +239,9 @@ def compute_means(windows: Iterable[Window]) -> list[tuple[dict[str, float], dic
     ]
 
 
-def _divide_sums(sums: Mapping[str, Sums]) -> tuple[dict[str, float], dict[str, int]]:
+def _divide_sums(sums: Mapping[str, Sums]) -> Metrics:
     means = {name: total / count for name, (total, count, _) in sums.items()}
-    return means, {name: int(nonfinite) for name, (_, _, nonfinite) in sums.items()}
+    return Metrics(means, {name: int(nonfinite) for name, (_, _, nonfinite) in sums.items()})
 
 
 def _add_sums(first: Sequence[Any], second: Sequence[Any]) -> Sums:

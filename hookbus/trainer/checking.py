@@ -26,8 +26,9 @@ from hookbus.data.samplers import PassPosition
 from hookbus.distributed.collectives import Collectives
 from hookbus.errors import ConfigError, HookbusError, LoopError, MetricError
 from hookbus.hook import Hook
+from hookbus.metrics.logged import EvaluationMeans
 from hookbus.metrics.results import resolve_metric_name
-from hookbus.metrics.store import EvaluationMeans, MetricStore
+from hookbus.metrics.store import MetricStore
 from hookbus.trainer.preconditions import Check, build_preconditions, execute_checks, find_loss_problem
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class ExpectedMetrics:
             metrics: Metrics after the update with this batch.
         """
         store, evaluation = MetricStore(), EvaluationMeans()
-        store.set_evaluation(evaluation)
+        store.evaluation = evaluation
         store.log_outputs(outputs, None)
         provided = [name for hook in self._hooks.values() for name in hook.provided_metrics or ()]
         results = dict.fromkeys([*evaluation.results(Collectives()), *_result_names(metrics), *provided], 0.0)

@@ -22,8 +22,9 @@ from hookbus.bus import HookBus
 from hookbus.distributed.collectives import Collectives
 from hookbus.errors import MetricError
 from hookbus.hook import Hook
+from hookbus.metrics.logged import EvaluationMeans
 from hookbus.metrics.results import Metrics, resolve_metric_name
-from hookbus.metrics.store import EvaluationMeans, MetricStore, is_scalar
+from hookbus.metrics.store import MetricStore, is_scalar
 from hookbus.trainer.trainer import Trainer
 
 NAMES = ["train/loss", "train/lr", "val/accuracy", "val/loss", "val/top_1"]
@@ -308,9 +309,9 @@ class TestLog:
     def test_values_of_a_validation_are_separate_from_training(self) -> None:
         store, evaluation = MetricStore(), EvaluationMeans()
         store.log({"loss": 1.0})
-        store.set_evaluation(evaluation)
+        store.evaluation = evaluation
         store.log({"loss": 5.0})
-        store.set_evaluation(None)
+        store.evaluation = None
 
         assert dict(store.latest()) == {"train/loss": 1.0}
         assert evaluation.results(Collectives()) == {"loss": 5.0}
@@ -393,10 +394,10 @@ class TestLogOutputs:
 
     def test_outputs_of_a_validation_belong_to_the_evaluation(self) -> None:
         store, evaluation = self.make_watched_store(), EvaluationMeans()
-        store.set_evaluation(evaluation)
+        store.evaluation = evaluation
         store.log_outputs({"loss": torch.tensor(2.0), "hits": 3}, None)
         store.log_outputs(None, torch.tensor(4.0))
-        store.set_evaluation(None)
+        store.evaluation = None
 
         assert evaluation.results(Collectives()) == {"loss": 3.0, "hits": 3.0}
         assert dict(store.latest()) == {}

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookbus.metrics.store import MetricStore
-from hookbus.metrics.windows import CHUNK_SIZE, exact_sum, to_float, to_floats, to_widest_float
+from hookbus.metrics.windows import CHUNK_SIZE, compute_means, exact_sum, to_float, to_floats, to_widest_float
 from hookbus.testing import fingerprint
 
 Value = Any
@@ -183,7 +183,7 @@ class TestMultipleWindows:
                 windows["later"].reset()
             feed(store, [MAKERS[type_name](i)])
 
-        means = [dict(window_means) for window_means in store.means_of_windows(windows.values())]
+        means = [dict(window_means) for window_means in compute_means(windows.values())]
 
         last = 3 * CHUNK_SIZE - 1
         assert means == [{"train/loss": (begin + last) / 2} for begin in (0, 10, CHUNK_SIZE + 1)]
@@ -195,7 +195,7 @@ class TestMultipleWindows:
         tolist = torch.Tensor.tolist
         monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: (reads.append(1), tolist(tensor))[1])
 
-        assert [means["train/loss"] for means in store.means_of_windows(windows)] == [2.5] * 3
+        assert [means["train/loss"] for means in compute_means(windows)] == [2.5] * 3
         assert len(reads) == 1
 
     def test_full_chunk_is_summed_once_for_windows_reset_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
