@@ -1,22 +1,19 @@
-"""Weights of the best score, kept in memory or loaded from the best checkpoint."""
+"""Weights of the best score: in memory or in the best checkpoint, and the check that a hook writes that one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from hookbus import Run
-from hookbus.checkpoint import flatten_weights, read_checkpoint
+from hookbus.checkpoint import CheckpointSaver, flatten_weights, read_checkpoint
 from hookbus.errors import ConfigError, MetricError
 from hookbus.metrics import resolve_metric_name
 
 
-@dataclass(frozen=True, slots=True)
-class BestWeights:
+class BestWeights(NamedTuple):
     """Raw and averaged weights of the same optimizer step.
 
     Attributes:
@@ -24,8 +21,8 @@ class BestWeights:
         averaged: Averaged weights by name, None if no hook averages the weights.
     """
 
-    raw: Mapping[str, Any]
-    averaged: Mapping[str, Tensor] | None
+    raw: dict[str, Any]
+    averaged: dict[str, Tensor] | None
 
     @classmethod
     def from_run(cls, run: Run) -> BestWeights:
@@ -63,40 +60,24 @@ class BestWeights:
         averaged = checkpoint.get("ema_state_dict")
         return cls(flatten_weights(checkpoint["state_dict"]), None if averaged is None else flatten_weights(averaged))
 
-    def adapt_to(self, run: Run) -> BestWeights:
-        """Return the weights for a run in which averaging was enabled or disabled after the best score."""
+    def load(self, run: Run) -> None:
+        """Load the weights into the model of a run, which may have enabled or disabled averaging since."""
         # Validation evaluates the averaged weights if a hook averages, so these earned the score.
         if run.weights.averaged() is None:
             # The averages may lack buffers of the model: overlay them on the raw state dict.
-            return BestWeights({**self.raw, **(self.averaged or {})}, None)
-        return BestWeights(self.raw, self.raw if self.averaged is None else self.averaged)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return raw and averaged weights as dicts of tensors. Tensors are references, not copies."""
-        return {"raw": dict(self.raw), "averaged": None if self.averaged is None else dict(self.averaged)}
+            run.weights.load({**self.raw, **(self.averaged or {})}, None)
+        else:
+            run.weights.load(self.raw, self.raw if self.averaged is None else self.averaged)
 
 
-def restore_best_weights(run: Run, weights: BestWeights | None, hook: str, metric: str) -> bool:
-    """Load the best weights into the model and log the result.
-
-    Args:
-        run: The run.
-        weights: Weights in memory; None to load them from the best checkpoint.
-        hook: Name of the hook, for the log.
-        metric: Metric of the best score, for the log.
-
-    Returns:
-        True if weights were loaded, False if neither memory nor a best checkpoint contains them, as after a resume
-        from a run with `restore_best_weights: false`.
-    """
-    best = weights or BestWeights.from_file(run, metric)
-    if best is None:
-        run.logger.warning("%s: no weights were kept for the best %r; the model keeps its final weights.", hook, metric)
-        return False
-    best = best.adapt_to(run)
-    run.weights.load(best.raw, best.averaged)
-    run.logger.info("%s: restored the weights of the best %r.", hook, metric)
-    return True
+def check_savers(run: Run) -> None:
+    """Raise if no hook that writes checkpoints keeps the best one."""
+    savers = [hook for hook in run.bus.hooks.values() if isinstance(hook, CheckpointSaver)]
+    # A custom loop without any may provide a saver after the start: this is decided in `before_train`.
+    if savers and not any(getattr(saver, "keeps_best", True) for saver in savers):
+        check_saver(savers[0])
+    elif not savers and run.trainer is not None:
+        check_saver(run.get("checkpoint_saver"))
 
 
 def check_saver(saver: Any) -> None:
@@ -120,9 +101,8 @@ def check_saver(saver: Any) -> None:
 
 
 def _copy(weights: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _copy_value(value) for name, value in weights.items()}
-
-
-def _copy_value(value: Any) -> Any:
     # The `_extra_state` of a module may be any object, not only a tensor.
-    return value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value
+    return {
+        name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+        for name, value in weights.items()
+    }

@@ -11,6 +11,8 @@ from hookbus.metrics import ambiguous_direction_message, infer_direction
 from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
 
 DEFAULT_PATIENCE = 10
+RULE_SETTINGS = {"patience", "min_delta", "baseline", "check_finite", "stopping_threshold", "divergence_threshold"}
+"""Settings that are arguments of `StoppingRule`."""
 
 
 class EarlyStoppingConfig(HookConfig):
@@ -100,12 +102,4 @@ class EarlyStoppingConfig(HookConfig):
 
     def build_stopping_rule(self) -> StoppingRule:
         """Create a stopping rule with these settings and no scores."""
-        return StoppingRule(
-            self.direction,
-            patience=self.patience,
-            min_delta=self.min_delta,
-            baseline=self.baseline,
-            check_finite=self.check_finite,
-            stopping_threshold=self.stopping_threshold,
-            divergence_threshold=self.divergence_threshold,
-        )
+        return StoppingRule(self.direction, **self.model_dump(include=RULE_SETTINGS))

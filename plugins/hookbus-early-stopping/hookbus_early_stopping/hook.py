@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from hookbus import Direction, Hook, Metrics, Priority, Run, Unit
-from hookbus.checkpoint import CheckpointSaver, check_averages, check_compatible, schema
-from hookbus_early_stopping.best_weights import BestWeights, check_saver, restore_best_weights
+from hookbus.checkpoint import check_averages, check_compatible, schema
+from hookbus.errors import HookWarning, MetricError
+from hookbus.metrics import resolve_metric_name
+from hookbus_early_stopping.best_weights import BestWeights, check_saver, check_savers
 from hookbus_early_stopping.config import EarlyStoppingConfig
-from hookbus_early_stopping.monitor import Monitor
+from hookbus_early_stopping.stopping_rule import Mode
 
 _weights = schema.mapping_of(schema.any_value)
-_check_state = schema.record(
-    {
-        "best_score": schema.nullable(schema.number()),
-        "best_epoch": schema.nullable(schema.integer()),
-        "wait_count": schema.integer(),
-        "last": schema.nullable(schema.number()),
-        "stopped_epoch": schema.nullable(schema.integer()),
-        "best_weights": schema.nullable(schema.record({"raw": _weights, "averaged": schema.nullable(_weights)})),
-        "monitor": schema.record(
-            {"full_name": schema.nullable(schema.string()), "mode": schema.string("min|max"), "warned": schema.boolean}
-        ),
-    }
+_monitor = schema.record(
+    {"full_name": schema.nullable(schema.string()), "mode": schema.string("min|max"), "warned": schema.boolean}
 )
 
 
@@ -43,6 +36,17 @@ class EarlyStoppingHook(Hook):
     Config = EarlyStoppingConfig
     priority = Priority.VERY_LOW
     config: EarlyStoppingConfig
+    state_schema = schema.record(
+        {
+            "best_score": schema.nullable(schema.number()),
+            "best_epoch": schema.nullable(schema.integer()),
+            "wait_count": schema.integer(),
+            "last": schema.nullable(schema.number()),
+            "stopped_epoch": schema.nullable(schema.integer()),
+            "best_weights": schema.nullable(schema.record({"raw": _weights, "averaged": schema.nullable(_weights)})),
+            "monitor": _monitor,
+        }
+    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -99,7 +103,7 @@ class EarlyStoppingHook(Hook):
                 and no hook writes checkpoints, or the checkpoint hook has `save_best: false`.
         """
         if run.mode == "train" and self.config.best_weights_source == "file":
-            _check_savers(run)
+            check_savers(run)
         self.check_unique(
             run,
             "restores weights",
@@ -179,13 +183,13 @@ class EarlyStoppingHook(Hook):
         return {
             **self.stopping_rule.state_dict(),
             "stopped_epoch": self.stopped_epoch,
-            "best_weights": None if self._best is None else self._best.state_dict(),
+            "best_weights": None if self._best is None else self._best._asdict(),
             "monitor": self._monitor.state_dict(),
         }
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
-        _check_state(state, "state")
+        super().check_state(state)
         best, model = state["best_weights"], self.run.model
         if best is not None and model is not None:
             check_compatible(model, best["raw"])
@@ -221,17 +225,85 @@ class EarlyStoppingHook(Hook):
         if self.best_epoch is None:
             self.run.logger.info("%s: %r never improved; the model keeps its final weights.", *self._log_args())
             return False
-        return restore_best_weights(self.run, self._best, *self._log_args())
+        best = self._best or BestWeights.from_file(self.run, self.config.monitor)
+        # Neither memory nor a best checkpoint contains the weights after a run with `restore_best_weights: false`.
+        if best is None:
+            message = "%s: no weights were kept for the best %r; the model keeps its final weights."
+            self.run.logger.warning(message, *self._log_args())
+            return False
+        best.load(self.run)
+        self.run.logger.info("%s: restored the weights of the best %r.", *self._log_args())
+        return True
 
     def _log_args(self) -> tuple[str, str]:
         return self.name, self.config.monitor
 
 
-def _check_savers(run: Run) -> None:
-    """Raise if no hook that writes checkpoints keeps the best one."""
-    savers = [hook for hook in run.bus.hooks.values() if isinstance(hook, CheckpointSaver)]
-    # A custom loop without any may provide a saver after the start: this is decided in `before_train`.
-    if savers and not any(getattr(saver, "keeps_best", True) for saver in savers):
-        check_saver(savers[0])
-    elif not savers and run.trainer is not None:
-        check_saver(run.get("checkpoint_saver"))
+class Monitor:
+    """A monitored metric.
+
+    Args:
+        metric: Name of the metric as configured, abbreviated or full.
+        mode: "min" if lower is better, "max" if higher is better.
+        strict: Whether to raise if a validation lacks the metric; otherwise one warning is emitted.
+    """
+
+    def __init__(self, metric: str, mode: Mode, *, strict: bool) -> None:
+        self._metric, self._mode, self._strict = metric, mode, strict
+        self._full_name: str | None = None
+        self._warned = False
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether no validation has provided the metric."""
+        return self._full_name is None
+
+    def get_score(self, metrics: Metrics) -> float | None:
+        """Return the value of the metric.
+
+        Args:
+            metrics: Results of a validation.
+
+        Returns:
+            The value, or None if the metric is missing and `strict` is False.
+
+        Raises:
+            MetricError: If `strict` is True and the metric is missing or ambiguous. The message lists all metrics.
+        """
+        try:
+            self._full_name = resolve_metric_name(self._metric, metrics)
+        except MetricError as error:
+            if self._strict:
+                raise
+            self._warn(f"early stopping: the monitored metric is missing. {error} Set `monitor`.")
+            return None
+        return metrics[self._full_name]
+
+    def matches_state(self, state: Mapping[str, Any]) -> bool:
+        """Whether a state belongs to the same metric, under any of its names, and direction; warn if it does not."""
+        before, mode = state["full_name"], state["mode"]
+        # Matching by lookup accepts a resumed run that configures another spelling, such as `accuracy` for
+        # `val/accuracy`.
+        if before is None or (mode == self._mode and self._metric in Metrics({before: 0.0})):
+            return True
+        warnings.warn(
+            f"early stopping: the checkpoint monitors {before!r} ({mode}), this run {self._metric!r} ({self._mode}). "
+            "The best score and the number of validations without improvement are reset.",
+            HookWarning,
+            stacklevel=3,
+        )
+        return False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the full name of the metric (None if never found), the direction, and whether it was warned about."""
+        return {"full_name": self._full_name, "mode": self._mode, "warned": self._warned}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self._full_name, self._warned = state["full_name"], state["warned"]
+
+    def _warn(self, problem: str) -> None:
+        # Once per run, resumes included: a metric that is missing in one validation is usually missing in all.
+        if not self._warned:
+            self._warned = True
+            warnings.warn(problem, HookWarning, stacklevel=3)

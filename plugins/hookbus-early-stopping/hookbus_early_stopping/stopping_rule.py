@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 Mode = Literal["min", "max"]
 
 
+STATE = ("best_score", "best_epoch", "wait_count", "last")
+"""Attributes that are saved in a checkpoint."""
+
+
+@dataclass(slots=True)
 class StoppingRule:
     """Stopping rule: track the best score, and determine after each score whether to stop.
 
@@ -34,30 +40,24 @@ class StoppingRule:
         best_score: Best score so far; `baseline` before the first improvement.
         best_epoch: Epoch of the best score, None before the first improvement.
         wait_count: Number of consecutive scores without improvement.
+        last: Latest score.
     """
 
-    STATE_ATTRIBUTES = ("best_score", "best_epoch", "wait_count", "_last")
+    mode: Mode
+    _: KW_ONLY
+    patience: int = 10
+    min_delta: float = 0.0
+    baseline: float | None = None
+    check_finite: bool = True
+    stopping_threshold: float | None = None
+    divergence_threshold: float | None = None
+    best_score: float | None = field(init=False)
+    best_epoch: int | None = field(default=None, init=False)
+    wait_count: int = field(default=0, init=False)
+    last: float | None = field(default=None, init=False)
 
-    def __init__(
-        self,
-        mode: Mode,
-        *,
-        patience: int = 10,
-        min_delta: float = 0.0,
-        baseline: float | None = None,
-        check_finite: bool = True,
-        stopping_threshold: float | None = None,
-        divergence_threshold: float | None = None,
-    ) -> None:
-        # All comparisons are written for "max"; multiplying both sides by the sign covers "min".
-        self._sign = -1 if mode == "min" else 1
-        self._patience, self._min_delta = max(patience, 1), min_delta
-        self._check_finite = check_finite
-        self._stopping_threshold, self._divergence_threshold = stopping_threshold, divergence_threshold
-        self._baseline = self.best_score = baseline
-        self.best_epoch: int | None = None
-        self.wait_count = 0
-        self._last: float | None = None
+    def __post_init__(self) -> None:
+        self.best_score = self.baseline
 
     def update(self, score: float, epoch: int) -> bool:
         """Add a score.
@@ -69,7 +69,7 @@ class StoppingRule:
         Returns:
             True if the score is an improvement.
         """
-        self._last = score
+        self.last = score
         if not self._improves(score):
             self.wait_count += 1
             return False
@@ -79,40 +79,40 @@ class StoppingRule:
     @property
     def reason(self) -> str | None:
         """Reason to stop after the latest score, None to continue. The text continues the name of the metric."""
-        score = self._last
+        score, good, bad = self.last, self.stopping_threshold, self.divergence_threshold
         if score is None:
             return None
         # The order matters for NaN and infinity: non-finite first, then divergence, which infinity may also reach.
-        if self._check_finite and not math.isfinite(score):
+        if self.check_finite and not math.isfinite(score):
             return f"is not finite, got {score}"
-        if self._divergence_threshold is not None and self._reaches(self._divergence_threshold, score):
-            return f"is {score:.6g} and reached the divergence threshold {self._divergence_threshold:.6g}"
+        if bad is not None and self._reaches(bad, score):
+            return f"is {score:.6g} and reached the divergence threshold {bad:.6g}"
         # An infinite score of the right sign would pass every threshold without being a good result.
-        if (
-            self._stopping_threshold is not None
-            and math.isfinite(score)
-            and self._reaches(score, self._stopping_threshold)
-        ):
-            return f"is {score:.6g} and reached the stopping threshold {self._stopping_threshold:.6g}"
-        return self._wait_message() if self.wait_count >= self._patience else None
+        if good is not None and math.isfinite(score) and self._reaches(score, good):
+            return f"is {score:.6g} and reached the stopping threshold {good:.6g}"
+        return self._wait_message() if self.wait_count >= max(self.patience, 1) else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best score and its epoch, the number of scores without improvement, and the latest score."""
-        return {name.lstrip("_"): getattr(self, name) for name in self.STATE_ATTRIBUTES}
+        return {name: getattr(self, name) for name in STATE}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, except for a baseline without improvement."""
-        for name in self.STATE_ATTRIBUTES:
-            setattr(self, name, state[name.lstrip("_")])
+        for name in STATE:
+            setattr(self, name, state[name])
         if self.best_epoch is None:
             # The saved best score is the baseline of the previous run; the configured baseline replaces it.
-            self.best_score = self._baseline
+            self.best_score = self.baseline
+
+    @property
+    def _sign(self) -> int:
+        # All comparisons are written for "max"; multiplying both sides by the sign covers "min".
+        return -1 if self.mode == "min" else 1
 
     def _improves(self, score: float) -> bool:
-        if not math.isfinite(score):
-            return False
-        best = self.best_score
-        return best is None or self._sign * score > self._sign * best + self._min_delta
+        if self.best_score is None or not math.isfinite(score):
+            return math.isfinite(score)
+        return self._sign * score > self._sign * self.best_score + self.min_delta
 
     def _reaches(self, score: float, threshold: float) -> bool:
         """Whether a score is equal to the threshold or better."""
