@@ -124,7 +124,7 @@ class Clock:
         self.batch_samples = self.measure_batch(batch) or 0
         self.iter_open = True
         if self.counts_seconds:
-            self._update_seconds()
+            self.seconds_before, self.seconds_seen = self.seconds_seen, self.whole_seconds
 
     def end_iter(self, batch: Any) -> None:
         """Complete an iteration."""
@@ -178,9 +178,6 @@ class Clock:
         if not self.counts_seconds:
             self.counts_seconds = True
             self.seconds_before = self.seconds_seen = self.whole_seconds
-
-    def _update_seconds(self) -> None:
-        self.seconds_before, self.seconds_seen = self.seconds_seen, self.whole_seconds
 
     def start(self) -> None:
         """Start the training timer."""

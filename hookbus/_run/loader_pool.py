@@ -23,14 +23,14 @@ class LoaderPool:
     """Resumable loaders by training loader.
 
     Attributes:
-        dataset_hooks: Functions that modify the datasets while they are read.
+        dataset_hooks: Functions that modify the datasets while they are read, with the hooks that have registered them.
         shard: Shard of the training data that this rank reads; None for all of it.
         used: Whether a loader has been read.
     """
 
     def __init__(self) -> None:
         self._kept: list[tuple[object, ResumableLoader]] = []  # least recently used first
-        self.dataset_hooks: list[DatasetHook] = []
+        self.dataset_hooks: list[tuple[DatasetHook, str]] = []
         self.shard: TrainShard | None = None
         self.used = False
 
@@ -54,7 +54,7 @@ class LoaderPool:
         self._kept = [*self._kept[1 - SIZE :], kept]
         return kept[1]
 
-    def set_dataset_hooks(self, dataset_hooks: list[DatasetHook]) -> None:
+    def set_dataset_hooks(self, dataset_hooks: list[tuple[DatasetHook, str]]) -> None:
         """Replace the functions that modify the datasets. A pass in progress ends with the former ones."""
         # Workers have copies of the functions and have read ahead, so the loaders are built again.
         self.dataset_hooks = dataset_hooks
@@ -76,7 +76,7 @@ class LoaderPool:
                 "Make the loader yield different samples on each rank.",
                 self.shard.world_size,
             )
-        return make_resumable(loader, seed, self.dataset_hooks, self.shard)
+        return make_resumable(loader, seed, [hook for hook, _ in self.dataset_hooks], self.shard)
 
 
 def check_equal_lengths(ranks: Collectives, length: int | None) -> None:
@@ -106,11 +106,6 @@ def check_not_empty(data_pass: DataPass) -> None:
             "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
             "is exhausted after one) and has at least one batch (check drop_last)."
         )
-
-
-def warn_replay(logger: logging.Logger, count: int) -> None:
-    """Warn that batches are read again."""
-    logger.warning("The training loader has no state to restore. Skipping %s batches by reading them again.", count)
 
 
 def warn_changed_length(logger: logging.Logger, data_pass: DataPass, saved_length: int | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.evaluation_mode import describe_mode
+from hookbus._run.objects import describe_mode
 from hookbus.errors import HookError, LoopError
 
 if TYPE_CHECKING:

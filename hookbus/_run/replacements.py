@@ -35,15 +35,16 @@ class Replacements:
 
     Args:
         run: The run.
-
-    Attributes:
-        is_pending: Whether the loop has not read all of them.
     """
 
     def __init__(self, run: Any) -> None:
         self._run = run
         self._entries: dict[Kind, Replacement] = {}
-        self.is_pending = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the loop has not read all of them."""
+        return bool(self._entries)
 
     def replace(self, kind: Kind, value: Any, hook: str) -> None:
         """Replace the batch or the loss; no effect in an iteration that is skipped.
@@ -65,7 +66,7 @@ class Replacements:
                 f"{hook!r}. Compute it from run.resolve_{kind}({kind})."
             )
         self._entries[kind] = Replacement(value, hook, run.clock.iter)
-        self.is_pending = run.pending = True  # the end of the iteration checks that the loop has read it
+        run.pending = True  # the end of the iteration checks that the loop has read it
 
     def resolve(self, kind: Kind, value: Any) -> Any:
         """Return the replacement, or `value` if there is none. The loop reads it once, listeners any number of times.
@@ -81,13 +82,11 @@ class Replacements:
             entry.is_read = True
         else:
             del self._entries[kind]
-            self.is_pending = bool(self._entries)
         return entry.value
 
     def discard(self) -> None:
         """Discard the replacements of an iteration that is skipped."""
         self._entries.clear()
-        self.is_pending = False
 
     def check_read(self) -> None:
         """Check, at the end of an iteration, that the loop has read all replacements.

@@ -422,7 +422,11 @@ class Run(ProgressMixin, RequestMixin, LoopMixin):
                 the validation already has a result of this name, or a run without training logs outside a validation.
         """
         if self.mode != "train" and self.is_running and not self.validating:
-            raise MetricError(_outside_message(self.mode, values or more))
+            raise MetricError(
+                f"run.log: no {'validation' if self.mode == 'val' else 'test'} is in progress in this run of mode "
+                f"{self.mode!r}, got {', '.join(map(repr, values or more))}. Log between before_{self.mode} and "
+                f"after_{self.mode}."
+            )
         self.metrics.log({**values, **more} if values else more, is_running=self.is_running)
 
     def log_source(self, values: object) -> LogSource | None:
@@ -637,14 +641,6 @@ class Run(ProgressMixin, RequestMixin, LoopMixin):
         self.resumed = True
         # Compiled schedules store the next due iteration, which the restored counts change.
         self.bus.invalidate()
-
-
-def _outside_message(mode: Mode, values: Mapping[str, Any]) -> str:
-    """Return the message about values that are logged in a run without training, outside its validation or test."""
-    return (
-        f"run.log: no {'validation' if mode == 'val' else 'test'} is in progress in this run of mode {mode!r}, got "
-        f"{', '.join(map(repr, values))}. Log between before_{mode} and after_{mode}."
-    )
 
 
 def _resolve_seed(seed: int | None) -> int:

@@ -95,8 +95,16 @@ class Trial:
 
 @contextmanager
 def sandbox(run: Any) -> Iterator[Trial]:
-    """Context manager for trial steps, see `Run.sandbox`."""
-    _check_place(run)
+    """Context manager for trial steps, see `Run.sandbox`.
+
+    Raises:
+        LoopError: If trial steps at this position would change the training.
+    """
+    if place := _find_refused_place(run):
+        raise LoopError(
+            f"run.sandbox: called {place}. Call it from before_train on, between two iterations or at "
+            "before_train_iter."
+        )
     run.weights.wait_for_threads()
     with ExitStack() as stack:
         # The RNG states are restored last: everything inside may draw from them.
@@ -107,19 +115,6 @@ def sandbox(run: Any) -> Iterator[Trial]:
         stack.enter_context(_preserved_run(run, trial))
         stack.enter_context(_preserved_objects(run))
         yield trial
-
-
-def _check_place(run: Any) -> None:
-    """Raise if trial steps at this position would change the training.
-
-    Raises:
-        LoopError: If they would.
-    """
-    if place := _find_refused_place(run):
-        raise LoopError(
-            f"run.sandbox: called {place}. Call it from before_train on, between two iterations or at "
-            "before_train_iter."
-        )
 
 
 def _find_refused_place(run: Any) -> str:

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._run.acquisition import acquire, preview
 from hookbus._run.directory_lock import explain_write_errors
-from hookbus._run.evaluation_mode import find_mode_problems
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
 from hookbus._run.never_due import NeverDue
-from hookbus._run.objects import check_loss, find_object_problems, find_state_problems, find_untrained
+from hookbus._run.objects import (
+    check_loss,
+    find_mode_problems,
+    find_object_problems,
+    find_state_problems,
+    find_untrained,
+)
 from hookbus._run.preconditions import check_preconditions
 from hookbus._run.recorded_run import contains_training_run
 from hookbus._run.request_sync import sync_run_identity

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._run.data_passes import DataPass, EpochLengths, find_for_statement
 from hookbus._run.interrupts import handle_lost_workers
-from hookbus._run.loader_pool import LoaderPool, check_equal_lengths, check_not_empty, warn_changed_length, warn_replay
+from hookbus._run.loader_pool import LoaderPool, check_equal_lengths, check_not_empty, warn_changed_length
 from hookbus._run.pass_list import Moment, PassList, are_exhausted, convert_former_state, split_former_pass
 from hookbus._run.requests import SETTLE, process_requests
 from hookbus.errors import LoopError
@@ -17,7 +17,6 @@ from hookbus.errors import LoopError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.data.iterated_loaders import ResumableLoader
-    from hookbus.data.samplers import TrainShard
     from hookbus.data.seeded_dataset import DatasetHook
 
 
@@ -29,13 +28,13 @@ class TrainingData:
         state: State returned by `state_dict()` of the run that this run continues; {} if there is none.
 
     Attributes:
+        loaders: Loaders that are read, with the shard of this rank.
         leaving_epoch: Whether the epoch is to end after this iteration, as if its loader had ended.
     """
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
-        self._loaders = LoaderPool()
-        self._dataset_hooks: list[tuple[DatasetHook, str]] = []  # with the name of the hook that has registered it
+        self.loaders = LoaderPool()
         self._epoch_passes, self._run_passes, self._lengths = PassList(), PassList(), EpochLengths()
         self._last_ended: DataPass | None = None
         self._in_epoch = self.leaving_epoch = False
@@ -44,31 +43,23 @@ class TrainingData:
         run.clock.is_data_exhausted = self._is_exhausted
 
     @property
-    def shard(self) -> TrainShard | None:
-        """Shard of the training data that this rank reads; None for all of it."""
-        return self._loaders.shard
-
-    @shard.setter
-    def shard(self, shard: TrainShard | None) -> None:
-        self._loaders.shard = shard
-
-    @property
     def _passes(self) -> list[DataPass]:
         return [*self._run_passes.passes, *self._epoch_passes.passes]
 
     def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset, see `Run.register_dataset_hook`."""
-        if self._loaders.used:
+        if self.loaders.used:
             self._run.logger.warning(
                 "run.register_dataset_hook: the training data is already being read, so the function is called from "
                 "the next pass on. Register it at before_run or before_train to modify the whole training."
             )
-        self._set_dataset_hooks([*self._dataset_hooks, (hook, self._run.bus.pm.members.find_caller())])
+        entry = hook, self._run.bus.pm.members.find_caller()
+        self.loaders.set_dataset_hooks([*self.loaders.dataset_hooks, entry])
 
     def release(self, owner: str) -> None:
         """Remove the functions of a hook that modify the dataset. A pass in progress ends with them."""
-        rest = [entry for entry in self._dataset_hooks if entry[1] != owner]
-        if len(rest) == len(self._dataset_hooks):
+        rest = [entry for entry in self.loaders.dataset_hooks if entry[1] != owner]
+        if len(rest) == len(self.loaders.dataset_hooks):
             return
         if not all(data_pass.ended for data_pass in self._passes):
             self._run.logger.warning(
@@ -76,15 +67,11 @@ class TrainingData:
                 "until the end of this pass.",
                 owner,
             )
-        self._set_dataset_hooks(rest)
-
-    def _set_dataset_hooks(self, dataset_hooks: list[tuple[DatasetHook, str]]) -> None:
-        self._dataset_hooks = dataset_hooks
-        self._loaders.set_dataset_hooks([hook for hook, _ in dataset_hooks])
+        self.loaders.set_dataset_hooks(rest)
 
     def require_managed_loader(self, hook: str) -> None:
         """Check that the training data is read through `run.batches`, see `Run.require_managed_loader`."""
-        if not self._loaders.used:
+        if not self.loaders.used:
             raise LoopError(
                 f"hook {hook!r} modifies the training data while it is read, but the loop reads its loader directly. "
                 "Iterate over run.batches(loader)."
@@ -101,7 +88,7 @@ class TrainingData:
             self.leaving_epoch = False
             # Loaders that were not read in the previous epoch are released.
             read = [data_pass.resumable for data_pass in self._passes]
-            self._loaders.keep(lambda resumable: any(resumable is other for other in read))
+            self.loaders.keep(lambda resumable: any(resumable is other for other in read))
             # Passes that the loop reads in several epochs have ordinals of their own, and thereby another order.
             self._epoch_passes.begin_epoch(sum(not data_pass.ended for data_pass in self._run_passes.passes))
         self._in_epoch = True
@@ -209,8 +196,8 @@ class TrainingData:
 
         run, clock = self._run, self._run.clock
         # A state of the previous epoch is that of a loader which this process has not read yet.
-        is_current = data_pass.restored or data_pass.loader not in self._loaders
-        resumable = self._loaders.get(data_pass.loader, run.seed, run.logger)
+        is_current = data_pass.restored or data_pass.loader not in self.loaders
+        resumable = self.loaders.get(data_pass.loader, run.seed, run.logger)
         self._invalidate_others(resumable)
         data_pass.resumable = resumable
         if data_pass.loader_state and is_current:
@@ -224,13 +211,15 @@ class TrainingData:
             self._epoch_passes.insert_saved(rest)
         skip, expected = data_pass.position, data_pass.length
         if skip and not resumable.exact:
-            warn_replay(run.logger, skip)
+            run.logger.warning(
+                "The training loader has no state to restore. Skipping %s batches by reading them again.", skip
+            )
         position = PassPosition(data_pass.epoch, skip, data_pass.iteration + skip, data_pass.ordinal)
         batches = resumable.batches(position, data_pass.start)
         data_pass.length = resumable.length
         if skip:
             warn_changed_length(run.logger, data_pass, expected)
-        if self.shard is not None:
+        if self.loaders.shard is not None:
             check_equal_lengths(run.ranks, data_pass.length)
         return batches
 
@@ -252,9 +241,9 @@ class TrainingData:
         from hookbus.data.samplers import PassPosition
 
         run = self._run
-        resumable = self._loaders.build(loader, run.seed, run.logger)
+        resumable = self.loaders.build(loader, run.seed, run.logger)
         is_copy = isinstance(resumable, SeededLoader)  # with workers and a sampler of its own
-        in_use = loader is run.train_loader or loader in self._loaders
+        in_use = loader is run.train_loader or loader in self.loaders
         if isinstance(loader, Iterator) or (in_use and not is_copy and not resumable.concurrent):
             raise LoopError(
                 f"trial.batches: reading the loader changes its position, got {type(loader).__name__}. Pass a second "
@@ -354,7 +343,7 @@ class TrainingData:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._loaders.keep(lambda _: False)
+        self.loaders.keep(lambda _: False)
         self._last_ended, self._in_epoch = None, False
         self._epoch_passes, self._run_passes, self._lengths = PassList(), PassList(), EpochLengths()
         if "epoch" not in state:

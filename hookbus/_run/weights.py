@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookbus._events.call_stack import current_listener
-from hookbus._run.optimizer_modes import OptimizerModes
+from hookbus._run.validation_contexts import OptimizerModes
 from hookbus.distributed.unwrap import clean_names, get_state_dict, strip_wrappers
 from hookbus.errors import HookError
 

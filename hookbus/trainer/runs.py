@@ -163,7 +163,7 @@ class TrainerRuns:
             trainer.val_loader,
             trainer.test_loader,
         )
-        run.training_data.shard, run.request_sync.every = trainer.train_shard, trainer.agree_every
+        run.training_data.loaders.shard, run.request_sync.every = trainer.train_shard, trainer.agree_every
         run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
         run.optimizer_events.on_step = trainer.scheduler.after_optimizer_step
         run.validations.on_results = trainer.scheduler.after_validation

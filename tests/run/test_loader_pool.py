@@ -60,6 +60,6 @@ def test_loader_of_an_earlier_epoch_is_released() -> None:
             loader = [run.epoch]
             for _ in run.batches(loader):
                 bus.emit("after_train_iter", batch=[0])
-            kept.append([source for source, _ in run.training_data._loaders._kept])
+            kept.append([source for source, _ in run.training_data.loaders._kept])
 
     assert kept == [[[0]], [[0], [1]], [[1], [2]]]
