@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from docs.generating.tables import table
-from hookbus._cli.tables import UNITS
+from hookbus._cli.output import UNITS
 from hookbus._events.points import POINT_ALIASES, Point
 from hookbus.hook import Priority
 from hookbus.lifecycle import POINTS

@@ -28,8 +28,14 @@ from hookbus._cli.console import (
     print_json,
     tolerate_output_errors,
 )
-from hookbus._cli.layout import print_paragraph
-from hookbus._cli.tables import print_hook_health, print_hooks, print_metrics, print_order, print_points
+from hookbus._cli.output import (
+    print_hook_health,
+    print_hooks,
+    print_metrics,
+    print_order,
+    print_paragraph,
+    print_points,
+)
 from hookbus.distributed.process_group import exit_process, is_distributed
 from hookbus.errors import ConfigError, HookbusError
 
@@ -76,7 +82,7 @@ def train(
             from hookbus._config.hooks import PROFILING_HOOKS, register_defaults
 
             register_defaults(trainer.bus, PROFILING_HOOKS)
-        from hookbus._cli.summary import print_summary
+        from hookbus._cli.output import print_summary
         from hookbus._run.finalize import EXIT_CODES
 
         summarize = partial(print_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)
@@ -103,7 +109,7 @@ def test(
     If the dataset has no test split, the validation split is used.
     """
     with handle_errors():
-        from hookbus._config.paths import find_file_problem
+        from hookbus._config.factories import find_file_problem
         from hookbus.trainer.initial_weights import load_for_test
 
         if checkpoint is not None and (problem := find_file_problem(str(checkpoint))):
@@ -125,7 +131,7 @@ def test(
 def hooks(json_: Json = False) -> None:
     """List the installed hooks without importing them."""
     with handle_errors():
-        from hookbus._config.blocking import warn_of_unknown_blocks
+        from hookbus._config.diagnostics import warn_of_unknown_blocks
         from hookbus._utils.plugin_entries import short_names
         from hookbus.discovery import list_entries
 
@@ -191,7 +197,7 @@ def check(file: File, overrides: Overrides = None) -> None:
     with handle_errors():
         for line in _build_trainer(file, overrides).check():
             print_paragraph(line, 0, 4)
-        output_console().print(f"[green]ok[/]  {escape_text(str(file))}", soft_wrap=True)
+        output_console().print(f"[green]ok[/]  {escape_text(str(file))}")
 
 
 @app.command()
@@ -215,9 +221,7 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
                     f"{output} cannot be written: {error.strerror}. Pass another file to --output."
                 ) from None
             first = f"# yaml-language-server: $schema={output}"
-            output_console().print(
-                escape_text(f"Wrote {output}. Add this line at the top of run files: {first}"), soft_wrap=True
-            )
+            output_console().print(escape_text(f"Wrote {output}. Add this line at the top of run files: {first}"))
 
 
 @app.command()
@@ -249,7 +253,7 @@ def consolidate(
         from hookbus._cli.consolidate import consolidate as merge
 
         written = merge(directory, output)
-        output_console().print(escape_text(f"Wrote {written}, {written.stat().st_size:,} bytes."), soft_wrap=True)
+        output_console().print(escape_text(f"Wrote {written}, {written.stat().st_size:,} bytes."))
 
 
 @app.callback(invoke_without_command=True)

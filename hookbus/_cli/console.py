@@ -89,7 +89,7 @@ def output_console() -> Console:
     """Return the console of standard output, as wide as the terminal or COLUMNS. Only rank 0 writes to it."""
     columns = os.environ.get("COLUMNS")
     has_width = columns != "0" if columns else sys.stdout is not None and sys.stdout.isatty()
-    return _Output(width=None if has_width else PIPED_WIDTH, highlight=False, quiet=not is_main())
+    return _Output(width=None if has_width else PIPED_WIDTH, highlight=False, soft_wrap=True, quiet=not is_main())
 
 
 def escape_text(text: str) -> str:
@@ -99,7 +99,7 @@ def escape_text(text: str) -> str:
 
 def print_error(message: str) -> None:
     """Print an error message."""
-    error_console().print(f"{_rank_prefix()}[red]error:[/] {escape_text(message)}", soft_wrap=True, highlight=False)
+    _print_line(f"[red]error:[/] {escape_text(message)}")
 
 
 def print_json(value: Any) -> None:
@@ -120,9 +120,9 @@ class _Output(Console):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def _rank_prefix() -> str:
-    """Return the prefix of a line: the rank, or "" on rank 0."""
-    return "" if is_main() else f"rank {rank()}: "
+def _print_line(markup: str) -> None:
+    """Print a line on standard error, with the rank unless it is rank 0."""
+    error_console().print(markup if is_main() else f"rank {rank()}: {markup}", soft_wrap=True)
 
 
 def _is_output_error(error: OSError) -> bool:
@@ -136,7 +136,7 @@ def _print_error_lines(error: HookbusError) -> None:
     """Print the lines of an error and its notes."""
     if isinstance(error, ConfigError):
         for problem in limit_lines(error.problems):
-            error_console().print(escape_text(f"{_rank_prefix()}{problem}"), soft_wrap=True, highlight=False)
+            _print_line(escape_text(problem))
     else:
         for line in limit_lines(str(error).splitlines(), "line"):
             print_error(line)
@@ -146,12 +146,12 @@ def _print_error_lines(error: HookbusError) -> None:
 def _print_notes(error: BaseException) -> None:
     """Print the notes of an error, which name the hook and the point."""
     for note in getattr(error, "__notes__", ()):
-        error_console().print(f"  {escape_text(note)}", soft_wrap=True, highlight=False)
+        error_console().print(f"  {escape_text(note)}", soft_wrap=True)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     with suppress(OSError):  # standard error may be on the full disk: a warning must not end the run
-        error_console().print(f"{_rank_prefix()}[yellow]warning:[/] {escape_text(str(message))}", soft_wrap=True)
+        _print_line(f"[yellow]warning:[/] {escape_text(str(message))}")
 
 
 @contextmanager
@@ -184,4 +184,4 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "
         with suppress(OSError):  # as for warnings
-            self.console.print(f"{_rank_prefix()}{level}{escape_text(self.format(record))}", soft_wrap=True)
+            _print_line(f"{level}{escape_text(self.format(record))}")

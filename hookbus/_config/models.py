@@ -23,8 +23,8 @@ from pydantic import (
 from hookbus._config.diagnostics import sort_by_location, to_yaml_terms
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
+from hookbus._config.interpolation import dump_resolved, show_references
 from hookbus._config.paths import find_settings_problems
-from hookbus._config.resolved import dump_resolved, show_references
 from hookbus._run.work_dir import parse_resume
 from hookbus._utils.known_keys import suggest_type
 from hookbus._utils.packages import cached_lookups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,15 @@ from hookbus._config.diagnostics import (
     resolve_aliases,
     sort_by_location,
     to_yaml_terms,
+    warn_of_unknown_blocks,
 )
 from hookbus._config.document import Document
-from hookbus._config.reading import load_document
+from hookbus._config.load import load_document
 from hookbus._config.yaml import parse
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, HookWarning
 
 if TYPE_CHECKING:
-    from tests.conftest import Project
+    from tests.conftest import Environment, Project
 
 
 class Inner(BaseModel):
@@ -118,3 +120,39 @@ class TestDocuments:
     def test_missing_file_is_an_error(self, project: Project) -> None:
         with pytest.raises(ConfigError, match="^no.yaml: the run file cannot be read: No such file or directory.$"):
             load_document("no.yaml")
+
+
+@pytest.mark.parametrize(
+    ("blocked", "message"),
+    [
+        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is not an installed hook and is ignored."),
+        ("logger, loger", "'loger' is not an installed hook and is ignored. Did you mean 'logger'"),
+    ],
+)
+def test_unknown_blocked_name_is_a_warning(monkeypatch: pytest.MonkeyPatch, blocked: str, message: str) -> None:
+    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
+    with pytest.warns(HookWarning, match=re.escape(message)) as caught:
+        warn_of_unknown_blocks()
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("blocked", ["", " , ", "logger,LoggerHook,Hookbus_Logger/logger", "cnn,digits", "EMAHook"])
+def test_known_blocked_names_do_not_warn(monkeypatch: pytest.MonkeyPatch, blocked: str) -> None:
+    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
+    warn_of_unknown_blocks()
+
+
+@pytest.mark.slow
+def test_blocked_hook_of_a_run_file_is_skipped_with_a_warning(environment: Environment) -> None:
+    script = """
+        import warnings
+        from hookbus import load_config
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            config = load_config({"hooks": ["greet", {"type": "twin-one/twin"}]})
+        answer = [config.hooks, [str(warning.message) for warning in caught]]
+    """
+    assert environment.answer(script, HOOKBUS_BLOCK="GreetHook") == [
+        [{"type": "twin-one/twin"}],
+        ["config: hooks.0: 'greet' is skipped because of HOOKBUS_BLOCK=GreetHook."],
+    ]
