@@ -1,10 +1,10 @@
-"""Hooks and aliases of a run file, and conversion of validation errors to messages with locations."""
+"""Hooks, aliases and paths of a run file, and conversion of validation errors to messages with locations."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,13 @@ YAML_TERMS = {
 }
 """Terms of pydantic's messages and the corresponding YAML terms."""
 
+MAX_NAME_BYTES = 255
+MAX_PATH_BYTES = 4096 - 256
+"""Limits of Linux and macOS, less a reserve for the names of the files in a directory."""
+
+PATH_KEYS = frozenset({"path", "dir", "directory", "file", "filename", "folder"})
+PATH_SUFFIXES = tuple(f"_{key}" for key in PATH_KEYS)
+
 
 def resolve_aliases(document: Document) -> None:
     """Rename the key `experiment_dir`, an alias of `work_dir`."""
@@ -42,7 +49,7 @@ def resolve_aliases(document: Document) -> None:
     value = document.data.pop("experiment_dir")
     if "work_dir" in document.data:
         message = "alias of work_dir, which is also set. Remove one of the two keys."
-        document.problems.append(document.format_problem(alias, message, at_key=True))
+        document.add_problem(alias, message, at_key=True)
         return
     document.data["work_dir"] = value
     for locations in (document.key_locations, document.value_locations):
@@ -52,37 +59,48 @@ def resolve_aliases(document: Document) -> None:
         document.mark_invalid(("work_dir",))
 
 
+def normalize_hooks(document: Document) -> None:
+    """Convert the hooks to one form: a mapping of names, or of the indices of a list, to settings."""
+    hooks = document.data.get("hooks")
+    if hooks is None:
+        document.data["hooks"] = {}
+    elif isinstance(hooks, list):
+        entries = ({"type": entry} if isinstance(entry, str) else entry for entry in hooks)
+        document.data["hooks"] = dict(enumerate(entries))
+
+
 def hook_entries(document: Document) -> Entries | None:
     """Return the settings and paths of the hooks, or None if `hooks` is neither a list nor a mapping."""
     warn_of_unknown_blocks()
-    hooks = document.data.get("hooks")
-    if isinstance(hooks, Mapping) and isinstance(hooks.get("type"), str):
+    normalize_hooks(document)
+    hooks = document.data["hooks"]
+    if not isinstance(hooks, Mapping):
+        return None
+    if isinstance(hooks.get("type"), str):
         message = "should be a list, such as [{type: ...}], got the settings of a single hook."
-        document.problems.append(document.format_problem(("hooks",), message, at_key=True))
+        document.add_problem(("hooks",), message, at_key=True)
         return []
-    if isinstance(hooks, Mapping):
-        entries = [(_expand_entry(name, settings), ("hooks", name)) for name, settings in hooks.items()]
-    elif isinstance(hooks, list):
-        entries = [
-            ({"type": settings} if isinstance(settings, str) else settings, ("hooks", i))
-            for i, settings in enumerate(hooks)
-        ]
-    else:
-        return [] if hooks is None else None
+    entries = [(_expand_entry(key, settings), ("hooks", key)) for key, settings in hooks.items()]
     return [(entry, path) for entry, path in entries if not _is_blocked(document, entry, path)]
 
 
-def _expand_entry(name: str, settings: Any) -> Any:
-    """Return the settings of a hook in a mapping. The key is the name and the default type; null disables the hook."""
+def _expand_entry(key: str | int, settings: Any) -> Any:
+    """Return the settings of a hook. A name is also the default type, and null disables the hook of this type."""
+    if isinstance(key, int):
+        return settings
     if settings is None:
-        return {"type": name, "enabled": False}
-    return add_instance_name(name, settings) if isinstance(settings, Mapping) else settings
+        return {"type": key, "enabled": False}
+    return add_instance_name(key, settings) if isinstance(settings, Mapping) else settings
 
 
 def _is_blocked(document: Document, entry: Any, path: Path) -> bool:
-    """Return whether `HOOKBUS_BLOCK` blocks a hook, and log a warning if it does."""
+    """Return whether `HOOKBUS_BLOCK` blocks every installed hook of a type, and log a warning if it does."""
     type_name = entry.get("type") if isinstance(entry, Mapping) else None
-    if not isinstance(type_name, str) or not is_blocked(type_name):
+    # The metadata of the installed packages is read only if a name is blocked.
+    if not isinstance(type_name, str) or not blocked_names():
+        return False
+    matching = [plugin for plugin in list_entries() if plugin.matches(type_name)]
+    if not matching or not all(plugin.blocked for plugin in matching):
         return False
     message = f"{type_name!r} is skipped because of {BLOCK_VARIABLE}={os.environ[BLOCK_VARIABLE]}."
     warnings.warn(document.format_problem(path, message), HookWarning, stacklevel=2)
@@ -112,7 +130,7 @@ def format_errors(
     return [
         document.format_problem(path, message, at_key=message.startswith("unknown key"))
         for path, message in located.items()
-        if not document.is_invalid(path)
+        if path not in document.invalid_paths
     ]
 
 
@@ -182,13 +200,6 @@ BLOCKABLE_GROUPS = (HOOKS_GROUP, MODELS_GROUP, DATASETS_GROUP)
 """Entry-point groups that `HOOKBUS_BLOCK` applies to."""
 
 
-def is_blocked(name: str) -> bool:
-    """Return whether `HOOKBUS_BLOCK` blocks every installed hook of a name."""
-    # The metadata of the installed packages is read only if a name is blocked.
-    matching = [plugin for plugin in list_entries() if plugin.matches(name)] if blocked_names() else []
-    return bool(matching) and all(plugin.blocked for plugin in matching)
-
-
 def warn_of_unknown_blocks() -> None:
     """Warn about each name in `HOOKBUS_BLOCK` that is neither an installed plugin nor a hook of the hookbus project."""
     blocked = blocked_names()
@@ -198,3 +209,25 @@ def warn_of_unknown_blocks() -> None:
             hint = suggest_if_close(name, [alias for plugin in installed for alias in plugin.names])
             message = f"{BLOCK_VARIABLE}: {name!r} is not an installed hook and is ignored.{hint}"
             warnings.warn(message, HookWarning, stacklevel=2)
+
+
+def find_name_problem(path: str) -> str:
+    """Return the problem of a path that is too long for a file system, or ""."""
+    # Encoded as by the system; characters that cannot be encoded are reported elsewhere.
+    longest = max((len(name.encode(errors="replace")) for name in path.split(os.sep)), default=0)
+    if longest > MAX_NAME_BYTES:
+        return f"a name of {longest:,} bytes, but a file system allows {MAX_NAME_BYTES}. Use a shorter name."
+    length = len(os.path.join(os.getcwd(), path).encode(errors="replace"))
+    return f"a path of {length:,} bytes, but at most {MAX_PATH_BYTES:,} are allowed." if length > MAX_PATH_BYTES else ""
+
+
+def find_settings_problems(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the key and the problem of each path in the settings of a hook that is too long.
+
+    Args:
+        settings: Settings. Paths are recognized by their keys: `path`, `out_dir`, `log_file`.
+    """
+    for key, value in settings.items():
+        is_path = key in PATH_KEYS or key.endswith(PATH_SUFFIXES)
+        if is_path and isinstance(value, str) and "://" not in value and (problem := find_name_problem(value)):
+            yield key, problem

@@ -44,7 +44,7 @@ class Document:
         value_locations: Locations of values by path.
         problems: Messages about the file itself, with locations.
         references: References to environment variables by path.
-        invalid_paths: Paths of values that could not be parsed, see `mark_invalid`. These values are None in `data`.
+        invalid_paths: Paths of values that could not be parsed, and of their parents. These values are None in `data`.
     """
 
     name: str
@@ -54,7 +54,15 @@ class Document:
     problems: list[str] = field(default_factory=list)
     invalid_paths: set[Path] = field(default_factory=set)
     references: dict[Path, Reference] = field(default_factory=dict)
-    _invalid_parents: set[Path] = field(default_factory=set)
+
+    def add_problem(self, path: Path, message: str, *, at_key: bool = False) -> None:
+        """Add a message about a value, see `format_problem`."""
+        self.problems.append(self.format_problem(path, message, at_key=at_key))
+
+    def reject(self, path: Path, message: str) -> None:
+        """Add a message about a value that cannot be parsed. Validation reports neither it nor its parents."""
+        self.mark_invalid(path)
+        self.add_problem(path, message)
 
     def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
         """Return a message with the location of a path: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`.
@@ -111,18 +119,12 @@ class Document:
 
     def mark_invalid(self, path: Path) -> None:
         """Mark a value that could not be parsed, so that validation reports neither it nor its parents."""
-        self.invalid_paths.add(path)
-        self._invalid_parents.update(path[:end] for end in range(len(path) + 1))
+        self.invalid_paths.update(path[:end] for end in range(len(path) + 1))
 
     def get_position(self, path: Path) -> tuple[bool, int, int]:
         """Return the sort key of a path: its location in the file; paths without one come last."""
         location = self._get_location(path, self.value_locations)
         return (False, *location) if isinstance(location, tuple) else (True, 0, 0)
-
-    def is_invalid(self, path: Path) -> bool:
-        """Return whether the value at a path, or a value below it, could not be parsed."""
-        # The parser has reported such a value, and further messages would only repeat that error.
-        return path in self._invalid_parents
 
     def _get_location(self, path: Path, locations: dict[Path, Location]) -> Location | None:
         """Return the location of a path, or of its closest parent with a location."""

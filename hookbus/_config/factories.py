@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,15 +11,17 @@ import torch
 from torch.nn import functional
 
 from hookbus import discovery
+from hookbus._config.diagnostics import find_name_problem
 from hookbus._config.document import Path
 from hookbus._config.models import Component, RunConfig
-from hookbus._config.paths import find_file_problem, find_initial_file, find_name_problem
+from hookbus._run.status import read_status
 from hookbus._training.eval_metrics import EvalMetric, build_metrics, duplicate_name_error
 from hookbus._utils.imports import import_string, suggest_if_close
 from hookbus._utils.known_keys import explain_unknown_key
 from hookbus._utils.packages import DATASETS_GROUP, MODELS_GROUP
 from hookbus._utils.values import format_value, shorten
-from hookbus.errors import ConfigError, PluginError
+from hookbus.checkpoint.load import resolve_path
+from hookbus.errors import CheckpointError, ConfigError, PluginError
 
 Factory = Callable[..., Any]
 
@@ -163,3 +166,28 @@ def accepted_keywords(factory: Factory) -> Mapping[str, inspect.Parameter]:
     except (TypeError, ValueError):  # builtins implemented in C may have no signature
         return {"**": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
     return {"**" if p.kind is p.VAR_KEYWORD else name: p for name, p in parameters.items()}
+
+
+def find_initial_file(resume: str, load_from: str | None, work_dir: str) -> tuple[str, str] | None:
+    """Return the key and the path of the file that a training starts from; None if there is none.
+
+    Args:
+        resume: "never", "auto" or the path of a checkpoint.
+        load_from: Path of the initial weights. They are not loaded if a run is continued.
+        work_dir: Work directory.
+    """
+    if resume not in ("auto", "never"):
+        return "resume", resume
+    continues = resume == "auto" and not find_name_problem(work_dir) and read_status(pathlib.Path(work_dir))
+    return None if load_from is None or continues else ("load_from", load_from)
+
+
+def find_file_problem(path: str) -> str:
+    """Return the problem of a file that should be a checkpoint, or "" if it exists. The content is not read."""
+    if problem := find_name_problem(path):
+        return problem
+    try:
+        resolve_path(path)
+    except CheckpointError as error:
+        return str(error)
+    return ""

@@ -1,4 +1,4 @@
-"""References to environment variables in the values of run files: `${env:NAME}` and `${env:NAME,default}`."""
+"""References to environment variables in run files, `${env:NAME}` and `${env:NAME,default}`: resolved and written."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def resolve_references(document: Document) -> None:
             text = resolver.resolve(template)
         except ValueError as error:
             parent[key] = None
-            document.mark_invalid(path)
-            document.problems.append(document.format_problem(path, str(error)))
+            document.reject(path, str(error))
             continue
         parent[key] = text
         if names := [_split(match[1])[1] for match in _TOKEN.finditer(template) if match[1]]:
@@ -237,12 +236,11 @@ def reject_redacted_values(document: Document) -> None:
     for path, value in iter_leaves(document.data):
         if isinstance(value, str) and _is_redacted(value, get_key(path)):
             name = "".join(character if character.isalnum() else "_" for character in get_key(path)).upper()
-            message = (
+            document.reject(
+                path,
                 "the secret was redacted when this file was written. Set it, preferably as a reference to an "
-                f"environment variable: ${{env:{shorten(name) or 'NAME'}}}."
+                f"environment variable: ${{env:{shorten(name) or 'NAME'}}}.",
             )
-            document.problems.append(document.format_problem(path, message))
-            document.mark_invalid(path)
 
 
 class _Writer:

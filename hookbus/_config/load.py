@@ -76,7 +76,7 @@ def parse_config(
         reject_redacted_values(document)
         resolve_references(document)
     elif not document.problems:
-        document.problems.append(document.format_problem((), "a run file should be a mapping of keys to values."))
+        document.add_problem((), "a run file should be a mapping of keys to values.")
     if not isinstance(document.data, Mapping):
         raise ConfigError(document.problems)
     config, problems = _validate(document)

@@ -20,11 +20,10 @@ from pydantic import (
     model_validator,
 )
 
-from hookbus._config.diagnostics import sort_by_location, to_yaml_terms
+from hookbus._config.diagnostics import find_settings_problems, sort_by_location, to_yaml_terms
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.interpolation import dump_resolved, show_references
-from hookbus._config.paths import find_settings_problems
 from hookbus._run.work_dir import parse_resume
 from hookbus._utils.known_keys import suggest_type
 from hookbus._utils.packages import cached_lookups
@@ -411,7 +410,7 @@ class RunConfig(Section):
         if keys == (ALL_SETTINGS,) and (*path, *keys) not in self._document.key_locations:
             return [self.format_problem(path, to_yaml_terms(match[2]))]
         # The parser has already reported this value.
-        if self._document.is_invalid((*path, *keys)):
+        if (*path, *keys) in self._document.invalid_paths:
             return []
         message = to_yaml_terms(match[2])
         return [self.format_problem((*path, *keys), message, at_key=message.startswith("unknown key"))]

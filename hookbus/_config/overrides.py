@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hookbus._config.diagnostics import normalize_hooks
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import DEFAULT_HOOKS
 from hookbus._config.yaml import MAX_DEPTH, invalid_character, parse_value
@@ -136,34 +137,29 @@ class _Override:
                 raise ValueError(f"{format_value(name)} refers to more than one hook. Use one of: {choices}.")
             if matches:
                 return matches[0]
-        hooks = self._document.data.get("hooks")
-        return int(_to_index(hooks, name)) if name.isdecimal() and isinstance(hooks, list) else None
+        hooks = self._get_hooks()
+        is_index = name.isdecimal() and hooks and not _are_named(hooks)
+        return int(_to_index(list(hooks), name)) if is_index else None
+
+    def _get_hooks(self) -> dict[str | int, Any]:
+        """Return the hooks in the file by name or index."""
+        normalize_hooks(self._document)
+        hooks = self._document.data["hooks"]
+        if not isinstance(hooks, dict):
+            raise ValueError(f"hooks should be a list or a mapping, got {format_value(redact(hooks))}.")
+        return hooks
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
         """Iterate over the keys and settings of the hooks in the file that are mappings or names."""
-        hooks = self._document.data.get("hooks")
-        if isinstance(hooks, dict):
-            named = ((key, {} if entry is None else entry) for key, entry in hooks.items())
-            yield from ((key, {"type": key, **entry}) for key, entry in named if isinstance(entry, dict))
-        elif isinstance(hooks, list):
-            for i, entry in enumerate(hooks):
-                if isinstance(entry, str):
-                    hooks[i] = entry = {"type": entry}
-                if isinstance(entry, dict):
-                    yield i, entry
-        elif hooks is not None:
-            raise ValueError(f"hooks should be a list or a mapping, got {format_value(redact(hooks))}.")
+        for key, entry in self._get_hooks().items():
+            if entry is None or isinstance(entry, dict):
+                yield key, {"type": key, **(entry or {})}
 
     def _add_hook(self, entry: dict[str, Any]) -> str | int:
         """Add a hook to the file and return its key."""
-        hooks = self._document.data.get("hooks")
-        if hooks is None:
-            hooks = self._document.data["hooks"] = []
-        key: str | int = entry["type"] if isinstance(hooks, dict) else len(hooks)
-        if isinstance(hooks, dict):
-            hooks[entry["type"]] = entry
-        else:
-            hooks.append(entry)
+        hooks = self._get_hooks()
+        key: str | int = entry["type"] if _are_named(hooks) else len(hooks)
+        hooks[key] = entry
         self._set_location(("hooks", key))
         return key
 
@@ -190,6 +186,10 @@ def _split_keys(dotted: str) -> list[str]:
     if error := invalid_character(dotted):
         raise ValueError(error)
     return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
+
+
+def _are_named(hooks: dict[str | int, Any]) -> bool:
+    return any(isinstance(key, str) for key in hooks)
 
 
 def _to_index(target: Any, key: Any) -> Any:

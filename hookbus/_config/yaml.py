@@ -157,13 +157,13 @@ class _Converter:
         self._document.value_locations[path] = _get_location(node)
         self._count(node)
         if node.tag not in PLAIN_TAGS:
-            return self._reject(
+            return self._document.reject(
                 path, f"unsupported tag {_shorten_tag(node.tag)}. Remove it: a run file contains plain YAML."
             )
         if isinstance(node, ScalarNode):
             return self._convert_scalar(node, path)
         if id(node) in self._open_node_ids:
-            return self._reject(path, "the alias refers to a node that contains it.")
+            return self._document.reject(path, "the alias refers to a node that contains it.")
         with self._enter_node(node, depth):
             if isinstance(node, SequenceNode):
                 return [self.convert(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
@@ -214,13 +214,17 @@ class _Converter:
         if str(node.tag) == STANDARD_TAG_PREFIX + "timestamp":
             return node.value
         if error := invalid_character(node.value):
-            return self._reject(path, error)
+            return self._document.reject(path, error)
         try:
             value = self._constructor.construct_object(node)
         except (ValueError, KeyError, YAMLError):
-            return self._reject(path, f"{format_value(node.value)} cannot be parsed as {_shorten_tag(node.tag)}.")
+            return self._document.reject(
+                path, f"{format_value(node.value)} cannot be parsed as {_shorten_tag(node.tag)}."
+            )
         if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-            return self._reject(path, f"integer of more than {MAX_INTEGER_BITS} bits, got {format_value(node.value)}.")
+            return self._document.reject(
+                path, f"integer of more than {MAX_INTEGER_BITS} bits, got {format_value(node.value)}."
+            )
         return value
 
     @contextmanager
@@ -235,11 +239,6 @@ class _Converter:
         self._remaining_nodes -= 1
         if self._remaining_nodes < 0:
             raise _ParsingAbortedError(node, TOO_MANY)
-
-    def _reject(self, path: Path, message: str) -> None:
-        """Report a value that cannot be parsed and mark its path, so that validation does not report it as missing."""
-        self._document.mark_invalid(path)
-        self._document.problems.append(self._document.format_problem(path, message))
 
     def _add_problem(self, location: Location, path: Path, message: str) -> None:
         self._document.problems.append(self._document.format_problem_at(location, message, path))

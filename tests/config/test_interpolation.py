@@ -21,6 +21,8 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"PORT": "8080", "TEXT": "abc", "PW": "123", "RATE": "1e-3", "OFF": "false", "NONE": "null", "EMPTY": ""}
     for name, value in {**values, "NESTED": "${env:PW}", "LINES": "a\nb", "LONG": "x" * 100_000}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KEY", SECRET)
+    monkeypatch.setenv("DIRECTORY", "runs/e")
 
 
 def get_problem(source: Any, *overrides: str) -> str:
@@ -181,12 +183,6 @@ dataset:
   note: "$${literal}"
 """
 SECRET = "k3y-0f-th3-t3st"
-
-
-@pytest.fixture(autouse=True)
-def variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEY", SECRET)
-    monkeypatch.setenv("DIRECTORY", "runs/e")
 
 
 def test_secrets_are_replaced_and_sources_are_stated(project: Project) -> None:

@@ -589,7 +589,7 @@ class TestMappings:
         assert get_problems({"seed": 2**1024}) == ["config: seed: integer of more than 1024 bits."]
 
 
-class TestErrors:
+class TestManyErrors:
     @pytest.mark.slow
     def test_twenty_thousand_unknown_keys_are_counted(self, project: Project) -> None:
         (project.path / "run.yaml").write_text("".join(f"sead{i}: 1\n" for i in range(19_990)))

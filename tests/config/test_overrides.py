@@ -94,11 +94,13 @@ class TestSettingOfHooks:
 
     @pytest.mark.parametrize("type_", ["mine:OwnLogHook", "pkg.mod:OwnLogHook", "OwnLogHook", "some-package/own_log"])
     def test_hook_is_found_by_its_default_name(self, type_: str) -> None:
-        assert apply_override("hooks.own_log.x=1", f"hooks: ['{type_}']\n").data["hooks"] == [{"type": type_, "x": 1}]
+        assert apply_override("hooks.own_log.x=1", f"hooks: ['{type_}']\n").data["hooks"] == {
+            0: {"type": type_, "x": 1}
+        }
 
     def test_instance_name_takes_precedence_over_the_type(self) -> None:
         document = apply_override("hooks.ema.x=1", "hooks:\n- {type: ema}\n- {type: other, name: ema}\n")
-        assert document.data["hooks"] == [{"type": "ema"}, {"type": "other", "name": "ema", "x": 1}]
+        assert document.data["hooks"] == {0: {"type": "ema"}, 1: {"type": "other", "name": "ema", "x": 1}}
 
     def test_nested_settings_are_set(self) -> None:
         assert apply_override("hooks.one.inner.b=2").data["hooks"][0]["inner"] == {"a": 1, "b": 2}
@@ -116,7 +118,12 @@ class TestSettingOfHooks:
 
     @pytest.mark.parametrize("text", ["seed: 1\n", "hooks:\n", "hooks: []\n"])
     def test_hook_is_added_to_a_file_without_hooks(self, text: str) -> None:
-        assert apply_override("hooks.new.x=1", text).data["hooks"] == [{"type": "new", "x": 1}]
+        assert apply_override("hooks.new.x=1", text).data["hooks"] == {0: {"type": "new", "x": 1}}
+
+    def test_hook_of_a_list_that_an_earlier_override_sets_is_changed(self) -> None:
+        document = parse(MAPPING, "run.yaml")
+        assert apply_overrides(document, ["hooks=[one, two]", "hooks.two.x=1"]) == []
+        assert document.data["hooks"] == {0: {"type": "one"}, 1: {"type": "two", "x": 1}}
 
     @pytest.mark.parametrize("name", ["avg", "ema"])
     def test_hook_of_a_mapping_is_found_by_name_and_type(self, name: str) -> None:
@@ -162,7 +169,9 @@ class TestDeleting:
 
     def test_default_hook_missing_in_the_file_is_disabled(self) -> None:
         assert apply_override("~hooks.progress").data["hooks"][5] == {"type": "progress", "enabled": False}
-        assert apply_override("~hooks.progress", "seed: 1\n").data["hooks"] == [{"type": "progress", "enabled": False}]
+        assert apply_override("~hooks.progress", "seed: 1\n").data["hooks"] == {
+            0: {"type": "progress", "enabled": False}
+        }
 
     def test_all_hooks_are_deleted(self) -> None:
         assert "hooks" not in apply_override("~hooks").data
