@@ -2,8 +2,7 @@
 
 from hookbus_guards.config import CheckInvalidLossConfig, NumClassCheckConfig, StartupCheckConfig
 from hookbus_guards.invalid_loss import CheckInvalidLossHook
-from hookbus_guards.num_class import NumClassCheckHook
-from hookbus_guards.startup import StartupCheckHook
+from hookbus_guards.startup import NumClassCheckHook, StartupCheckHook
 
 __all__ = [
     "CheckInvalidLossConfig",

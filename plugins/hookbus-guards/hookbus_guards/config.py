@@ -31,25 +31,17 @@ class CheckInvalidLossConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _validate_max_skips(self) -> Self:
+    def _validate_policy(self) -> Self:
         if self.policy != "skip" and not self.is_default("max_skips"):
             raise ValueError(
                 f"max_skips: no effect with policy {self.policy}, got {self.max_skips}. Set `policy: skip`, or remove "
                 "`max_skips`."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _validate_interval(self) -> Self:
         if self.policy == "skip" and self.interval != 1:
             raise ValueError(
                 f"interval: policy skip requires interval: 1, got {self.interval}, because a single optimizer step "
                 "with an invalid loss corrupts the weights. Set `interval: 1`."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _validate_when(self) -> Self:
         # A schedule may be due at one of the two points of an iteration only, and `skip` has to check every loss.
         if self.checks_before_step and self.when is not None:
             cause = "policy skip checks every loss" if self.policy == "skip" else "before_step checks it at two points"

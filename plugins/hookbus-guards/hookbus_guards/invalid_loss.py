@@ -186,11 +186,7 @@ def extract_loss_terms(outputs: Any, loss: Any = None) -> dict[str, Any]:
         Numbers and floating-point tensors whose name contains "loss"; if there is no such name, all scalars. The
         total `loss` is first.
     """
-    named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-    values = (
-        named if loss is None else {"loss": loss, **{name: value for name, value in named.items() if name != "loss"}}
-    )
-    numbers = dict(_iter_numbers(values))
+    numbers = _get_numbers(outputs, loss)
     terms = {name: value for name, value in numbers.items() if "loss" in name.lower()}
     terms = terms or {name: value for name, value in numbers.items() if _is_scalar(value)}
     return dict(sorted(terms.items(), key=lambda term: term[0] != "loss"))
@@ -220,8 +216,7 @@ def format_terms(outputs: Any, loss: Any = None) -> str:
         outputs: Output of a step, see `extract_loss_terms`.
         loss: Loss, see `extract_loss_terms`.
     """
-    named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
-    numbers = dict(_iter_numbers({**named} if loss is None else {**named, "loss": loss}))
+    numbers = _get_numbers(outputs, loss)
     sums = {name: float(_sum(value)) for name, value in numbers.items()}
     shown = {name: value for name, value in sums.items() if _is_scalar(numbers[name]) or not math.isfinite(value)}
     order = sorted(shown.items(), key=lambda item: (math.isfinite(item[1]), item[0] == "loss"))
@@ -236,14 +231,19 @@ def _sum(value: Any) -> Any:
     return value.detach().to(torch.float32 if value.device.type == "mps" else torch.float64).sum()
 
 
+def _get_numbers(outputs: Any, loss: Any) -> dict[str, Any]:
+    """Return numbers and floating-point tensors by path; a separate loss replaces that of the outputs."""
+    named = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
+    if loss is not None:
+        named = {"loss": loss, **{name: value for name, value in named.items() if name != "loss"}}
+    return dict(_iter_numbers(named))
+
+
 def _iter_numbers(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield numbers and floating-point tensors with their path, such as `losses.box` or `loss_cls.0`."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
+    if isinstance(value, (Mapping, list, tuple)):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _iter_numbers(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, (list, tuple)):
-        for i, item in enumerate(value):
-            yield from _iter_numbers(item, f"{name}.{i}" if name else str(i))
     elif isinstance(value, Tensor):
         # Integer tensors are counts or labels and always finite.
         if value.is_floating_point() and value.numel():

@@ -1,8 +1,8 @@
-"""Checks at the start of a training: labels, loaders, gradients and optimizer."""
+"""Checks at the start: class counts, labels, loaders, gradients and optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,70 @@ from torch import Tensor, nn
 from hookbus import Hook, Run, between, hookimpl, once
 from hookbus.data import get_targets, loader_length
 from hookbus.distributed import named_parameters, unwrap_model
-from hookbus.errors import ConfigError, LoopError
+from hookbus.errors import ConfigError, HookError, LoopError
 from hookbus.evaluation import named_loaders
 from hookbus_guards.classes import datasets_with_classes, find_heads, get_classes
-from hookbus_guards.config import StartupCheckConfig
+from hookbus_guards.config import NumClassCheckConfig, StartupCheckConfig
+
+
+class NumClassCheckHook(Hook):
+    """Compare the class names of each dataset with every `num_classes` of the model, once, before the run.
+
+    Wrappers of datasets and of the model are unwrapped. All mismatches are reported in one error.
+    """
+
+    Config = NumClassCheckConfig
+    makes_requests = False
+    config: NumClassCheckConfig
+
+    def check(self, run: Run) -> None:
+        """Compare the class counts.
+
+        Raises:
+            HookError: If the run has no model.
+            ConfigError: If class counts differ, or class names are a string instead of a list.
+        """
+        if run.model is None:
+            raise HookError("requires the model of the run, got None. Pass `model` to the run.")
+        modules = find_heads(unwrap_model(run.model), self.config.exclude)
+        problems = [
+            problem
+            for title, dataset in _iter_datasets(run, self.name)
+            for problem in _find_mismatches(title, dataset, modules)
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+
+def _iter_datasets(run: Run, hook: str) -> Iterator[tuple[str, Any]]:
+    """Yield (label, dataset) for each dataset that declares classes; log a warning for loaders without any."""
+    for mode, name, loader in _iter_loaders(run):
+        title = f"the {mode} data{name}"
+        datasets = datasets_with_classes(loader)
+        if not datasets:
+            run.logger.warning(
+                "%s: %s declares no classes, so the class count is not checked. Set `classes` of the dataset to a list "
+                "of names.",
+                hook,
+                title,
+            )
+        for dataset in datasets:
+            yield title, dataset
+
+
+def _find_mismatches(title: str, dataset: Any, modules: dict[str, tuple[Any, int]]) -> list[str]:
+    classes = get_classes(dataset)
+    owner = f"{title} ({type(dataset).__name__})"
+    # A string has a length as well: "person" would pass as six classes.
+    if isinstance(classes, (str, bytes)):
+        return [f"the classes of {owner} must be a list of names, got {classes!r}. Set [{classes!r}]."]
+    return [
+        f"{owner} has {len(classes)} classes, but {name or 'the model'} ({type(module).__name__}) has num_classes "
+        f"{number}. Make them equal, or add the module to `exclude`."
+        for name, (module, number) in modules.items()
+        if number != len(classes)
+    ]
+
 
 MAX_SHOWN = 5
 
@@ -87,10 +147,9 @@ class StartupCheckHook(Hook):
         """Return the configured number of classes, or the largest one of the model, or that of the training data."""
         if self.config.num_classes is not None:
             return self.config.num_classes
-        numbers = (
-            [number for _, number in find_heads(unwrap_model(run.model)).values()] if run.model is not None else []
-        )
+        heads = find_heads(unwrap_model(run.model)) if run.model is not None else {}
         declared = [get_classes(dataset) for dataset in datasets_with_classes(run.train_loader)]
+        numbers = [number for _, number in heads.values()]
         numbers = numbers or [len(classes) for classes in declared if not isinstance(classes, str)]
         if not numbers:
             run.logger.info("%s: the number of classes is unknown, so labels are not checked.", self.name)
@@ -98,15 +157,21 @@ class StartupCheckHook(Hook):
         return max(numbers, default=None)
 
 
-def _check_loaders(run: Run) -> None:
+def _iter_loaders(run: Run) -> Iterator[tuple[str, str, Any]]:
+    """Yield mode, quoted name and loader of each loader; the name is "" if the mode has a single loader."""
     for mode in ("train", "val", "test"):
         loaders = run.get(f"{mode}_loader")
         for name, loader in named_loaders(loaders) if loaders is not None else []:
-            if loader_length(loader) == 0:
-                raise LoopError(
-                    f"The {mode}_loader{f' {name!r}' if name else ''} has no batches: the dataset is empty, or it is "
-                    "smaller than a batch and `drop_last` drops it. Pass a loader with at least one batch."
-                )
+            yield mode, f" {name!r}" if name else "", loader
+
+
+def _check_loaders(run: Run) -> None:
+    for mode, name, loader in _iter_loaders(run):
+        if loader_length(loader) == 0:
+            raise LoopError(
+                f"The {mode}_loader{name} has no batches: the dataset is empty, or it is smaller than a batch and "
+                "`drop_last` drops it. Pass a loader with at least one batch."
+            )
 
 
 def _check_optimizers(model: nn.Module, optimizers: Iterable[Any]) -> None:
