@@ -140,6 +140,18 @@ def list_of(inner: Check, minimum: int = 0, maximum: int = MAX_COUNT) -> Check:
     return check
 
 
+def tuple_of(*checks: Check) -> Check:
+    """Require a list or tuple whose entries pass one check each."""
+    has_length = list_of(any_value, len(checks), len(checks))
+
+    def check(value: Any, key: str) -> None:
+        has_length(value, key)
+        for i, (item, inner) in enumerate(zip(value, checks, strict=True)):
+            inner(item, f"{key}[{i}]")
+
+    return check
+
+
 def mapping_of(inner: Check, keys: Check | None = None) -> Check:
     """Require a mapping whose values pass a check. Keys are strings unless another check is passed."""
     check_key = keys or string()

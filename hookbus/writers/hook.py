@@ -25,7 +25,7 @@ from pydantic import Field
 from hookbus._events.markers import hookimpl
 from hookbus._events.schedules import every
 from hookbus._utils.imports import require_library
-from hookbus._utils.schema import any_value, boolean, either, integer, list_of, mapping_of, number, record, string
+from hookbus._utils.schema import boolean, either, integer, list_of, mapping_of, number, record, string, tuple_of
 from hookbus.checkpoint.atomic_files import remove_temporary_files
 from hookbus.distributed.process_group import is_main
 from hookbus.errors import HookError, HookWarning
@@ -41,11 +41,6 @@ from hookbus.writers.writer import Writer
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
-
-_check_state = record(
-    {"recent": list_of(list_of(any_value, 2, 2)), "waiting": boolean}, {"opening": list_of(string(maximum=1 << 20))}
-)
-_check_values = mapping_of(either(number(), string()))
 
 
 class WriterConfig(HookConfig):
@@ -79,6 +74,10 @@ class WriterHook(LogPointsMixin):
     ranks = "main"
     records_means = True
     config: WriterConfig
+    state_schema = record(
+        {"recent": list_of(tuple_of(integer(), mapping_of(either(number(), string())))), "waiting": boolean},
+        {"opening": list_of(string(maximum=1 << 20))},
+    )
 
     library: ClassVar[str] = ""
     install: ClassVar[str] = ""
@@ -270,13 +269,6 @@ class WriterHook(LogPointsMixin):
         """Return the recent numbers, which a kill may lose, the pending request, and the records of the start."""
         recent, opening = self._recent.to_builtin(), sorted(self._opening_records)
         return {"recent": recent, "waiting": self._record_pending, "opening": opening}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        _check_state(state, "state")
-        for i, (step, values) in enumerate(state["recent"]):
-            integer()(step, f"state.recent[{i}][0]")
-            _check_values(values, f"state.recent[{i}][1]")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

@@ -21,6 +21,7 @@ from hookbus._utils.schema import (
     number,
     record,
     string,
+    tuple_of,
 )
 
 NESTED = record({"a": integer()}, {"b": list_of(mapping_of(number()), 1, 2)})
@@ -38,6 +39,7 @@ NESTED = record({"a": integer()}, {"b": list_of(mapping_of(number()), 1, 2)})
         (file_name, "epoch_3.pth"),
         (nullable(integer()), None),
         (either(integer(), string()), "x"),
+        (tuple_of(integer(), string()), [1, "x"]),
         (NESTED, {"a": 1, "b": ({"x": 0.5},), "later": object()}),
     ],
 )
@@ -58,6 +60,8 @@ def test_valid_value_is_accepted(check: Check, value: Any) -> None:
         (number(), "1", "key: expected a number, got '1'"),
         (number(), 10**400, "key: expected a number, got an integer of 1329 bits"),
         (number(finite=True), math.inf, "key: expected a finite number, got inf"),
+        (tuple_of(integer(), string()), (1, 2), "key[1]: expected a string of at most 4096 characters, got 2"),
+        (tuple_of(integer(), string()), [1], "key: expected a list of 2 to 2 entries, got 1 entries"),
         (string(maximum=5), "x" * 1000, f"key: expected a string of at most 5 characters, got '{'x' * 77}...'"),
         (string("[a-z]*"), "a\n", r"key: expected a string of the form [a-z]*, got 'a\n'"),
         (string(), "\ud800", r"key: expected a string of at most 4096 characters, got '\ud800'"),
