@@ -69,12 +69,7 @@ def _build_segment(console: Console, text: str, style: str, indent: str) -> Segm
 
 
 def print_block(console: Console, renderable: RenderableType) -> None:
-    """Print a multi-line renderable, aligned with the text of the lines above.
-
-    Args:
-        console: Console to print on.
-        renderable: Renderable to print, such as a table.
-    """
+    """Print a multi-line renderable, such as a table, aligned with the text of the lines above."""
     console.print(Padding(renderable, (0, 0, 0, len(_format_time(console)) + 2), expand=False))
 
 
@@ -83,11 +78,7 @@ def _format_time(console: Console) -> str:
 
 
 class ConsoleHandler(logging.Handler):
-    """Logging handler that prints messages on a console, above a progress bar if there is one.
-
-    Args:
-        console: Console to print on.
-    """
+    """Logging handler that prints messages on a console, above a progress bar if there is one."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -108,21 +99,14 @@ def redirect_messages(console: Console) -> Iterator[None]:
 
     Other handlers that write to a terminal skip these messages; handlers that write elsewhere are not modified. A level
     set by the user stays in effect.
-
-    Args:
-        console: Console to print on.
     """
-    logger, console_handler, hookbus_filter = (
-        logging.getLogger(LOGGER_NAME),
-        ConsoleHandler(console),
-        _HookbusFilter(),
-    )
+    logger, console_handler = logging.getLogger(LOGGER_NAME), ConsoleHandler(console)
     # Filters on the handlers, not `propagate = False`: pytest's caplog and file handlers on the root logger must still
     # receive the messages.
     filtered_handlers = [handler for handler in _get_handlers(logger) if _writes_to_terminal(handler)]
     level = logger.level
     for handler in filtered_handlers:
-        handler.addFilter(hookbus_filter)
+        handler.addFilter(_is_foreign)
     logger.addHandler(console_handler)
     # The root logger's default level is WARNING; without this, `run.logger.info` would print nothing.
     if level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:
@@ -133,15 +117,12 @@ def redirect_messages(console: Console) -> Iterator[None]:
         logger.setLevel(level)
         logger.removeHandler(console_handler)
         for handler in filtered_handlers:
-            handler.removeFilter(hookbus_filter)
+            handler.removeFilter(_is_foreign)
 
 
-class _HookbusFilter(logging.Filter):
-    """Filter that drops messages already printed on the console."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record belongs to another logger."""
-        return record.name.partition(".")[0] != LOGGER_NAME
+def _is_foreign(record: logging.LogRecord) -> bool:
+    """Return whether a record belongs to another logger; those of hookbus are already printed on the console."""
+    return record.name.partition(".")[0] != LOGGER_NAME
 
 
 def _get_handlers(logger: logging.Logger) -> list[logging.Handler]:

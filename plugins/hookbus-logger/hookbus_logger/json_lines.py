@@ -92,7 +92,6 @@ class JsonLines:
         """Continue a moment with the last rows of the file.
 
         Args:
-            moment: Moment of these rows.
             keys: Sort keys of these rows, one per row, in ascending order.
         """
         content = self.path.read_bytes()
@@ -195,10 +194,9 @@ def read_jsonl(path: str | Path) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line, parse_constant=_reject_constant)
-        except RecursionError:
-            raise ValueError(f"{path}, line {number}: invalid JSON: too many nested levels.") from None
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: invalid JSON: {error}.") from None
+        except (ValueError, RecursionError) as error:
+            reason = "too many nested levels" if isinstance(error, RecursionError) else error
+            raise ValueError(f"{path}, line {number}: invalid JSON: {reason}.") from None
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number}: expected a JSON object, got {type(row).__name__}.")
         rows.append(row)

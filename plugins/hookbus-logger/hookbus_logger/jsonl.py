@@ -17,11 +17,10 @@ from hookbus.metrics import Metrics
 from hookbus.writers import redact_config, resolve_output_path
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.json_lines import JsonLines, Row
-from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
+from hookbus_logger.metric_recorder import STATE, MetricRecorder, get_epoch
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 from hookbus_logger.run_log import POSITION_FIELDS, LogPosition, OpeningRows, open_log, truncate_log
 
-_check_rows = schema.record({"rows": schema.nullable(schema.integer())})
 _check_position = schema.record(
     {"moment": schema.any_value, "keys": schema.list_of(schema.any_value)},
     {"name": schema.string(), "first": schema.nullable(schema.string())},
@@ -41,6 +40,7 @@ class JsonlHook(MetricRecorder):
     Config = JsonlConfig
     requires_work_dir = True
     config: JsonlConfig
+    state_schema = schema.record({**STATE, "rows": schema.nullable(schema.integer())})
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -150,7 +150,6 @@ class JsonlHook(MetricRecorder):
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
         super().check_state(state)
-        _check_rows(state, "state")
         if state["rows"] is not None:
             _check_position(state, "state")
 

@@ -23,10 +23,7 @@ from hookbus_logger.format import (
     is_time,
     join_groups,
 )
-from hookbus_logger.metric_recorder import MetricRecorder, get_epoch, has_epochs
-
-_check_cells = schema.record({"cells": schema.mapping_of(schema.list_of(schema.any_value, 3, 3))})
-_check_cell = schema.record({"metric": schema.string(), "column": schema.string(), "value": schema.number()})
+from hookbus_logger.metric_recorder import STATE, MetricRecorder, get_epoch, has_epochs
 
 STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
 OUTCOME_STYLES = {"finished": "bold green", "failed": "bold red"}
@@ -41,6 +38,9 @@ class LoggerHook(MetricRecorder):
 
     Config = LoggerConfig
     config: LoggerConfig
+    state_schema = schema.record(
+        {**STATE, "cells": schema.mapping_of(schema.tuple_of(schema.string(), schema.string(), schema.number()))}
+    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -123,13 +123,6 @@ class LoggerHook(MetricRecorder):
         """Return the results of the current epoch and the state of the recorder."""
         cells = {name: [cell.metric, cell.column, cell.value] for name, cell in self._cells.items()}
         return {**super().state_dict(), "cells": cells}
-
-    def check_state(self, state: dict[str, Any]) -> None:
-        """Raise if a state cannot be restored."""
-        super().check_state(state)
-        _check_cells(state, "state")
-        for name, (metric, column, value) in state["cells"].items():
-            _check_cell({"metric": metric, "column": column, "value": value}, f"state.cells.{name}")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""

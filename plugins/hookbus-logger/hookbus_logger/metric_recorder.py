@@ -10,6 +10,9 @@ from hookbus.checkpoint import schema
 from hookbus.metrics import Metrics, Window
 from hookbus_logger.config import RecordConfig
 
+STATE: dict[str, schema.Check] = {"recorded_epoch": schema.integer(-1), "waiting": schema.boolean}
+"""Checks of the state of the recorder."""
+
 
 def _build_schedule(config: Any) -> Schedule:
     return every(config.interval, unit="batch" if config.by_epoch else "iter")
@@ -30,7 +33,7 @@ class MetricRecorder(Hook):
     ranks = "main"
     records_means = True
     config: RecordConfig
-    state_schema = schema.record({"recorded_epoch": schema.integer(-1), "waiting": schema.boolean})
+    state_schema = schema.record(STATE)
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)

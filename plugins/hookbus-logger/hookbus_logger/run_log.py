@@ -72,8 +72,6 @@ def open_log(run: Run, path: Path, position: LogPosition | None, current: Path |
     """Open the log of a run: `path`, or another name if a file that is not a log of this run has the name.
 
     Args:
-        run: Run that knows whether it resumes.
-        path: Requested path.
         position: Position in the checkpoint of which the run resumes; None if there is none.
         current: File that this process has written for the run; None if there is none.
 
@@ -102,8 +100,6 @@ def truncate_log(run: Run, log: JsonLines, position: LogPosition | None) -> None
     """Remove the rows of training that were written after the checkpoint of which a run resumes.
 
     Args:
-        run: Resumed run.
-        log: Log of the run.
         position: Position in the checkpoint; None if the checkpoint does not contain it.
     """
     is_listed = run.register_output(log.path)
@@ -115,12 +111,7 @@ def truncate_log(run: Run, log: JsonLines, position: LogPosition | None) -> None
 
 
 class OpeningRows:
-    """Rows that hooks write again when a run resumes, such as the configuration.
-
-    Args:
-        run: Run that resumes or continues.
-        log: Its log after the truncation.
-    """
+    """Rows that hooks write again when a run resumes, such as the configuration."""
 
     def __init__(self, run: Run, log: JsonLines) -> None:
         self._run, self._start = run, (run.epochs_done, run.iters_done)
