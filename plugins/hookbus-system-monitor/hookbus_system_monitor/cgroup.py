@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -42,33 +43,20 @@ class Cgroup:
     Args:
         root: Mount point of the control groups.
         own: File that lists the groups of this process.
+
+    Attributes:
+        get_memory: Function that returns the lowest memory limit of the group and its ancestors, with the usage
+            excluding inactive page cache; None if there is no limit.
+        get_swap: Function that returns the lowest swap limit; None if there is no limit.
+        get_cpus: Function that returns the lowest CPU limit as a (fractional) number; None if there is no limit.
     """
 
     def __init__(self, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> None:
         self._root, self._paths = root, _parse_paths(own)
-        self._read_memory = _read_memory_v1 if "memory" in self._paths else _read_memory_v2
-        self._read_swap = _read_swap_v1 if "memory" in self._paths else _read_swap_v2
-        self._read_cpus = _read_cpus_v1 if "cpu" in self._paths else _read_cpus_v2
-        # Groups without a limit are not opened again: opening a file takes longer than reading it.
-        self._memory_groups = _select_limited(self._read_memory, self._find_groups("memory"))
-        self._swap_groups = _select_limited(self._read_swap, self._find_groups("memory"))
-        self._cpu_groups = _select_limited(self._read_cpus, self._find_groups("cpu"))
+        self.get_memory = self._build_reader("memory", _read_memory_v1, _read_memory_v2)
+        self.get_swap = self._build_reader("memory", _read_swap_v1, _read_swap_v2)
+        self.get_cpus = self._build_reader("cpu", _read_cpus_v1, _read_cpus_v2)
         self._cpu_time_groups = self._find_groups("cpuacct" if "cpuacct" in self._paths else "cpu")
-
-    def get_memory(self) -> Usage | None:
-        """Return the lowest memory limit of the group and its ancestors, with the usage excluding inactive page cache.
-
-        None if there is no limit.
-        """
-        return _min_limit(self._read_memory, self._memory_groups)
-
-    def get_swap(self) -> Usage | None:
-        """Return the lowest swap limit of the group and its ancestors; None if there is no limit."""
-        return _min_limit(self._read_swap, self._swap_groups)
-
-    def get_cpus(self) -> float | None:
-        """Return the lowest CPU limit as a (fractional) number of CPUs; None if there is no limit."""
-        return _min_limit(self._read_cpus, self._cpu_groups)
 
     def get_cpu_seconds(self) -> float | None:
         """Return the CPU time of the group in seconds, from an arbitrary start; None if there is no group."""
@@ -78,6 +66,15 @@ class Cgroup:
         if "cpuacct" in self._paths:
             return _read_int(group / "cpuacct.usage") / NANOSECONDS_PER_SECOND
         return _read_field(group / "cpu.stat", "usage_usec") / MICROSECONDS_PER_SECOND
+
+    def _build_reader(
+        self, controller: str, read_v1: Callable[[Path], T | None], read_v2: Callable[[Path], T | None]
+    ) -> Callable[[], T | None]:
+        """Return a function that returns the lowest limit of the group and its ancestors."""
+        read_limit = read_v1 if controller in self._paths else read_v2
+        # Groups without a limit are not opened again: opening a file takes longer than reading it.
+        groups = [group for group in self._find_groups(controller) if _may_be_limited(read_limit, group)]
+        return partial(_min_limit, read_limit, groups)
 
     def _find_groups(self, controller: str) -> list[Path]:
         """Return the existing directories of the group and its ancestors."""
@@ -94,23 +91,20 @@ class Cgroup:
 def _parse_paths(own: Path) -> dict[str, str]:
     """Return the group path of this process by v1 controller; the v2 group has the key ""."""
     try:
-        lines = _read_text(own).splitlines()
+        lines = own.read_text(errors="replace").splitlines()
     except OSError:
         return {}
     entries = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     return {name: path for _, names, path in entries for name in names.split(",")}
 
 
-def _select_limited(read_limit: Callable[[Path], T | None], groups: list[Path]) -> list[Path]:
-    def may_be_limited(group: Path) -> bool:
-        try:
-            return read_limit(group) is not None
-        except (FileNotFoundError, NotADirectoryError):  # the root has no limits, and controllers can be disabled
-            return False
-        except (OSError, ValueError):  # an unknown limit, which is reported when it is read
-            return True
-
-    return list(filter(may_be_limited, groups))
+def _may_be_limited(read_limit: Callable[[Path], T | None], group: Path) -> bool:
+    try:
+        return read_limit(group) is not None
+    except (FileNotFoundError, NotADirectoryError):  # the root has no limits, and controllers can be disabled
+        return False
+    except (OSError, ValueError):  # an unknown limit, which is reported when it is read
+        return True
 
 
 def _min_limit(read_limit: Callable[[Path], T | None], groups: list[Path]) -> T | None:
@@ -158,7 +152,7 @@ def _read_cpus_v1(group: Path) -> float | None:
 
 def _read_cpus_v2(group: Path) -> float | None:
     path = group / "cpu.max"
-    quota, _, period = _read_text(path).strip().partition(" ")
+    quota, _, period = path.read_text(errors="replace").strip().partition(" ")
     if quota == NO_LIMIT:
         return None
     return _parse_int(path, quota) / _check_positive(path, _parse_int(path, period))
@@ -166,18 +160,18 @@ def _read_cpus_v2(group: Path) -> float | None:
 
 def _read_limit(path: Path) -> int | None:
     """Return the limit in bytes in a file; None for no limit."""
-    text = _read_text(path).strip()
+    text = path.read_text(errors="replace").strip()
     limit = None if text == NO_LIMIT else _parse_int(path, text)
     return limit if limit is not None and limit < NO_LIMIT_BYTES else None
 
 
 def _read_int(path: Path) -> int:
-    return _parse_int(path, _read_text(path).strip())
+    return _parse_int(path, path.read_text(errors="replace").strip())
 
 
 def _read_field(path: Path, name: str) -> int:
     """Return the integer of a `name value` line in a file."""
-    pairs = (line.split() for line in _read_text(path).splitlines())
+    pairs = (line.split() for line in path.read_text(errors="replace").splitlines())
     value = next((pair[1] for pair in pairs if len(pair) == 2 and pair[0] == name), None)
     if value is None:
         raise ValueError(f"{path} has no line {name!r}")
@@ -195,7 +189,3 @@ def _check_positive(path: Path, value: int) -> int:
     if value <= 0:
         raise ValueError(f"{path}: expected a positive integer, got {value}")
     return value
-
-
-def _read_text(path: Path) -> str:
-    return path.read_text(errors="replace")

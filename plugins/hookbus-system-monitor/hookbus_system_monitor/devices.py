@@ -42,13 +42,9 @@ class AcceleratorProvider:
         """Return the allocated and reserved memory of each device, in GB."""
         values: Values = {}
         for index in range(torch.accelerator.device_count()):
-            values |= self._reader.read(
-                Probe(
-                    f"memory of torch on device {index}",
-                    (f"gpu{index}/allocated_gb", f"gpu{index}/reserved_gb"),
-                    partial(_read_memory, index),
-                )
-            )
+            names = (f"gpu{index}/allocated_gb", f"gpu{index}/reserved_gb")
+            probe = Probe(f"memory of torch on device {index}", names, partial(_read_memory, index))
+            values |= self._reader.read(probe)
         return values
 
     def close(self) -> None:
@@ -102,14 +98,7 @@ def get_allocation() -> Allocation | None:
 
 
 def parse_allocation(stats: Mapping[str, int]) -> Allocation | None:
-    """Convert the result of `torch.accelerator.memory_stats()`.
-
-    Args:
-        stats: Statistics by name; empty before the device is used.
-
-    Returns:
-        The allocation; None if the statistics are empty.
-    """
+    """Convert the result of `torch.accelerator.memory_stats()`; None if it is empty, before the device is used."""
     if not stats:
         return None
     reserved = stats.get("reserved_bytes.all.current", 0)

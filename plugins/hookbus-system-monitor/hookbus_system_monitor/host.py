@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,15 +18,11 @@ from hookbus_system_monitor.memory import Memory, get_process, get_process_memor
 from hookbus_system_monitor.readings import GB, MB, Probe, Rate
 
 Timer = Callable[[], float]
+"""Function that returns the time of a monotonic clock in seconds."""
 
 
 def build_cpu_probes(cgroup: Cgroup, timer: Timer = time.monotonic) -> list[Probe]:
-    """Return probes of CPU utilization, and of the CPU temperature if there is a sensor.
-
-    Args:
-        cgroup: Control group with the limits of the process.
-        timer: Function that returns the time of a monotonic clock in seconds.
-    """
+    """Return probes of CPU utilization, and of the CPU temperature if there is a sensor."""
     probes = [
         Probe("CPU utilization", ("cpu_percent",), _AfterFirst(_build_cpu_reader(cgroup, timer)).read),
         Probe(
@@ -34,7 +31,8 @@ def build_cpu_probes(cgroup: Cgroup, timer: Timer = time.monotonic) -> list[Prob
             _AfterFirst(lambda: float(get_process().cpu_percent())).read,
         ),
     ]
-    if _has_temperature():
+    with suppress(Exception):  # not available on macOS and Windows; permission denied or invalid files in containers
+        _read_temperature()
         probes.append(Probe("CPU temperature", ("cpu_celsius",), lambda: (_read_temperature(),)))
     return probes
 
@@ -58,7 +56,6 @@ def build_disk_probes(path: Path, timer: Timer = time.monotonic) -> list[Probe]:
 
     Args:
         path: Path on the disk whose usage is measured.
-        timer: Function that returns the time of a monotonic clock in seconds.
     """
     names = ("disk_read_mb_per_s", "disk_write_mb_per_s")
     return [
@@ -68,21 +65,13 @@ def build_disk_probes(path: Path, timer: Timer = time.monotonic) -> list[Probe]:
 
 
 def build_network_probes(timer: Timer = time.monotonic) -> list[Probe]:
-    """Return a probe of the traffic of all network interfaces.
-
-    Args:
-        timer: Function that returns the time of a monotonic clock in seconds.
-    """
+    """Return a probe of the traffic of all network interfaces."""
     names = ("net_received_mb_per_s", "net_sent_mb_per_s")
     return [_build_traffic_probe("network", names, "net_io_counters", ("bytes_recv", "bytes_sent"), timer)]
 
 
 class _AfterFirst:
-    """Reader without the first successful value, for which psutil returns a meaningless 0.
-
-    Args:
-        read: Function that returns the value.
-    """
+    """Reader without the first successful value, for which psutil returns a meaningless 0."""
 
     def __init__(self, read: Callable[[], float | None]) -> None:
         self._read, self._was_read = read, False
@@ -125,14 +114,6 @@ def _build_traffic_probe(
         return [rate.per_second(getattr(counts, name) / MB, now) for rate, name in zip(rates, counters, strict=True)]
 
     return Probe(f"{kind} traffic", names, read)
-
-
-def _has_temperature() -> bool:
-    try:
-        _read_temperature()
-    except Exception:  # not available on macOS and Windows; permission denied or invalid files in some containers
-        return False
-    return True
 
 
 def _read_temperature() -> float:

@@ -88,13 +88,7 @@ def _apply_limit(host: Memory, limit: Usage | None) -> Memory:
 
 
 def format_memory(memory: Memory, swap: Memory, process: int) -> tuple[str, str]:
-    """Format the memory usage in sentences, and as named fields.
-
-    Args:
-        memory: Memory of the system.
-        swap: Swap space of the system.
-        process: Resident memory of this process in bytes.
-    """
+    """Format the memory usage in sentences, and as named fields."""
     sentences = (
         f"The system has {memory.total / GB:.0f} GB ({_format_mb(memory.available)} + {_format_mb(memory.used)}) of "
         f"memory and {swap.total / GB:.0f} GB ({_format_mb(swap.available)} + {_format_mb(swap.used)}) of swap memory "

@@ -16,7 +16,7 @@ from hookbus.writers import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
 from hookbus_system_monitor.deferred_records import MonitorHook
-from hookbus_system_monitor.devices import Allocation, get_allocation
+from hookbus_system_monitor.devices import get_allocation
 from hookbus_system_monitor.memory import (
     Memory,
     ThresholdWatch,
@@ -78,15 +78,13 @@ class MemoryProfilerHook(MonitorHook):
 
     def after_train(self, run: Run) -> None:
         """Log the peak memory, also for a short training without records."""
-        device = self._read(DEVICE_LABEL, get_allocation) if self.config.log_gpu else None
-        process = self._read(PROCESS_LABEL, get_process_memory) if self.config.log_cpu else None
-        peaks = {
-            PROCESS_LABEL: get_process_peak(process) if process is not None else None,
-            DEVICE_LABEL: device.peak if device is not None else None,
-        }
+        peaks = {}
+        if self.config.log_cpu and (process := self._read(PROCESS_LABEL, get_process_memory)) is not None:
+            peaks[PROCESS_LABEL] = get_process_peak(process)
+        if self.config.log_gpu and (device := self._read(DEVICE_LABEL, get_allocation)) is not None:
+            peaks[DEVICE_LABEL] = device.peak
         for label, size in peaks.items():
-            if size is not None:
-                run.logger.info("%s: %s peaked at %.2f GB.", self.name, label, size / GB)
+            run.logger.info("%s: %s peaked at %.2f GB.", self.name, label, size / GB)
 
     def on_exception(self, run: Run, exception: BaseException) -> None:
         """Save a snapshot after an out-of-memory error."""
@@ -97,14 +95,20 @@ class MemoryProfilerHook(MonitorHook):
 
     def collect_values(self, run: Run) -> dict[str, float]:
         """Return the memory of host and device, and log that of the host as text."""
-        return {**self._read_host(run), **self._read_device(run)}
+        return {**self._collect_host(run), **self._collect_device(run)}
 
-    def _read_host(self, run: Run) -> dict[str, float]:
+    def _read_host(self) -> tuple[Memory | None, Memory | None, int | None]:
+        """Return the memory of the system, swap, and the memory of the process; None for an unavailable one."""
+        return (
+            self._read(SYSTEM_LABEL, lambda: get_system_memory(self._cgroup)),
+            self._read(SWAP_LABEL, lambda: get_swap_memory(self._cgroup)),
+            self._read(PROCESS_LABEL, get_process_memory),
+        )
+
+    def _collect_host(self, run: Run) -> dict[str, float]:
         if not self.config.log_cpu:
             return {}
-        memory = self._read(SYSTEM_LABEL, lambda: get_system_memory(self._cgroup))
-        swap = self._read(SWAP_LABEL, lambda: get_swap_memory(self._cgroup))
-        process = self._read(PROCESS_LABEL, get_process_memory)
+        memory, swap, process = self._read_host()
         if memory is not None and swap is not None and process is not None:
             for line in format_memory(memory, swap, process):
                 run.logger.info("%s", line)
@@ -112,7 +116,7 @@ class MemoryProfilerHook(MonitorHook):
             self._check_size(run, PROCESS_LABEL, process)
         return _name_host_values(memory, swap, process)
 
-    def _read_device(self, run: Run) -> dict[str, float]:
+    def _collect_device(self, run: Run) -> dict[str, float]:
         device = self._read(DEVICE_LABEL, get_allocation) if self.config.log_gpu else None
         if device is None:
             return {}
@@ -145,12 +149,8 @@ class MemoryProfilerHook(MonitorHook):
         run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(str, files)))
 
     def _collect_usage(self, run: Run, error: BaseException) -> dict[str, Any]:
-        process = self._read(PROCESS_LABEL, get_process_memory)
-        values: dict[str, Memory | Allocation | None] = {
-            "system": self._read(SYSTEM_LABEL, lambda: get_system_memory(self._cgroup)),
-            "swap": self._read(SWAP_LABEL, lambda: get_swap_memory(self._cgroup)),
-            "device": self._read(DEVICE_LABEL, get_allocation),
-        }
+        memory, swap, process = self._read_host()
+        device = self._read(DEVICE_LABEL, get_allocation)
         return {
             "error": format_error(error),
             "epoch": run.epoch,
@@ -158,7 +158,9 @@ class MemoryProfilerHook(MonitorHook):
             "step": run.steps_done,
             "process": process,
             "process_peak": None if process is None else get_process_peak(process),
-            **{name: None if value is None else value._asdict() for name, value in values.items()},
+            "system": memory and memory._asdict(),
+            "swap": swap and swap._asdict(),
+            "device": device and device._asdict(),
         }
 
 
@@ -179,11 +181,7 @@ def _name_host_values(memory: Memory | None, swap: Memory | None, process: int |
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an exception means that a device or the host is out of memory.
-
-    Args:
-        error: Exception that ended the run; None if there is none.
-    """
+    """Return whether an exception means that a device or the host is out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     # The CPU allocator and drivers raise a plain RuntimeError, which only its message identifies.
@@ -192,11 +190,6 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 def save_snapshot(output: OutputFiles, rank: int, contents: Mapping[str, Any]) -> list[Path]:
     """Write `out_of_memory_rank<rank>.json` and, if CUDA is in use, the allocator's blocks as `.pickle`.
-
-    Args:
-        output: Files of the output directory.
-        rank: Rank of this process.
-        contents: Contents of the JSON file.
 
     Returns:
         Paths of the files. The pickle can be opened in https://pytorch.org/memory_viz.

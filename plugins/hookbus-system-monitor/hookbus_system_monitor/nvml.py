@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pynvml
 
 from hookbus_system_monitor.readings import GB, Probe, Reader, Total, Values, format_reason
 from hookbus_system_monitor.visible_devices import Entry, Gpu, select_gpus
+
+T = TypeVar("T")
 
 MAX_PAUSE_READINGS = 16
 
@@ -41,7 +44,6 @@ class NvmlProvider:
     Args:
         entries: Devices of this process, see `parse_visible_devices`; None for all.
         use: Whether all metrics except memory are read.
-        memory: Whether memory is read.
         reader: Reader that reports each unavailable value once.
         info: Function that logs an informational message: no driver at the start, or the driver is available again.
         warn: Function that logs a warning: a driver or GPU has become unavailable.
@@ -186,12 +188,18 @@ def _build_memory_probes(handle: Any) -> list[Probe]:
 
 def _read_memory_info(handle: Any) -> Any:
     # Version 2 separates used memory from memory reserved by the driver; older drivers return only the sum.
+    memory = _call_supported(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2))
+    return pynvml.nvmlDeviceGetMemoryInfo(handle) if memory is None else memory
+
+
+def _call_supported(call: Callable[[], T]) -> T | None:
+    """Return the result of a function of the driver; None if the driver, binding or GPU does not support it."""
     try:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        return call()
     except UNAVAILABLE_ERRORS:
         raise
     except Exception:
-        return pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return None
 
 
 def _check(value: int) -> float:
@@ -217,22 +225,13 @@ def _find_gpus() -> tuple[list[Gpu | None], str]:
 
 def _find_instances(handle: Any) -> tuple[Gpu, ...]:
     """Return the MIG instances of a GPU; empty if MIG is disabled or not supported."""
-    try:
-        if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-            return ()
-        indices = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-    except UNAVAILABLE_ERRORS:
-        raise
-    except Exception:
-        return ()
-    return tuple(instance for index in indices if (instance := _get_instance(handle, index)) is not None)
 
-
-def _get_instance(handle: Any, index: int) -> Gpu | None:
-    try:
+    def get_instance(index: int) -> Gpu:
         instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
         return Gpu(pynvml.nvmlDeviceGetUUID(instance), instance)
-    except UNAVAILABLE_ERRORS:
-        raise
-    except Exception:  # indices of instances may have gaps
-        return None
+
+    if not _call_supported(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE):
+        return ()
+    indices = range(_call_supported(lambda: pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0)
+    instances = (_call_supported(partial(get_instance, index)) for index in indices)
+    return tuple(instance for instance in instances if instance is not None)  # the indices may have gaps

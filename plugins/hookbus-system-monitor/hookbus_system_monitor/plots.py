@@ -24,11 +24,7 @@ PANEL_SIZE_INCHES = (10.0, 2.5)
 
 
 def plot_error(directory: Path | None) -> str | None:
-    """Return why plots cannot be saved, otherwise None.
-
-    Args:
-        directory: Output directory of the plots; None if there is none.
-    """
+    """Return why plots cannot be saved, otherwise None."""
     if find_spec("matplotlib") is None:
         return "show_plots: requires matplotlib, got none. Run: pip install 'hookbus-system-monitor[plots]'"
     if directory is None:

@@ -34,11 +34,7 @@ class Probe:
 
 
 class Reader:
-    """Read probes, and report each unavailable probe once.
-
-    Args:
-        warn: Function that logs a warning.
-    """
+    """Read probes, and report each unavailable probe once."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._log_warning = warn
@@ -48,7 +44,6 @@ class Reader:
         """Return the values of a probe; None for all of them if it fails.
 
         Args:
-            probe: Probe to read.
             reraise: Exceptions to propagate, because they concern more than this probe.
         """
         return self.call(
@@ -69,8 +64,6 @@ class Reader:
         """Return the result of a function, or a default if it fails.
 
         Args:
-            label: Label for messages.
-            read: Function that reads one or more values.
             default: Result on failure.
             reraise: Exceptions to propagate, because they concern more than these values.
         """
@@ -96,18 +89,13 @@ def format_reason(error: Exception) -> str:
 
 
 class Rate:
-    """Rate of a counter between two readings."""
+    """Rate of a counter between two readings. Times are in seconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._last: tuple[float, float] | None = None
 
     def per_second(self, count: float, now: float) -> float | None:
-        """Return the increase per second since the last reading; None in the first reading and after a counter reset.
-
-        Args:
-            count: Value of the counter.
-            now: Current time in seconds of a monotonic clock.
-        """
+        """Return the increase per second since the last reading; None in the first one and after a counter reset."""
         last, self._last = self._last, (count, now)
         if last is None or count < last[0] or now <= last[1]:
             return None
@@ -122,11 +110,7 @@ class Total:
         self._sum = 0.0
 
     def update(self, count: float) -> float:
-        """Return the increase since the first reading, in which it is 0.
-
-        Args:
-            count: Value of the counter.
-        """
+        """Return the increase since the first reading, in which it is 0."""
         if self._last is not None:
             # After a reset, by a reloaded driver for example, the counter restarts at 0.
             self._sum += count - self._last if count >= self._last else count

@@ -1,3 +1,5 @@
+from operator import methodcaller
+
 import pytest
 
 from hookbus_system_monitor.cgroup import Cgroup, Usage
@@ -111,20 +113,20 @@ FILES_V1 = {
     "cpuacct/docker/abc/cpuacct.usage": 2_500_000_000,
 }
 READ = {
-    "memory.max": Cgroup.get_memory,
-    "memory.current": Cgroup.get_memory,
-    "memory.stat": Cgroup.get_memory,
-    "memory.swap.max": Cgroup.get_swap,
-    "memory.swap.current": Cgroup.get_swap,
-    "cpu.max": Cgroup.get_cpus,
-    "cpu.stat": Cgroup.get_cpu_seconds,
-    "memory.limit_in_bytes": Cgroup.get_memory,
-    "memory.usage_in_bytes": Cgroup.get_memory,
-    "memory.memsw.limit_in_bytes": Cgroup.get_swap,
-    "memory.memsw.usage_in_bytes": Cgroup.get_swap,
-    "cpu.cfs_quota_us": Cgroup.get_cpus,
-    "cpu.cfs_period_us": Cgroup.get_cpus,
-    "cpuacct.usage": Cgroup.get_cpu_seconds,
+    "memory.max": methodcaller("get_memory"),
+    "memory.current": methodcaller("get_memory"),
+    "memory.stat": methodcaller("get_memory"),
+    "memory.swap.max": methodcaller("get_swap"),
+    "memory.swap.current": methodcaller("get_swap"),
+    "cpu.max": methodcaller("get_cpus"),
+    "cpu.stat": methodcaller("get_cpu_seconds"),
+    "memory.limit_in_bytes": methodcaller("get_memory"),
+    "memory.usage_in_bytes": methodcaller("get_memory"),
+    "memory.memsw.limit_in_bytes": methodcaller("get_swap"),
+    "memory.memsw.usage_in_bytes": methodcaller("get_swap"),
+    "cpu.cfs_quota_us": methodcaller("get_cpus"),
+    "cpu.cfs_period_us": methodcaller("get_cpus"),
+    "cpuacct.usage": methodcaller("get_cpu_seconds"),
 }
 CASES = [("0::/\n", FILES_V2, name) for name in FILES_V2] + [(V1, FILES_V1, name) for name in FILES_V1]
 
