@@ -54,11 +54,7 @@ class ScheduleConfig(BaseModel):
 
 
 def fit_schedule(iterations: int) -> ScheduleConfig:
-    """Return a schedule of one cycle of at most 22 iterations that fits in a number of iterations.
-
-    Args:
-        iterations: Number of available iterations, at least 1.
-    """
+    """Return a schedule of one cycle of at most 22 iterations that fits in a number of iterations."""
     # Recording takes precedence over warm-up, and warm-up over waiting.
     active = min(10, (iterations + 1) // 2)
     warmup = min(2, iterations - active)

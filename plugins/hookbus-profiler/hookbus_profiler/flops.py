@@ -6,7 +6,7 @@ A multiply-add counts as two operations. Usable without hookbus.
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
@@ -41,7 +41,9 @@ class FlopCounter:
             },
         )
         # The tracker of FlopCounterMode registers hooks on all modules to count per module; only the total is needed.
-        self._mode.mod_tracker = _GlobalTracker()  # type: ignore[assignment]
+        tracker = nullcontext()
+        tracker.parents = frozenset({"Global"})  # type: ignore[attr-defined]
+        self._mode.mod_tracker = tracker  # type: ignore[assignment]
         self._exit = ExitStack()
         # Without this, torch 2.13 never compiles a function again that was called under a TorchDispatchMode.
         self._exit.enter_context(torch.compiler.set_stance("force_eager"))
@@ -51,18 +53,6 @@ class FlopCounter:
         """Stop counting and return the number of floating-point operations."""
         self._exit.close()
         return self._mode.get_total_flops()
-
-
-class _GlobalTracker:
-    """Module tracker that attributes all operations to the global scope and registers no module hooks."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
-        """Do nothing."""
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing."""
 
 
 def get_peak_flops(device_name: str) -> float | None:

@@ -38,7 +38,6 @@ class TraceWriter:
         """Write the operator table and the trace of a cycle. Each file is written atomically.
 
         Args:
-            profiler: Stopped torch profiler.
             name: Name of the cycle, used in the file names.
 
         Returns:
@@ -84,22 +83,14 @@ def format_operators(profiler: profile) -> str:
 
 
 class ProfilerOutput:
-    """Write the profiler output of one run to files and the console; to the console only without a work directory.
-
-    Args:
-        run: Run that is profiled.
-        config: Configuration of the hook.
-        name: Name of the hook, used in log messages.
-    """
+    """Write the profiler output of one run to files and the console; to the console only without a work directory."""
 
     def __init__(self, run: Run, config: ProfilerConfig, name: str) -> None:
         self._run, self._config, self._name = run, config, name
-        directory = run.get("experiment_dir")
-        self._directory = None if directory is None else Path(directory) / "profiler"
-        self._traces: TraceWriter | None = None
-        if self._directory is not None:
-            run.register_output(self._directory)
-            self._files = OutputFiles(run, self._directory)
+        self._files: OutputFiles | None = None
+        if (work_dir := run.get("experiment_dir")) is not None:
+            self._files = OutputFiles(run, Path(work_dir) / "profiler")
+            run.register_output(self._files.directory)
             suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
             # Each rank writes its own files without communication, so the limit is divided evenly.
             max_bytes = config.max_megabytes * 1e6 / world_size()
@@ -111,14 +102,13 @@ class ProfilerOutput:
         """Write the output of a cycle and call `on_trace_ready`.
 
         Args:
-            cycle: Stopped cycle.
             number: Number of the cycle, counted from 1.
 
         Raises:
             OSError: If a file cannot be written.
         """
         run = self._run
-        if self._traces is not None:
+        if self._files is not None:
             problem = self._traces.write(cycle.profile, f"cycle{number}-iteration{run.iters_done}")
             if problem is not None:
                 run.logger.warning("%s: %s", self._name, problem)
@@ -133,8 +123,8 @@ class ProfilerOutput:
         Raises:
             OSError: If the file cannot be written.
         """
-        if self._directory is not None and is_main():
-            paths = iter_numbered_paths(self._directory / "report.txt")
+        if self._files is not None and is_main():
+            paths = iter_numbered_paths(self._files.directory / "report.txt")
             name = next(path.name for path in paths if not os.path.lexists(path))
             self._files.write(name, lambda file: file.write(report.to_text().encode()))
 
@@ -144,5 +134,5 @@ class ProfilerOutput:
             return
         console = self._run.get("console") or Console(highlight=False)
         console.print(report)
-        if self._directory is not None:
-            console.print(Text(f"Profiler output: {self._directory}"), soft_wrap=True)
+        if self._files is not None:
+            console.print(Text(f"Profiler output: {self._files.directory}"), soft_wrap=True)

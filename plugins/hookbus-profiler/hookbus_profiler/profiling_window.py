@@ -128,9 +128,6 @@ class ProfilingWindow(Hook):
     def open(self, run: Run) -> None:
         """Register the hook and start measuring.
 
-        Args:
-            run: Run whose hooks are timed.
-
         Raises:
             HookError: If another profiler is active in the process.
         """

@@ -40,11 +40,7 @@ class HostClock:
 
 
 class DeviceClock(HostClock):
-    """Clock of a device: records events in the current stream of the device.
-
-    Args:
-        device: Device on which the events are recorded.
-    """
+    """Clock of a device: records events in the current stream of the device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -146,9 +142,6 @@ class _Group:
 
 class TimeBreakdown:
     """Sum up the parts of iterations, separately for plain, traced and atypical iterations.
-
-    Args:
-        clock: Clock that measures the intervals.
 
     Attributes:
         plain: Times of ordinary iterations.

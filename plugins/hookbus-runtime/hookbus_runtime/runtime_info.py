@@ -47,11 +47,7 @@ def _format_value(value: Any) -> str:
 
 
 def collect_environment(device: Any = None) -> dict[str, Any]:
-    """Return the environment of the process as JSON-serializable values; unknown values are None.
-
-    Args:
-        device: Device of the model; None if unknown.
-    """
+    """Return the environment of the process as JSON-serializable values; unknown values are None."""
     return {
         "versions": {
             "python": platform.python_version(),

@@ -14,11 +14,6 @@ AVERAGED_DTYPES = frozenset(
 def match_tensors(teacher: nn.Module, student: nn.Module, *, buffers: bool) -> list[tuple[Tensor, Tensor]]:
     """Return the pairs (teacher tensor, student tensor) of equal names, without expanded tensors of equal values.
 
-    Args:
-        teacher: Teacher module.
-        student: Student module of the same architecture.
-        buffers: Whether to include buffers.
-
     Raises:
         ValueError: If names or shapes differ, or an expanded tensor, which cannot be updated, has another value.
     """

@@ -13,7 +13,7 @@ class EpochTimer:
     """Timer of complete epochs, in intervals from the end of one epoch to the end of a later one.
 
     Only the time between `start` and `stop` is counted, so the time between two processes is excluded; `start`
-    continues an interrupted interval.
+    continues an interrupted interval. Times are in seconds; numbers of epochs and iterations are of completed ones.
 
     Attributes:
         epochs: Number of completely timed epochs.
@@ -39,9 +39,6 @@ class EpochTimer:
         """Start or continue timing. If called twice, the time in between is excluded.
 
         Args:
-            now: Current time, in seconds.
-            epochs: Number of completed epochs.
-            iterations: Number of completed iterations.
             at_boundary: Whether an epoch starts now; an epoch whose start was not timed is excluded.
         """
         # After `load_state_dict` the interval began in the process that saved the state, and only its clock restarts.
@@ -55,11 +52,6 @@ class EpochTimer:
 
     def end_epoch(self, now: float, epochs: int, iterations: int) -> float | None:
         """End the interval at the end of an epoch, and start the next interval.
-
-        Args:
-            now: Current time, in seconds.
-            epochs: Number of completed epochs.
-            iterations: Number of completed iterations.
 
         Returns:
             Mean duration of the epochs of the interval, in seconds; None if no epoch was timed completely.

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,6 @@ UNKNOWN = "unknown"
 def append_line(path: Path, line: str) -> None:
     """Append one line; the directory and the file are created if they do not exist.
 
-    Args:
-        path: Path of the file.
-        line: Text without a newline.
-
     Raises:
         OSError: If the line cannot be written; the file is unchanged. A link or a FIFO is refused.
     """
@@ -54,21 +50,14 @@ def read_first_line(path: Path) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Format a duration as `4.2 s`, `0:01:02`, `1:02:03`, `2 d 3:04:05`, or `unknown`.
-
-    Args:
-        seconds: Duration in seconds, at least 0; None if it is unknown.
-    """
+    """Format a duration as `4.2 s`, `0:01:02`, `1:02:03`, `2 d 3:04:05`, or `unknown`."""
     if seconds is None:
         return UNKNOWN
     # Rounded before the comparison, or else 59.96 would be formatted as "60.0 s".
     if round(seconds, 1) < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    clock = f"{hours}:{minutes:02}:{rest:02}"
-    return f"{days} d {clock}" if days else clock
+    days, clock = divmod(timedelta(seconds=round(seconds)), timedelta(days=1))
+    return f"{days} d {clock}" if days else str(clock)
 
 
 class TimeTrackingHook(Hook):

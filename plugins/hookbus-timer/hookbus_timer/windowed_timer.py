@@ -91,8 +91,6 @@ class WindowedTimer:
         """End the current iteration.
 
         Args:
-            now: Current time, in seconds.
-            samples: Number of samples of the iteration.
             fetches_next: Whether the data of the next iteration is fetched from now on, without other work in between.
         """
         self._iterations.append((now - self._last_end, self._data_seconds, samples))
