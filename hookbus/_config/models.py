@@ -24,7 +24,7 @@ from hookbus._config.diagnostics import find_settings_problems, sort_by_location
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.interpolation import dump_resolved, show_references
-from hookbus._run.work_dir import parse_resume
+from hookbus._run.work_dir import check_resume
 from hookbus._utils.known_keys import suggest_type
 from hookbus._utils.packages import cached_lookups
 from hookbus._utils.plugin_entries import get_publishing_package
@@ -222,7 +222,9 @@ class RunConfig(Section):
     @field_validator("resume", mode="before")
     @classmethod
     def _validate_resume(cls, value: object) -> object:
-        return parse_resume(value)
+        if problem := check_resume("resume", value):
+            raise ValueError(problem.removeprefix("resume: "))
+        return value
 
     @field_validator("default_hooks", mode="before")
     @classmethod

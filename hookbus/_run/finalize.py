@@ -19,6 +19,7 @@ from hookbus.errors import add_failure_notes, format_error
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
+    from hookbus._run.work_dir import WorkDir
 
 EXIT_CODES: Mapping[str, int] = {
     "finished": 0,
@@ -74,8 +75,8 @@ def finalize(run: Run) -> None:
         failures = _collect_exceptions(partial(_write_final_status, run)) + interrupts
         _add_exceptions(run, failures)
         if failures:
-            _add_exceptions(run, _collect_exceptions(partial(_write_final_status, run)))  # with the changed outcome
-        _add_exceptions(run, _collect_exceptions(partial(release_directories, run)))
+            _call_each(run, partial(_write_final_status, run))  # with the changed outcome
+        _call_each(run, partial(release_directories, run))
         run.bus.torch_hooks.stop()
         run.is_running = False
         ACTIVE_RUNS.discard(run)
@@ -88,23 +89,18 @@ def _end_hooks(run: Run) -> None:
     """Emit `after_run` and `cleanup`, and close the parts of the run, each also if another one fails."""
     bus = run.bus
     run.clock.stop()
-    after_run = partial(bus.fire, "after_run", mode=run.mode)
-    cleanup = partial(bus.fire, "cleanup")
-    report = bus.table.failures.counts.report
     # Hooks first: they may still use data and loaders of the run.
-    _add_exceptions(
+    _call_each(
         run,
-        _collect_exceptions(
-            run.validations.leave, after_run, cleanup, run.optimizer_events.detach, run.completeness.stop, report
-        ),
+        run.validations.leave,
+        partial(bus.fire, "after_run", mode=run.mode),
+        partial(bus.fire, "cleanup"),
+        run.optimizer_events.detach,
+        run.completeness.stop,
+        bus.table.failures.counts.report,
     )
     # The handler of SIGCHLD last: closing the loaders ends their workers.
-    _add_exceptions(
-        run,
-        _collect_exceptions(
-            bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close
-        ),
-    )
+    _call_each(run, bus.pm.run_pending_cleanups, run.training_data.close, run.validations.close, run.signals.close)
 
 
 def write_status(run: Run) -> None:
@@ -113,22 +109,19 @@ def write_status(run: Run) -> None:
     Raises:
         WorkDirError: If the file cannot be written.
     """
-    if _has_status(run):
-        assert run.work_dir is not None
-        with explain_write_errors(run.work_dir.path):
-            run.work_dir.write_status(**_collect_status(run))
+    if work_dir := _get_status_directory(run):
+        with explain_write_errors(work_dir.path):
+            work_dir.write_status(**_collect_status(run))
 
 
 def _write_final_status(run: Run) -> None:
     """Write the status of a run that has ended. A file that cannot be written does not fail the run."""
-    if _has_status(run):
-        assert run.work_dir is not None
-        if message := run.work_dir.write_final_status(**_collect_status(run)):
-            run.logger.warning("%s", message)
+    if (work_dir := _get_status_directory(run)) and (message := work_dir.write_final_status(**_collect_status(run))):
+        run.logger.warning("%s", message)
 
 
-def _has_status(run: Run) -> bool:
-    return run.work_dir is not None and run.mode == "train" and run.ranks.is_main
+def _get_status_directory(run: Run) -> WorkDir | None:
+    return run.work_dir if run.mode == "train" and run.ranks.is_main else None
 
 
 def _collect_status(run: Run) -> dict[str, Any]:
@@ -165,6 +158,11 @@ def _collect_exceptions(*parts: Callable[[], object]) -> list[BaseException]:
         except BaseException as failure:
             failures.append(failure)
     return failures
+
+
+def _call_each(run: Run, *parts: Callable[[], object]) -> None:
+    """Call functions in sequence, and add their exceptions to that of the run."""
+    _add_exceptions(run, _collect_exceptions(*parts))
 
 
 def _add_exceptions(run: Run, failures: list[BaseException]) -> None:

@@ -30,7 +30,7 @@ from hookbus._run.resume import find_resumed_checkpoint, resume_run, verify_resu
 from hookbus._run.run import Run
 from hookbus._run.services import ACTIVE_RUNS
 from hookbus._run.validation import Evaluator
-from hookbus._run.work_dir import WorkDir, parse_resume
+from hookbus._run.work_dir import WorkDir, check_resume
 from hookbus._utils.arguments import (
     check_bool,
     check_callable,
@@ -130,6 +130,7 @@ def run_context(
             check_callable("batch_size", batch_size, "a function of the batch that returns its number of samples"),
             check_path("work_dir", work_dir),
             check_seed("seed", seed),
+            check_resume("resume", resume),
             *find_object_problems(model, optimizer, scheduler),
             check_loss(loss),
             *find_state_problems(state),
@@ -143,7 +144,7 @@ def run_context(
             check_count(limit, name, minimum=0)
     evaluator, length = _as_evaluator(validate), _get_length(train_loader)
     ranks = get_collectives(device)
-    resume = verify_resume(validate_resume(resume), ranks)
+    resume = verify_resume(resume, ranks)
     run = Run(
         bus,
         mode=mode,
@@ -171,7 +172,8 @@ def run_context(
     run.clock.epoch_length = length
     used = resume if mode == "train" else "auto"  # a validation or test uses the directory of the training
     run.may_resume = may_resume(used, work_dir)
-    run.planned_directory = find_planned_directory(work_dir, resume=used == "auto", overwrite=overwrite)
+    if work_dir:
+        run.planned_directory, _ = preview(Path(work_dir), resume=used == "auto", overwrite=overwrite)
     with preconditions_scope(run):
         check_preconditions(run)
     # A validation or test writes into the directory of the training.
@@ -288,26 +290,6 @@ def ensure_no_active_run(bus: HookBus) -> None:
             f"A run ({bus.current.mode}) is active on this bus, so a second run cannot start. To validate during the "
             "run, call run.request_validation() or run.validate()."
         )
-
-
-def validate_resume(resume: object) -> str | Path:
-    """Validate the argument `resume`.
-
-    Returns:
-        "auto", "never" or the path of a checkpoint.
-
-    Raises:
-        ConfigError: If `resume` is none of these.
-    """
-    try:
-        return parse_resume(resume)
-    except ValueError as error:
-        raise ConfigError([f"resume: {error}"]) from None
-
-
-def find_planned_directory(work_dir: str | Path | None, *, resume: bool, overwrite: bool) -> Path | None:
-    """Return the directory that a run would acquire; None for a run without files."""
-    return preview(Path(work_dir), resume=resume, overwrite=overwrite)[0] if work_dir else None
 
 
 def may_resume(resume: object, work_dir: str | Path | None) -> bool:

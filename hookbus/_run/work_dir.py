@@ -60,11 +60,11 @@ class WorkDir:
         self.requested_path = requested_path
         self.kept_files = list(kept_files)
         self.removed_runs = tuple(removed_runs)
-        self.recorded_run = recorded.run if recorded is not None else ""
-        self.recorded_status: Mapping[str, Any] = recorded.status.fields if recorded is not None else {}
-        listed = read_outputs(path) if recorded is None else recorded.outputs
+        recorded = recorded or RecordedRun(outputs=frozenset(read_outputs(path)))
+        self.recorded_run = recorded.run
+        self.recorded_status: Mapping[str, Any] = recorded.status.fields
         # A power failure may have prevented the creation of an output. A file that appears later is foreign.
-        self._outputs = {name for name in listed if os.path.lexists(path / name)}
+        self._outputs = {name for name in recorded.outputs if os.path.lexists(path / name)}
         self._lock = lock
         self._run = ""
         self._started = time.time()
@@ -113,10 +113,8 @@ class WorkDir:
         Raises:
             OSError: If the output cannot be recorded.
         """
-        path = path.absolute()
-        if not path.is_relative_to(self.path.absolute()):
+        if (name := self._get_name(path)) is None:
             return False
-        name = path.relative_to(self.path.absolute()).as_posix()
         with self._status_lock:
             if name in self._outputs:
                 return is_replaceable(path)
@@ -158,9 +156,7 @@ class WorkDir:
         """
         with self._status_lock:
             is_first = self._checkpoint is None
-            inside = path.absolute().is_relative_to(self.path.absolute())
-            # Relative to the work directory, which may be renamed or moved.
-            self._checkpoint = path.absolute().relative_to(self.path.absolute()).as_posix() if inside else str(path)
+            self._checkpoint = self._get_name(path) or str(path)
             if is_first:
                 self._rewrite_status()
 
@@ -176,6 +172,11 @@ class WorkDir:
                 self._elsewhere.append(str(path))
                 self._rewrite_status()
 
+    def _get_name(self, path: Path) -> str | None:
+        """Return a path relative to the directory, which may be renamed or moved; None if it is outside."""
+        directory, path = self.path.absolute(), path.absolute()
+        return path.relative_to(directory).as_posix() if path.is_relative_to(directory) else None
+
     def _rewrite_status(self) -> None:
         """Write the last status again, with the current outputs and checkpoint."""
         if self._status is not None:
@@ -189,25 +190,23 @@ class WorkDir:
         """Return the content of `status.json`."""
         now = time.time()
         directory = str(self.path.absolute())
-        host = {
+        # Other ranks register outputs in the list only. A name that is not valid UTF-8 cannot be stored in the file.
+        outputs = sorted(name for name in self._outputs | read_outputs(self.path) if name.isprintable())
+        removed = self.removed_runs if fields.get("outcome") == "running" else ()
+        return {
+            "run": fields.get("run", ""),  # first: it identifies the file also if the end is lost
+            **fields,
+            CHECKPOINT: self._checkpoint,
+            OUTPUTS_KEY: outputs,
+            **({ELSEWHERE: list(self._elsewhere)} if self._elsewhere else {}),
+            **({OVERWRITTEN: list(removed)} if removed else {}),
+            "started": _format_time(self._started),
+            "updated": _format_time(now),
+            "seconds": round(now - self._started, 3),
             "pid": os.getpid(),
             "host": socket.gethostname(),
             DIRECTORY: directory if directory.isprintable() else "",
         }
-        times = {
-            "started": _format_time(self._started),
-            "updated": _format_time(now),
-            "seconds": round(now - self._started, 3),
-        }
-        # Other ranks register outputs in the list only. A name that is not valid UTF-8 cannot be stored in the file.
-        outputs = sorted(name for name in self._outputs | read_outputs(self.path) if name.isprintable())
-        files: dict[str, Any] = {CHECKPOINT: self._checkpoint, OUTPUTS_KEY: outputs}
-        if self._elsewhere:
-            files[ELSEWHERE] = list(self._elsewhere)
-        if self.removed_runs and fields.get("outcome") == "running":
-            files[OVERWRITTEN] = list(self.removed_runs)
-        # The ID comes first: it identifies the file also if the end is lost.
-        return {"run": fields.get("run", ""), **fields, **files, **times, **host}
 
     def find_config_problem(self, run: str) -> str:
         """Return the error of a `config.yaml` that no run has written; "" if the file can be written.
@@ -241,18 +240,10 @@ class WorkDir:
             self._lock = None
 
 
-def parse_resume(resume: object) -> str | Path:
-    """Validate the argument `resume`.
-
-    Returns:
-        "auto", "never" or the path of a checkpoint.
-
-    Raises:
-        ValueError: If `resume` is none of these.
-    """
-    if isinstance(resume, (str, Path)) and str(resume):
-        return resume
-    raise ValueError(f"should be auto, never or the path of a checkpoint, got {resume!r}.")
+def check_resume(name: str, value: object) -> str:
+    """Check that a value is "auto", "never" or the path of a checkpoint, and return the error message, or ""."""
+    is_valid = isinstance(value, (str, Path)) and str(value)
+    return "" if is_valid else f"{name}: should be auto, never or the path of a checkpoint, got {value!r}."
 
 
 def _format_time(seconds: float) -> str:

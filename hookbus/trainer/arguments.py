@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from hookbus._config.hooks import get_default_hooks, merge_defaults
 from hookbus._events.checks import as_hook_list
 from hookbus._run.objects import find_object_problems, freeze_names
+from hookbus._run.work_dir import check_resume
 from hookbus._utils.arguments import (
     check_bool,
     check_callable,
@@ -69,6 +70,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             check_callable("batch_size", arguments["batch_size"], "a function of a batch"),
             check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
             check_seed("seed", arguments["seed"]),
+            check_resume("resume", arguments["resume"]),
             check_mapping("config", arguments["config"]),
             *find_object_problems(
                 _get_mapping(arguments["model"]), _get_mapping(arguments["optimizer"]), arguments["scheduler"]

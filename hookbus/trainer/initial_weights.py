@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.checkpoint_search import find_checkpoint
 from hookbus._run.directory_lock import get_write_error
-from hookbus._run.resume import get_checkpoint_directories, get_checkpoint_directory
+from hookbus._run.resume import find_checkpoint, get_checkpoint_directories, get_checkpoint_directory
 from hookbus._run.status import read_status
 from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.contents import check_hook_records

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from hookbus._events.table import Order
 from hookbus._run.objects import build_module_dict
-from hookbus._run.session import validate_resume
 from hookbus._training.eval_metrics import build_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
@@ -161,7 +160,7 @@ class TrainerSetup:
         self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
         self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
-        self.work_dir, self.resume, self.overwrite = work_dir, validate_resume(resume), overwrite
+        self.work_dir, self.resume, self.overwrite = work_dir, resume, overwrite
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.loads_hooks, self.loaded_hooks = False, list[str]()  # a test restores hook states from `load_from` as well
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
