@@ -33,21 +33,13 @@ def isolated_forward(model: nn.Module, *, gradients: bool = False) -> Iterator[n
         # Tensors that are created in inference mode cannot be used by autograd.
         torch.inference_mode(False),
         torch.set_grad_enabled(gradients),
-        _disable_fast_path(),
+        ExitStack() as stack,
     ):
+        # The fast path of nn.TransformerEncoder passes nested tensors between layers, which layers with hooks cannot
+        # process.
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
+        torch.backends.mha.set_fastpath_enabled(False)
         yield inner
-
-
-@contextmanager
-def _disable_fast_path() -> Iterator[None]:
-    """Disable the fast path of nn.TransformerEncoder inside the context."""
-    # The fast path passes nested tensors between layers, which layers with hooks cannot process.
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
@@ -83,12 +75,19 @@ def preserve_state(model: nn.Module) -> Iterator[nn.Module]:
         The model without its wrappers, such as `torch.compile` and DDP, so that no other rank is involved.
     """
     inner = unwrap_model(model)
-    with isolate_rng(), ExitStack() as stack:
-        for preserve in (_preserve_hooks, _preserve_buffers, _preserve_gradients, preserve_training_modes):
-            stack.enter_context(preserve(inner))
-        stack.enter_context(_force_eager())
-        # Not `eval()`, which models may override: low-rank adapters merge their weights into the base weights.
+    with isolate_rng(), preserve_training_modes(inner), _force_eager(), ExitStack() as stack:
+        for parameter in inner.parameters():
+            stack.callback(setattr, parameter, "grad", parameter.grad)
+            # Without gradients, a backward pass inside the context allocates new ones instead of accumulating.
+            parameter.grad = None
         for module in inner.modules():
+            # `_buffers` instead of `named_buffers`, which skips buffers that are None.
+            for name, buffer in module._buffers.items():
+                copy = None if buffer is None else buffer.detach().clone()
+                stack.callback(_restore_buffer, module, name, buffer, copy)
+            for table in _get_hook_tables(module):
+                stack.callback(_remove_new_keys, table, set(table))
+            # Not `eval()`, which models may override: low-rank adapters merge their weights into the base weights.
             module.training = False
         yield inner
 
@@ -108,39 +107,7 @@ def call_model(model: Callable[..., Any], inputs: Any) -> Any:
 def _force_eager() -> AbstractContextManager[Any]:
     """Return a context in which compiled code is not used and nothing is compiled."""
     # If the compiler is not loaded, nothing is compiled; `set_stance` would import it, which takes seconds.
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
-    return stance
-
-
-@contextmanager
-def _preserve_gradients(model: nn.Module) -> Iterator[None]:
-    """Remove the gradients of the parameters inside the context, and restore the same tensors on exit."""
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    # Without gradients, a backward pass inside the context allocates new ones instead of accumulating.
-    for parameter, _ in gradients:
-        parameter.grad = None
-    try:
-        yield
-    finally:
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-
-
-@contextmanager
-def _preserve_buffers(model: nn.Module) -> Iterator[None]:
-    # `_buffers` instead of `named_buffers`, which skips buffers that are None.
-    buffers = [
-        (module, name, buffer, None if buffer is None else buffer.detach().clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-    ]
-    try:
-        yield
-    finally:
-        for module, name, buffer, copy in buffers:
-            _restore_buffer(module, name, buffer, copy)
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 @torch.no_grad()
@@ -151,17 +118,9 @@ def _restore_buffer(module: nn.Module, name: str, buffer: Tensor | None, copy: T
     setattr(module, name, buffer)
 
 
-@contextmanager
-def _preserve_hooks(model: nn.Module) -> Iterator[None]:
-    """Remove module hooks that were registered inside the context; other hooks are unchanged."""
-    tables = [table for module in model.modules() for table in _get_hook_tables(module)]
-    registered = [set(table) for table in tables]
-    try:
-        yield
-    finally:
-        for table, keys in zip(tables, registered, strict=True):
-            for key in set(table) - keys:
-                del table[key]
+def _remove_new_keys(table: dict[Any, Any], known: set[Any]) -> None:
+    for key in set(table) - known:
+        del table[key]
 
 
 def _get_hook_tables(module: nn.Module) -> list[dict[Any, Any]]:
