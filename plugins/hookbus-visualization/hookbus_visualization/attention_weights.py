@@ -1,8 +1,8 @@
 """Capture of the attention weights of a model. Requires no run.
 
-`nn.MultiheadAttention` is called with `need_weights=True`. The weights of `scaled_dot_product_attention`, which returns
-none, are recomputed from its queries and keys. The outputs of all other modules, such as the eager attention of Hugging
-Face models, are searched for attention weights.
+`multi_head_attention_forward`, which `nn.MultiheadAttention` calls, is called with `need_weights=True`. The weights of
+`scaled_dot_product_attention`, which returns none, are recomputed from its queries and keys. The outputs of all other
+modules, such as the eager attention of Hugging Face models, are searched for attention weights.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from hookbus.distributed import named_modules
@@ -24,6 +24,8 @@ from hookbus_visualization.isolated_forward import call_model, copy_tensors, iso
 
 POSITIONAL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """Positional arguments of `scaled_dot_product_attention`."""
+
+MULTI_HEAD_SIGNATURE = inspect.signature(multi_head_attention_forward)
 
 OUTPUT_ATTENTIONS = "output_attentions"
 """Argument that requests weights from older Hugging Face models; newer models always return them."""
@@ -51,7 +53,10 @@ def capture_attention_weights(model: nn.Module, inputs: Any, *, heads: bool = Tr
         HookError: If the model contains no supported attention.
     """
     recorder = _WeightRecorder(heads)
-    with isolated_forward(model) as inner, _record_weights(inner, recorder):
+    with isolated_forward(model) as inner, ExitStack() as stack:
+        for handle in _register_hooks(inner, recorder):
+            stack.callback(handle.remove)
+        stack.enter_context(recorder)
         call_model(inner, copy_tensors(inputs))
     if recorder.weights:
         return recorder.weights
@@ -96,14 +101,15 @@ def compute_weights(
     return scores.softmax(-1).nan_to_num(0.0)
 
 
-class _WeightRecorder:
-    """Recorder of attention weights by layer.
+class _WeightRecorder(TorchFunctionMode):
+    """Recorder of attention weights by layer; the results of all functions are unchanged inside the mode.
 
     Args:
         heads: Whether to keep the weights of each head.
     """
 
     def __init__(self, heads: bool) -> None:
+        super().__init__()
         self.weights: dict[str, Tensor] = {}
         self._heads = heads
         # The stack of active modules: the path, and the number of weights captured before the module was called.
@@ -133,26 +139,37 @@ class _WeightRecorder:
         calls = 1 + sum(name.partition(" (")[0] == path for name in self.weights)
         self.weights[path if calls == 1 else f"{path} ({calls})"] = weights.to("cpu", copy=True)
 
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record the weights of the calls of both attention functions of torch."""
+        kwargs = kwargs or {}
+        if func is multi_head_attention_forward:
+            return self._call_multi_head_attention(*args, **kwargs)
+        if func is scaled_dot_product_attention:
+            arguments = {**dict(zip(POSITIONAL_ARGUMENTS, args, strict=False)), **kwargs}
+            # Dropout is not applied in evaluation, and values do not affect the weights.
+            relevant = {name: value for name, value in arguments.items() if name not in ("value", "dropout_p")}
+            self.add(_to_heads(compute_weights(**relevant)))
+        return func(*args, **kwargs)
 
-@contextmanager
-def _record_weights(model: nn.Module, recorder: _WeightRecorder) -> Iterator[None]:
-    """Record the weights of all attention layers of a model inside the context."""
-    with ExitStack() as stack:
-        for handle in _register_hooks(model, recorder):
-            stack.callback(handle.remove)
-        stack.enter_context(_WeightRecomputation(recorder))
-        yield
+    def _call_multi_head_attention(self, *args: Any, **kwargs: Any) -> tuple[Any, Tensor | None]:
+        """Record the weights, (N, heads, L, S) or (heads, L, S), and return what the caller requested."""
+        bound = MULTI_HEAD_SIGNATURE.bind(*args, **kwargs)
+        bound.apply_defaults()
+        needed, averaged = bound.arguments["need_weights"], bound.arguments["average_attn_weights"]
+        bound.arguments.update(need_weights=True, average_attn_weights=False)
+        outputs: Any = multi_head_attention_forward(*bound.args, **bound.kwargs)
+        attended, weights = outputs
+        self.add(weights if weights.ndim == 4 else weights[None])
+        if not needed:
+            return attended, None
+        return attended, weights.mean(-3) if averaged else weights
 
 
 def _register_hooks(model: nn.Module, recorder: _WeightRecorder) -> Iterator[Any]:
     """Register hooks on every module, and yield their handles."""
     for path, module in named_modules(model):
         yield module.register_forward_pre_hook(lambda *_, path=path: recorder.enter(path))
-        if isinstance(module, nn.MultiheadAttention) and _accepts(module, "average_attn_weights"):
-            layer = _MultiheadHooks(recorder)
-            yield module.register_forward_pre_hook(layer.request_weights, with_kwargs=True)
-            yield module.register_forward_hook(layer.restore_output)
-        elif _supports_output_attentions(module):
+        if _supports_output_attentions(module):
             yield module.register_forward_pre_hook(_request_attentions, with_kwargs=True)
         # always_call: the stack must stay consistent if a model catches the exception of one of its modules.
         yield module.register_forward_hook(lambda *args: recorder.leave(args[-1]), always_call=True)
@@ -173,64 +190,15 @@ def _is_weights(tensor: Tensor) -> bool:
     return bool(is_row.all() & (tensor >= 0).all() & sums.any())
 
 
-class _MultiheadHooks:
-    """Pair of hooks that request weights from `nn.MultiheadAttention`, and restore the output of the original call."""
-
-    def __init__(self, recorder: _WeightRecorder) -> None:
-        self._recorder = recorder
-        self._requested = (False, False)
-
-    def request_weights(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the arguments of the call, with a request for the weights of each head."""
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
-        bound.apply_defaults()
-        self._requested = bound.arguments["need_weights"], bound.arguments["average_attn_weights"]
-        bound.arguments.update(need_weights=True, average_attn_weights=False)
-        return bound.args, bound.kwargs
-
-    def restore_output(
-        self, _module: nn.Module, _args: Any, output: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor | None]:
-        """Record the weights, (N, heads, L, S) or (heads, L, S), and return the output of the original call."""
-        attended, weights = output
-        self._recorder.add(weights if weights.ndim == 4 else weights[None])
-        # Code that unpacks the output must receive what it requested.
-        needed, averaged = self._requested
-        if not needed:
-            return attended, None
-        return attended, weights.mean(-3) if averaged else weights
-
-
 def _supports_output_attentions(module: nn.Module) -> bool:
     """Return whether a module is an older Hugging Face model with eager attention."""
     # Fused implementations do not return weights.
     eager = getattr(getattr(module, "config", None), "_attn_implementation", None) == "eager"
-    return eager and _accepts(module, OUTPUT_ATTENTIONS)
-
-
-def _accepts(module: nn.Module, argument: str) -> bool:
-    return argument in inspect.signature(module.forward).parameters
+    return eager and OUTPUT_ATTENTIONS in inspect.signature(module.forward).parameters
 
 
 def _request_attentions(_module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return args, {**kwargs, OUTPUT_ATTENTIONS: True}
-
-
-class _WeightRecomputation(TorchFunctionMode):
-    """Mode that recomputes the weights of every call of `scaled_dot_product_attention`; the call is unchanged."""
-
-    def __init__(self, recorder: _WeightRecorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is scaled_dot_product_attention:
-            arguments = {**dict(zip(POSITIONAL_ARGUMENTS, args, strict=False)), **kwargs}
-            # Dropout is not applied in evaluation, and values do not affect the weights.
-            relevant = {name: value for name, value in arguments.items() if name not in ("value", "dropout_p")}
-            self._recorder.add(_to_heads(compute_weights(**relevant)))
-        return func(*args, **kwargs)
 
 
 def _to_heads(weights: Tensor) -> Tensor:
