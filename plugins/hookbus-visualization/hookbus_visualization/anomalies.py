@@ -66,7 +66,9 @@ def collect_anomalies() -> Iterator[dict[str, str]]:
         yield messages
     finally:
         _collected.reset(token)
-        messages |= _describe(anomalies)
+        for (problem, consequence), anomaly in anomalies.items():
+            if anomaly.counts.total():
+                messages[problem] = anomaly.describe(problem, consequence)
 
 
 @contextmanager
@@ -105,11 +107,3 @@ def report_anomaly(problem: str, consequence: str, count: int, total: int, examp
         anomaly.counts[_name.get()] += count
         anomaly.total += total
         anomaly.examples |= examples or set()
-
-
-def _describe(anomalies: Mapping[tuple[str, str], Anomaly]) -> dict[str, str]:
-    return {
-        problem: anomaly.describe(problem, consequence)
-        for (problem, consequence), anomaly in anomalies.items()
-        if anomaly.counts.total()
-    }

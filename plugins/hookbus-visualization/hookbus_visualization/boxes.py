@@ -6,7 +6,7 @@ A box covers the pixels from its left and top edge up to, but excluding, its rig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,12 @@ from hookbus_visualization.panel import Color, RGBImage, get_font
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 """Two corners; a corner, width and height; or the center, width and height."""
+
+MAX_TAGS = 200
+"""Maximum number of tags; more would cover the image."""
+MIN_FONT_SIZE_PIXELS, MAX_FONT_SIZE_PIXELS, LINES_PER_IMAGE = 10, 24, 30
+"""Bounds of the font size in pixels, and the number of text lines that would fill an image."""
+PADDING_PIXELS = 2
 
 MAX_COORDINATE_PIXELS = 1e6
 """Limit of coordinates in pixels: outside every image, and exactly representable."""
@@ -119,42 +125,28 @@ def _draw_frame(pixels: RGBImage, corners: list[int], inks: NDArray[np.uint8], t
     left, top, right, bottom = corners
     # A box without extent is drawn as one pixel, so that it is not overlooked.
     right, bottom = max(right, left + 1), max(bottom, top + 1)
-    height, width = pixels.shape[:2]
-    across, down = _clip_slice(left, right, width), _clip_slice(top, bottom, height)
-    line_colors = _get_line_colors(across, left, right, inks, thickness)
-    for rows in _get_side_slices(top, bottom, height, thickness):
+    # Only the lower bounds are clipped: a slice may end after the image.
+    across, down = slice(max(left, 0), max(right, 0)), slice(max(top, 0), max(bottom, 0))
+    line_colors = _get_line_colors(left, right, pixels.shape[1], inks, thickness)
+    for rows in _get_side_slices(top, bottom, thickness):
         pixels[rows, across] = line_colors
-    line_colors = _get_line_colors(down, top, bottom, inks, thickness)
-    for columns in _get_side_slices(left, right, width, thickness):
+    line_colors = _get_line_colors(top, bottom, pixels.shape[0], inks, thickness)
+    for columns in _get_side_slices(left, right, thickness):
         pixels[down, columns] = line_colors[:, None]
 
 
-def _get_line_colors(part: slice, start: int, stop: int, inks: NDArray[np.uint8], thickness: int) -> NDArray[np.uint8]:
+def _get_line_colors(start: int, stop: int, limit: int, inks: NDArray[np.uint8], thickness: int) -> NDArray[np.uint8]:
     """Return the colors along the visible part of an edge, (pixels, 3)."""
     # At most a third of the edge, so that a short edge has at least one gap.
     dash = max(1, min(4 * thickness, (stop - start) // 3))
     # Counted from the start of the box: the dashes do not depend on where the image clips the edge.
-    turns: NDArray[np.intp] = (np.arange(part.start, part.stop) - start) // dash % len(inks)
+    turns: NDArray[np.intp] = (np.arange(max(start, 0), min(stop, limit)) - start) // dash % len(inks)
     return inks[turns]
 
 
-def _get_side_slices(start: int, stop: int, limit: int, thickness: int) -> Iterable[slice]:
-    return _clip_slice(start, min(start + thickness, stop), limit), _clip_slice(
-        max(stop - thickness, start), stop, limit
-    )
-
-
-def _clip_slice(start: int, stop: int, limit: int) -> slice:
-    """Return the range from `start` to `stop`, clipped to the image."""
-    first = min(max(start, 0), limit)
-    return slice(first, max(first, min(stop, limit)))
-
-
-MAX_TAGS = 200
-"""Maximum number of tags; more would cover the image."""
-MIN_FONT_SIZE_PIXELS, MAX_FONT_SIZE_PIXELS, LINES_PER_IMAGE = 10, 24, 30
-"""Bounds of the font size in pixels, and the number of text lines that would fill an image."""
-PADDING_PIXELS = 2
+def _get_side_slices(start: int, stop: int, thickness: int) -> tuple[slice, slice]:
+    first, last = min(start + thickness, stop), max(stop - thickness, start)
+    return slice(max(start, 0), max(first, 0)), slice(max(last, 0), max(stop, 0))
 
 
 def draw_tags(

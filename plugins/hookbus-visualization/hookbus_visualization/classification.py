@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.images import to_array
-from hookbus_visualization.palette import report_unknown_classes
+from hookbus_visualization.palette import class_name, report_unknown_classes
 from hookbus_visualization.panel import CORRECT_COLOR, INCORRECT_COLOR, Color
 
 MAX_SHOWN_VALUES = 3
@@ -104,27 +104,19 @@ def _compare_class_ids(
     count = prediction.size if prediction is not None and prediction.size > 1 else len(names)
     if true is not None:
         report_unknown_classes(np.array([true]), count)
-    lines = [] if true is None else [f"true {_get_name(true, names)}"]
+    line = "" if true is None else f"true {class_name(true, names)}\n"
     if prediction is None:
-        return ClassificationResult("\n".join(lines))
+        return ClassificationResult(line.removesuffix("\n"))
     # argmax returns the index of the first NaN, which would look like a prediction.
     is_finite = bool(np.isfinite(prediction).all())
     report_anomaly("predictions are not finite", "They have no class.", int(not is_finite), 1)
     if not is_finite:
-        return ClassificationResult(
-            "\n".join([*lines, "the prediction is not finite"]), None if true is None else False
-        )
+        return ClassificationResult(f"{line}the prediction is not finite", None if true is None else False)
     predicted = int(prediction.argmax()) if prediction.size > 1 else int(prediction.item())
     probability = f" ({to_probabilities(prediction)[predicted]:.0%})" if prediction.size > 1 else ""
     right = None if true is None else true == predicted
     outcome = "" if right is None else ", right" if right else ", wrong"
-    return ClassificationResult(
-        "\n".join([*lines, f"predicted {_get_name(predicted, names)}{probability}{outcome}"]), right
-    )
-
-
-def _get_name(class_id: int, names: Sequence[str]) -> str:
-    return names[class_id] if 0 <= class_id < len(names) else str(class_id)
+    return ClassificationResult(f"{line}predicted {class_name(predicted, names)}{probability}{outcome}", right)
 
 
 def _format_numbers(array: NDArray[Any]) -> str:

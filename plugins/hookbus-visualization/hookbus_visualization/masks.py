@@ -45,7 +45,9 @@ def to_label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
     tensor = _to_tensor(value)
     if tensor.dim() not in (2, 3) or not tensor.numel():
         raise ValueError(f"segmentation must have shape (H, W) or (C, H, W), got {tuple(tensor.shape)}")
-    planes = _to_classes_first(tensor, size) if tensor.dim() == 3 else tensor[None]
+    planes = tensor if tensor.dim() == 3 else tensor[None]
+    if _is_classes_last(tuple(planes.shape), size):
+        planes = planes.permute(2, 0, 1)
     return resize_labels(_to_class_ids(planes[0]) if len(planes) == 1 else _argmax_classes(planes), size)
 
 
@@ -119,8 +121,8 @@ def overlay_classes(
     # One color per distinct class instead of a table by class index: indices may be as large as 70,000.
     classes = np.unique(labels)
     colors = class_colors(classes, palette).astype(np.float32)[np.searchsorted(classes, labels)]
-    is_colored = _is_colored(labels, ignored)[..., None]
-    return np.where(is_colored, (image * (1 - opacity) + colors * opacity).round(), image).astype(np.uint8)
+    is_colored = (labels >= 0) & ~np.isin(labels, list(ignored))
+    return np.where(is_colored[..., None], (image * (1 - opacity) + colors * opacity).round(), image).astype(np.uint8)
 
 
 def find_boundaries(regions: NDArray[Any]) -> NDArray[np.bool_]:
@@ -172,15 +174,6 @@ def resize_labels(labels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 def _to_tensor(value: Any) -> Tensor:
     # torch.tensor copies: torch.from_numpy warns if an array is read-only.
     return value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
-
-
-def _is_colored(labels: NDArray[np.int64], ignored: Collection[int]) -> NDArray[np.bool_]:
-    is_colored: NDArray[np.bool_] = (labels >= 0) & ~np.isin(labels, list(ignored))
-    return is_colored
-
-
-def _to_classes_first(tensor: Tensor, size: tuple[int, int]) -> Tensor:
-    return tensor.permute(2, 0, 1) if _is_classes_last(tuple(tensor.shape), size) else tensor
 
 
 def _is_classes_last(shape: tuple[int, ...], size: tuple[int, int]) -> bool:

@@ -7,7 +7,6 @@ from the eighth on have darker and lighter shades of these colors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -28,8 +27,13 @@ BASE_COLORS: tuple[Color, ...] = (
     (204, 121, 167),
 )
 NO_CLASS_COLOR: Color = (128, 128, 128)
+LINE_HEIGHT_PIXELS, SWATCH_PIXELS, GAP_PIXELS = 18, 12, 8
+MAX_CLASSES = 40
+"""Maximum number of classes; the last entry shows the number of omitted classes."""
+
 BLACK: Color = (0, 0, 0)
 WHITE: Color = (255, 255, 255)
+LUMINANCE_WEIGHTS = (0.2126, 0.7152, 0.0722)
 EQUAL_CONTRAST_LUMINANCE = 0.179
 """Luminance L with equal contrast to black and white: 1.05 / (L + 0.05) == (L + 0.05) / 0.05."""
 
@@ -81,8 +85,10 @@ def contrast_color(color: Color) -> Color:
 
     The contrast is computed from the relative luminance of the Web Content Accessibility Guidelines 2.2.
     """
-    red, green, blue = (_linearize(value / 255) for value in color)
-    return BLACK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > EQUAL_CONTRAST_LUMINANCE else WHITE
+    channels = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in np.divide(color, 255)
+    ]
+    return BLACK if np.dot(LUMINANCE_WEIGHTS, channels) > EQUAL_CONTRAST_LUMINANCE else WHITE
 
 
 def class_name(class_id: int, names: Sequence[str] = ()) -> str:
@@ -101,15 +107,11 @@ def parse_color(value: str | Sequence[int]) -> Color:
     """
     try:
         red, green, blue = ImageColor.getrgb(value) if isinstance(value, str) else value
+        if all(isinstance(channel, int) and 0 <= channel <= 255 for channel in (red, green, blue)):
+            return red, green, blue
     except (TypeError, ValueError):
-        raise ValueError(_color_error(value)) from None
-    if not all(isinstance(channel, int) and 0 <= channel <= 255 for channel in (red, green, blue)):
-        raise ValueError(_color_error(value))
-    return red, green, blue
-
-
-def _color_error(value: object) -> str:
-    return (
+        pass
+    raise ValueError(
         f"invalid color, got {value!r}. Use a name such as red, a code such as '#ff0000', or three integers from 0 to "
         "255."
     )
@@ -130,15 +132,6 @@ def _apply_shade(color: Color, amount: float) -> Color:
     goal = 255 if amount > 0 else 0
     red, green, blue = (round(value + (goal - value) * abs(amount)) for value in color)
     return red, green, blue
-
-
-def _linearize(value: float) -> float:
-    return value / 12.92 if value <= 0.04045 else math.pow((value + 0.055) / 1.055, 2.4)
-
-
-LINE_HEIGHT_PIXELS, SWATCH_PIXELS, GAP_PIXELS = 18, 12, 8
-MAX_CLASSES = 40
-"""Maximum number of classes; the last entry shows the number of omitted classes."""
 
 
 def draw_legend(

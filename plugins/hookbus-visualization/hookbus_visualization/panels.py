@@ -12,6 +12,7 @@ from PIL import Image, ImageDraw
 from hookbus_visualization.classification import ClassificationResult, compare_classes
 from hookbus_visualization.images import is_image, to_array, to_pixels
 from hookbus_visualization.instances import DrawStyle, build_objects_panel, has_boxes
+from hookbus_visualization.palette import class_name
 from hookbus_visualization.panel import (
     BACKGROUND_COLOR,
     CORRECT_COLOR,
@@ -149,8 +150,7 @@ def _build_token_panel(
 def _render_token_row(
     classes: NDArray[Any], names: Sequence[str], correct: Sequence[bool | None] | None = None
 ) -> RGBImage:
-    tokens = [names[index] if 0 <= index < len(names) else index for index in classes.tolist()]
-    return render_tokens(tokens, correct)
+    return render_tokens([class_name(index, names) for index in classes.tolist()], correct)
 
 
 def _build_image_panel(image: RGBImage, target: Any, prediction: Any, pixels: PixelConverter) -> Panel:

@@ -55,7 +55,7 @@ def extract_samples(batch: Any, outputs: Any) -> Samples:
     """
     targets = get_targets(batch)
     inputs = _extract_inputs(batch)
-    images = _get_first_key(IMAGE_KEYS, batch) if isinstance(batch, Mapping) else inputs
+    images = get_first(batch, IMAGE_KEYS) if isinstance(batch, Mapping) else inputs
     return Samples(inputs, images[0] if isinstance(images, tuple) else images, targets, extract_predictions(outputs))
 
 
@@ -63,7 +63,7 @@ def extract_predictions(outputs: Any) -> Any:
     """Extract the prediction from the outputs of a step; None if the outputs are scalars only, such as losses."""
     if not isinstance(outputs, Mapping):
         return outputs
-    predictions = _get_first_key(PREDICTION_KEYS, outputs)
+    predictions = get_first(outputs, PREDICTION_KEYS)
     others = {key: value for key, value in outputs.items() if not _is_scalar(value)}
     return (others or None) if predictions is None else predictions
 
@@ -110,10 +110,6 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, (int, float)) or getattr(value, "ndim", 1) == 0
 
 
-def _get_first_key(keys: Sequence[str], values: Mapping[str, Any]) -> Any:
-    return next((values[key] for key in keys if key in values), None)
-
-
 def get_first(value: Any, names: Iterable[str]) -> Any:
     """Return the first item of a mapping, or attribute of an object, that exists and is not None; otherwise None."""
     items = (value.get(name) if isinstance(value, Mapping) else getattr(value, name, None) for name in names)
@@ -140,7 +136,8 @@ def split_samples(value: Any, count: int) -> list[Any]:
         # Losses and metadata are next to the predictions in the outputs of many models.
         columns = {key: column for key, column in value.items() if _get_length(column) == count}
         if not columns:
-            raise ValueError(_missing_samples_message(value, count))
+            keys = f"a mapping with the keys {', '.join(map(str, value))}" if value else "an empty mapping"
+            raise ValueError(f"one value is required for each of {count} images, got {keys}")
         return [{key: column[i] for key, column in columns.items()} for i in range(count)]
     if _get_length(value) != count:
         raise ValueError(f"one value is required for each of {count} images, got {_get_length(value) or 'none'}")
@@ -169,8 +166,3 @@ def _get_length(value: Any) -> int | None:
     if hasattr(value, "shape"):
         return value.shape[0] if len(value.shape) else None
     return len(value) if isinstance(value, Sequence) else None
-
-
-def _missing_samples_message(value: Mapping[Any, Any], count: int) -> str:
-    keys = f"a mapping with the keys {', '.join(map(str, value))}" if value else "an empty mapping"
-    return f"one value is required for each of {count} images, got {keys}"
