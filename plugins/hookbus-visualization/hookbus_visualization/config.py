@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
@@ -13,6 +13,10 @@ from hookbus_visualization.palette import parse_color
 
 Backend = Literal["matplotlib", "pillow", "tensorboard"]
 
+T = TypeVar("T")
+Items = Annotated[tuple[T, ...], Field(strict=False)]
+"""Items of one type. Not strict, because YAML and JSON have lists only, and the base config is strict."""
+MaxFeatures = Annotated[int, Field(ge=1, description="Maximum number of channels to render per layer.")]
 
 ParseFunction = Annotated[
     Callable[[Any, Any], Any],
@@ -22,7 +26,6 @@ ParseFunction = Annotated[
 ]
 
 
-# Tuples are declared with strict=False because YAML and JSON have lists only, and the base config is strict.
 class ImageConfig(HookConfig):
     """Output of images, and conversion of input images to pixels."""
 
@@ -46,20 +49,17 @@ class ImageConfig(HookConfig):
         description="Function of (batch, outputs), or its import string, that returns a mapping with any of inputs, "
         "images, targets and predictions, one value per sample. Default: the values under the usual keys.",
     )
-    mean: tuple[float, ...] | None = Field(
+    mean: Items[float] | None = Field(
         default=None,
-        strict=False,
         description="Mean that was subtracted from float images, one number or one per channel; it is added again.",
     )
-    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
+    std: Items[Annotated[float, Field(gt=0)]] | None = Field(
         default=None,
-        strict=False,
         description="Standard deviation that float images were divided by, one number or one per channel; images are "
         "multiplied by it again.",
     )
-    value_range: tuple[float, float] | None = Field(
+    value_range: Annotated[tuple[float, float], Field(strict=False)] | None = Field(
         default=None,
-        strict=False,
         description="Values of black and white in float images. Default: 0 and 1; an image with values outside that "
         "range is rescaled to its minimum and maximum.",
     )
@@ -102,22 +102,20 @@ CONTENT_OF_SETTINGS: dict[str, tuple[Content, ...]] = {
 class VisualizationConfig(SampleConfig):
     """Content of the `visualization` hook, for classification, regression and image-to-image models."""
 
-    content: tuple[Content, ...] = Field(
+    content: Items[Content] = Field(
         default=("predictions",),
-        strict=False,
         min_length=1,
         description="Content to render: predictions, feature_maps, attention, cam (class activation maps; requires "
         "captum) and gradients (of a class score with respect to the input). All except predictions run an additional "
         "forward pass on the samples.",
     )
-    class_names: tuple[str, ...] = Field(default=(), strict=False, description="Names of the classes, by class index.")
-    layers: tuple[str, ...] = Field(
+    class_names: Items[str] = Field(default=(), strict=False, description="Names of the classes, by class index.")
+    layers: Items[str] = Field(
         default=(),
-        strict=False,
         description="Layers of feature_maps, by path or pattern. Default: the convolutions, or the innermost layers if "
         "the model has none.",
     )
-    max_features: int = Field(default=16, ge=1, description="Maximum number of channels to render per layer.")
+    max_features: MaxFeatures = 16
     cam_layer: str | None = Field(
         default=None, description="Path of the layer of cam. Default: the last convolution of the model."
     )
@@ -147,14 +145,12 @@ ColorSetting = Annotated[
 class ClassConfig(SampleConfig):
     """Names and colors of the classes."""
 
-    class_names: tuple[str, ...] = Field(
+    class_names: Items[str] = Field(
         default=(),
-        strict=False,
         description="Names of the classes, by class index; a class without a name is shown as its index.",
     )
-    palette: tuple[ColorSetting, ...] = Field(
+    palette: Items[ColorSetting] = Field(
         default=(),
-        strict=False,
         description="Colors of the classes, by class index: names, hexadecimal codes, or red, green and blue. Classes "
         "beyond the end of the palette have the default colors; the first seven default colors are distinguishable "
         "with color blindness.",
@@ -195,12 +191,11 @@ class SegVisualizationConfig(ClassConfig):
     )
     show_edge: bool = Field(default=False, description="Whether to draw a white boundary around each region.")
     ignore_index: Annotated[
-        tuple[int, ...],
+        Items[int],
         BeforeValidator(lambda value: [value] if isinstance(value, int) else value),
         WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}]}),
     ] = Field(
         default=(255,),
-        strict=False,
         description="Class index, or class indices, without a color, such as unlabeled pixels or the background.",
     )
     legend: bool = Field(default=True, description="Whether to add a legend of the class colors.")
@@ -212,21 +207,19 @@ class FeatureMapConfig(ImageConfig):
     frequency: int | None = Field(
         default=None, ge=1, description="Interval in iterations at which feature maps are rendered. Default: 100."
     )
-    max_features: int = Field(default=16, ge=1, description="Maximum number of channels to render per layer.")
+    max_features: MaxFeatures = 16
     sample_batch_idx: int = Field(
         default=0,
         ge=0,
         description="Index of the sample in the batch, from 0; the last sample if the batch is smaller.",
     )
-    layers: tuple[str, ...] = Field(
+    layers: Items[str] = Field(
         default=(),
-        strict=False,
         description="Layers by path or pattern (backbone.*). Default: the tensors returned by visualize_features of "
         "the model if it has that method; otherwise at most eight convolutions, or innermost layers if the model has "
         "no convolution, at equal distances.",
     )
-    input_shape: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
+    input_shape: Items[Annotated[int, Field(ge=1)]] | None = Field(
         default=None,
-        strict=False,
         description="Shape of one model input, [C, H, W], if samples in the batch have a different shape.",
     )
