@@ -95,12 +95,12 @@ class DetVisualizationHook(AnnotationHook):
         """Return one panel per image."""
         config, max_side = self.config, compute_layout(images)[1]
         style = DrawStyle(config.class_names, config.palette, config.bbox_color, config.text_color, config.thickness)
-        options: Any = {"form": config.box_format, "normalized": config.normalized, "threshold": config.score_thr}
+        build = partial(build_objects_panel, form=config.box_format, normalized=config.normalized)
         # Images are resized before drawing: resizing lines and texts would blur them.
         resize = partial(resize_to_fit, min_side=min(MIN_SIDE_PIXELS, max_side), max_side=max_side)
         return [
-            build_objects_panel(image, target, prediction, style, display=resize(image), **options)
-            for image, target, prediction in zip(images, targets, predictions, strict=True)
+            build(*sample, style, display=resize(sample[0]), threshold=config.score_thr)
+            for sample in zip(images, targets, predictions, strict=True)
         ]
 
 

@@ -82,12 +82,11 @@ def build_objects_panel(
     image: RGBImage,
     target: Any,
     prediction: Any,
-    style: DrawStyle | None = None,
+    style: DrawStyle,
     *,
     display: RGBImage | None = None,
     threshold: float = 0.0,
-    form: BoxFormat = "xyxy",
-    normalized: bool = False,
+    **form: Any,
 ) -> Panel:
     """Return the panel of the objects of an image, with the numbers of objects as its caption.
 
@@ -95,20 +94,18 @@ def build_objects_panel(
         image: Pixels, (H, W, 3), uint8.
         target: Ground truth, as in `read_instances`; None if unknown.
         prediction: Prediction, in the same form; None if unknown.
-        style: Names, colors and line width.
+        style: Names, colors and line width; an object of an unknown class is reported.
         display: Pixels of the displayed image. Default: the image, resized by `resize_to_fit`.
         threshold: Minimum score of a prediction.
-        form: Format of the boxes.
-        normalized: Whether box coordinates are fractions of the image size instead of pixels.
+        form: Format of the boxes, see `read_instances`.
 
     Raises:
         ValueError: If the boxes have no supported form.
     """
-    style, display = style or DrawStyle(), resize_to_fit(image) if display is None else display
-    sizes = {"size": image.shape[:2], "display_size": display.shape[:2]}
+    display = resize_to_fit(image) if display is None else display
 
     def read(value: Any) -> Instances:
-        objects = read_instances(value, form=form, normalized=normalized, **sizes)
+        objects = read_instances(value, image.shape[:2], display_size=display.shape[:2], **form)
         report_unknown_classes(objects.labels, max(len(style.names), len(style.palette)))
         return objects
 
@@ -193,11 +190,19 @@ def draw_instances(
         A new image, (H, W, 3), uint8; equal to the input if there are no instances.
     """
     style = style or DrawStyle()
-    layers = [(objects, objects is truth) for objects in (prediction, truth) if objects is not None]
+    layers = [
+        (objects, _get_colors(objects, style), objects is truth)
+        for objects in (prediction, truth)
+        if objects is not None
+    ]
     # By kind of drawing, not by layer: filled masks must not cover boxes, and boxes must not cover texts.
-    for draw in (_draw_masks, _draw_frames, _draw_texts):
-        for objects, is_truth in layers:
-            image = draw(image, objects, style, is_truth)
+    for objects, _, is_truth in layers:
+        image = _draw_masks(image, objects, style, is_truth)
+    for objects, colors, is_truth in layers:
+        image = draw_boxes(image, objects.boxes, colors, thickness=style.thickness, dashed=is_truth)
+    for objects, colors, is_truth in layers:
+        texts = [_format_text(objects, i, style.names) for i in range(len(objects.boxes))]
+        image = draw_tags(image, objects.boxes, texts, colors, text_color=style.text_color, truth=is_truth)
     return image.copy()
 
 
@@ -205,23 +210,10 @@ def _draw_masks(image: RGBImage, objects: Instances, style: DrawStyle, truth: bo
     if objects.masks is None:
         return image
     if truth:
-        edges = np.zeros(image.shape[:2], bool)
-        for mask in objects.masks:
-            edges |= find_boundaries(mask)
-        return draw_edges(image, edges)
-    return overlay_classes(
-        image, merge_instances(objects.masks, _get_classes(objects)), opacity=MASK_OPACITY, palette=style.palette
-    )
-
-
-def _draw_frames(image: RGBImage, objects: Instances, style: DrawStyle, truth: bool) -> RGBImage:
-    return draw_boxes(image, objects.boxes, _get_colors(objects, style), thickness=style.thickness, dashed=truth)
-
-
-def _draw_texts(image: RGBImage, objects: Instances, style: DrawStyle, truth: bool) -> RGBImage:
-    texts = [_format_text(objects, i, style.names) for i in range(len(objects.boxes))]
-    colors = _get_colors(objects, style)
-    return draw_tags(image, objects.boxes, texts, colors, text_color=style.text_color, truth=truth)
+        edges = [find_boundaries(mask) for mask in objects.masks]
+        return draw_edges(image, np.any(edges, axis=0)) if edges else image
+    labels = merge_instances(objects.masks, _get_classes(objects))
+    return overlay_classes(image, labels, opacity=MASK_OPACITY, palette=style.palette)
 
 
 def _format_text(objects: Instances, index: int, names: Sequence[str]) -> str:

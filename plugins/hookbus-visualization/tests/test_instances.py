@@ -192,19 +192,19 @@ class TestObjectsPanel:
     def test_objects_below_the_score_threshold_are_omitted(self):
         confident_only = {name: value[:1] for name, value in FOUND.items()}
         confident, unfiltered = (
-            build_objects_panel(GRAY, None, FOUND, threshold=0.3),
-            build_objects_panel(GRAY, None, FOUND),
+            build_objects_panel(GRAY, None, FOUND, DrawStyle(), threshold=0.3),
+            build_objects_panel(GRAY, None, FOUND, DrawStyle()),
         )
-        assert confident.image.tolist() == build_objects_panel(GRAY, None, confident_only).image.tolist()
+        assert confident.image.tolist() == build_objects_panel(GRAY, None, confident_only, DrawStyle()).image.tolist()
         assert confident.image.tolist() != unfiltered.image.tolist()
 
     def test_image_without_objects_is_unchanged(self):
         empty = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0)}
-        assert build_objects_panel(GRAY, empty, empty).image.tolist() == GRAY.tolist()
+        assert build_objects_panel(GRAY, empty, empty, DrawStyle()).image.tolist() == GRAY.tolist()
 
     def test_mismatched_labels_raise_value_error(self):
         with pytest.raises(ValueError, match=r"labels must have one value per box \(2\)"):
-            build_objects_panel(GRAY, None, {**FOUND, "labels": [0]})
+            build_objects_panel(GRAY, None, {**FOUND, "labels": [0]}, DrawStyle())
 
 
 @pytest.mark.parametrize(
