@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     field_serializer,
     field_validator,
@@ -137,11 +138,12 @@ class HookConfig(SettingsModel):
         # Strict validation of `int` rejects members of an IntEnum.
         return int(value) if isinstance(value, Priority) else value
 
-    @field_validator("frequency")
+    @field_validator("frequency", "when")
     @classmethod
-    def _validate_frequency(cls, value: int | None) -> int | None:
-        if cls.frequency_error and value not in (None, 1):
-            raise ValueError(f"not supported, got {value}: {cls.frequency_error.format(value=value)}")
+    def _refuse_unsupported(cls, value: Any, info: ValidationInfo) -> Any:
+        reason = cls.when_error if info.field_name == "when" else cls.frequency_error.replace("{value}", str(value))
+        if reason and value not in (None, 1):
+            raise ValueError(f"not supported, got {value!r}: {reason}")
         return value
 
     @model_validator(mode="after")
@@ -154,13 +156,6 @@ class HookConfig(SettingsModel):
                     f"remove `{setting}`."
                 )
         return self
-
-    @field_validator("when")
-    @classmethod
-    def _refuse_schedule(cls, value: Schedule | None) -> Schedule | None:
-        if cls.when_error and value is not None:
-            raise ValueError(f"not supported, got {value!r}: {cls.when_error}")
-        return value
 
     @field_serializer("when")
     def _serialize_schedule(self, value: Schedule | None) -> str | None:

@@ -49,40 +49,38 @@ def raise_config_error(problems: Iterable[str]) -> None:
         raise ConfigError(messages)
 
 
+def _require(is_valid: bool, name: str, expectation: str, value: object, fix: str = "") -> str:
+    return "" if is_valid else f"{name}: should {expectation}, got {format_value(value)}.{fix}"
+
+
 def check_bool(name: str, value: object) -> str:
     """Check that a value is a bool."""
     # Truthiness is not enough: the string "no" is true.
-    return "" if isinstance(value, bool) else f"{name}: should be True or False, got {format_value(value)}."
+    return _require(isinstance(value, bool), name, "be True or False", value)
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> str:
     """Check that a value is one of the accepted choices."""
     choices = list(known)
-    if value in choices:
-        return ""
     hint = suggest_if_close(str(value), choices)
-    return f"{name}: should be one of {', '.join(choices)}, got {format_value(value)}.{hint}"
+    return _require(value in choices, name, f"be one of {', '.join(choices)}", value, hint)
 
 
 def check_seed(name: str, value: object) -> str:
     """Check that a value is a seed: an integer in [0, 2**63), or None."""
     is_number = isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) < SEED_LIMIT
-    if value is None or is_number:
-        return ""
-    return f"{name}: should be an integer from 0 to 2**63 - 1, got {format_value(value)}."
+    return _require(value is None or is_number, name, "be an integer from 0 to 2**63 - 1", value)
 
 
 def check_callable(name: str, value: object, example: str) -> str:
     """Check that a value is callable, or None."""
-    if value is None or callable(value):
-        return ""
-    return f"{name}: should be callable, got {format_value(value)}. Pass {example}."
+    return _require(value is None or callable(value), name, "be callable", value, f" Pass {example}.")
 
 
 def check_has_method(name: str, value: object, method: str) -> str:
     """Check that a value has a method, or is None."""
     is_valid = value is None or callable(getattr(value, method, None))
-    return "" if is_valid else f"{name}: should have a method {method}(), got {format_value(value)}."
+    return _require(is_valid, name, f"have a method {method}()", value)
 
 
 def check_is_instance(name: str, value: object) -> str:
@@ -98,27 +96,20 @@ def check_loader(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         return " ".join(filter(None, (check_loader(f"{name}.{key}", loader) for key, loader in value.items())))
     is_iterable = hasattr(value, "__iter__") or hasattr(value, "__getitem__")
-    if value is None or (is_iterable and not isinstance(value, (str, bytes))):
-        return ""
-    return (
-        f"{name}: should be iterable in every epoch, got {format_value(value)}. Pass a DataLoader or another iterable "
-        "of batches."
-    )
+    is_valid = value is None or (is_iterable and not isinstance(value, (str, bytes)))
+    fix = " Pass a DataLoader or another iterable of batches."
+    return _require(is_valid, name, "be iterable in every epoch", value, fix)
 
 
 def check_path(name: str, value: object) -> str:
     """Check that a value is a path, or None."""
-    if value is None or isinstance(value, (str, os.PathLike)):
-        return ""
-    return f"{name}: should be a path, got {format_value(value)}."
+    return _require(value is None or isinstance(value, (str, os.PathLike)), name, "be a path", value)
 
 
 def check_mapping(name: str, value: object) -> str:
     """Check that a value is a configuration, a mapping or a pydantic model, or None."""
     is_valid = value is None or isinstance(value, Mapping) or hasattr(value, "model_dump")
-    if is_valid:
-        return ""
-    return f"{name}: should be a mapping of names to values, such as vars(args), got {format_value(value)}."
+    return _require(is_valid, name, "be a mapping of names to values, such as vars(args)", value)
 
 
 def is_function_pair(value: object) -> bool:

@@ -30,39 +30,23 @@ PUBLISHED_HOOKS: dict[str, dict[str, str]] = _KEYS["packages"]
 HOOK_SETTINGS: dict[str, list[str]] = _KEYS["hooks"]
 """Settings of each hook, without the common keys."""
 
-FRAMEWORK_KEYS = {
-    "accumulate_grad_batches": "training.accumulate",
-    "callbacks": "hooks",
-    "ckpt_path": "resume",
-    "criterion": "loss",
-    "custom_hooks": "hooks",
-    "default_root_dir": "work_dir",
-    "devices": "device",
-    "exp_dir": "work_dir",
-    "gradient_accumulation_steps": "training.accumulate",
-    "gradient_clip_val": "training.clip_grad_norm",
-    "loss_function": "loss",
-    "lr_scheduler": "scheduler",
-    "max_epochs": "training.epochs",
-    "max_grad_norm": "training.clip_grad_norm",
-    "max_iters": "training.iterations",
-    "max_steps": "training.iterations",
-    "mixed_precision": "training.precision",
-    "n_epochs": "training.epochs",
-    "num_epochs": "training.epochs",
-    "num_iterations": "training.iterations",
-    "num_train_epochs": "training.epochs",
-    "output_dir": "work_dir",
-    "resume_from": "resume",
-    "resume_from_checkpoint": "resume",
-    "strategy": "training.distributed",
-    "train_dataloader": "train_loader",
-    "train_dataloaders": "train_loader",
-    "val_dataloader": "val_loader",
-    "val_dataloaders": "val_loader",
-    "writer": "hooks",
-    "writers": "hooks",
+_FRAMEWORK_NAMES = {
+    "device": ("devices",),
+    "hooks": ("callbacks", "custom_hooks", "writer", "writers"),
+    "loss": ("criterion", "loss_function"),
+    "resume": ("ckpt_path", "resume_from", "resume_from_checkpoint"),
+    "scheduler": ("lr_scheduler",),
+    "train_loader": ("train_dataloader", "train_dataloaders"),
+    "training.accumulate": ("accumulate_grad_batches", "gradient_accumulation_steps"),
+    "training.clip_grad_norm": ("gradient_clip_val", "max_grad_norm"),
+    "training.distributed": ("strategy",),
+    "training.epochs": ("max_epochs", "n_epochs", "num_epochs", "num_train_epochs"),
+    "training.iterations": ("max_iters", "max_steps", "num_iterations"),
+    "training.precision": ("mixed_precision",),
+    "val_loader": ("val_dataloader", "val_dataloaders"),
+    "work_dir": ("default_root_dir", "exp_dir", "output_dir"),
 }
+FRAMEWORK_KEYS = {name: key for key, names in _FRAMEWORK_NAMES.items() for name in names}
 """Keys of a run file, with the section, or arguments of the Trainer, by the name in another framework."""
 
 ARGUMENT_NAMES = {"loss": "loss_fn"}

@@ -28,25 +28,13 @@ def escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def to_plain_dict(config: Any) -> Any:
-    """Convert a configuration to dicts and lists: pydantic models are dumped in JSON mode, keys become strings.
-
-    Fields of secret types, such as `SecretStr`, are redacted; all other secrets remain.
-    """
-    if hasattr(config, "model_dump"):
-        return dump_model(config)
-    if isinstance(config, Mapping):
-        return {str(key): to_plain_dict(value) for key, value in config.items()}
-    return [to_plain_dict(item) for item in config] if isinstance(config, (list, tuple)) else config
-
-
 def redact_config(config: Any) -> Any:
     """Convert a configuration to dicts and lists, with its secrets redacted.
 
     Args:
         config: A pydantic model, or nested mappings and sequences.
     """
-    return redact(to_plain_dict(config))
+    return redact(config)
 
 
 def redact(value: Any, key: str = "") -> Any:
@@ -64,7 +52,7 @@ def redact(value: Any, key: str = "") -> Any:
 
 def _redact(value: Any, key: str, hidden: bool) -> Any:
     """Return a redacted copy; `hidden` means that the key, or one of the keys around it, names a secret."""
-    if isinstance(value, BaseModel):
+    if hasattr(value, "model_dump"):
         value = dump_model(value)
     if isinstance(value, Mapping):
         return _redact_mapping(value, key, hidden)

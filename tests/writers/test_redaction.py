@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from hookbus._utils.redaction import redact, redact_config, to_plain_dict
+from hookbus._utils.redaction import redact, redact_config
 from hookbus._utils.secrets import is_secret
 
 
@@ -37,11 +37,11 @@ class Hub(BaseModel):
 
 
 def test_nested_models_become_dicts_and_other_values_are_unchanged() -> None:
-    hub = {"url": "a/b", "hf_token": "abc"}
+    hub = {"url": "a/b", "hf_token": "***"}
     settings = {"lr": 0.1, 3: {"hub": Hub()}, "hubs": (Hub(), "c")}
 
-    assert to_plain_dict(Hub()) == hub
-    assert to_plain_dict(settings) == {"lr": 0.1, "3": {"hub": hub}, "hubs": [hub, "c"]}
+    assert redact_config(Hub()) == hub
+    assert redact_config(settings) == {"lr": 0.1, "3": {"hub": hub}, "hubs": [hub, "c"]}
     assert settings["hubs"] == (Hub(), "c")
 
 
