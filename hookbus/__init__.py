@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from hookbus._events.actions import actionspec as actionspec
     from hookbus._events.markers import hookimpl as hookimpl
     from hookbus._events.markers import hookspec as hookspec
+    from hookbus._events.points import CounterView as CounterView
     from hookbus._events.points import Unit as Unit
-    from hookbus._events.schedules import CounterView as CounterView
     from hookbus._events.schedules import Schedule as Schedule
     from hookbus._events.schedules import between as between
     from hookbus._events.schedules import every as every
@@ -56,7 +56,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "BaseHook": "hookbus.hook",
     "BestResult": "hookbus._run.results",
-    "CounterView": "hookbus._events.schedules",
+    "CounterView": "hookbus._events.points",
     "Direction": "hookbus.hook",
     "Duration": "hookbus._utils.durations",
     "HOOKS": "hookbus._config.hooks",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._events.actions import actionspec
 from hookbus._events.checks import as_hook_list
-from hookbus._events.framework_aliases import find_framework_alias
 from hookbus._events.table import Order, PointEffects
 from hookbus._run.belongings import TorchHooks
 from hookbus._run.nesting import wrap_emitter
@@ -22,6 +21,7 @@ from hookbus._run.preconditions import admit
 from hookbus._run.run import Run
 from hookbus._run.run_bus import RunBus
 from hookbus._utils.arguments import check_keywords
+from hookbus._utils.known_keys import find_framework_alias
 from hookbus.lifecycle import POINTS
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, overload
 from hookbus._events.action_declarations import ActionDeclarations
 from hookbus._events.actions import action_arguments
 from hookbus._events.checks import AliasLookup, is_configured
-from hookbus._events.emitters import Emitter, bind_point, compile_emitter
+from hookbus._events.codegen import Emitter, bind_point, compile_emitter
 from hookbus._events.explain import Explanation, explain
 from hookbus._events.manager import BusPluginManager
 from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeGuard
 
 from hookbus._events.markers import IMPL_ATTRIBUTE, Options
 from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point, bind_method, get_static_method
-from hookbus._events.schedule_units import FieldConfig
-from hookbus._events.schedules import Schedule
+from hookbus._events.schedules import FieldConfig, Schedule
 from hookbus._utils.deprecations import DEPRECATIONS_ATTRIBUTE
 from hookbus._utils.known_keys import explain_hook_settings
 from hookbus._utils.packages import package_label

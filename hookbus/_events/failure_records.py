@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hookbus._events.ordering import Listener
-from hookbus._events.schedules import Counters
+from hookbus._events.points import Counters
 from hookbus._utils.packages import package_label
 from hookbus.errors import HookStopIterationError, HookWarning, add_failure_notes, format_error
 

@@ -27,7 +27,7 @@ from typing import TypeVar
 from hookbus._events.checks import is_configured
 from hookbus._events.failure_records import FailureCounts, annotate, merge_exceptions
 from hookbus._events.ordering import Listener
-from hookbus._events.schedules import Counters
+from hookbus._events.points import Counters
 from hookbus.errors import ConfigError, HookWarning
 
 T = TypeVar("T")

@@ -11,10 +11,10 @@ import inspect
 import keyword
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 from hookbus._utils.deprecations import SPEC_ATTRIBUTE, Deprecation, read_deprecations
-from hookbus.errors import PointError, suggest_names
+from hookbus.errors import ConfigError, PointError, suggest_names
 
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,6 +66,81 @@ class Point:
     def signature(self) -> str:
         """Signature of a listener that takes all arguments: `after_train_iter(run, step, ...)`."""
         return f"{self.name}({', '.join(('run', *self.args))})"
+
+
+class Counters(Protocol):
+    """Counters of a run, with one attribute per counted number."""
+
+    @property
+    def is_at_limit(self) -> bool:
+        """Whether the run has reached its limit."""
+
+    def current(self, unit: Unit) -> int:
+        """Return the current or last number of a unit, from 1."""
+
+    def count_seconds(self) -> None:
+        """Count the training time in seconds from now on."""
+
+
+class CounterView(Protocol):
+    """View of the counters of a run from one point. A `unit` of None is the unit of the point.
+
+    Attributes:
+        unit: Unit of the point.
+    """
+
+    unit: Unit
+
+    @property
+    def clock(self) -> Counters:
+        """Counters of the run."""
+
+    def get_counter(self, unit: Unit) -> tuple[str, int, int] | None:
+        """Return how to compute the numbers of a unit from an attribute of the counters.
+
+        Args:
+            unit: Unit to count in.
+
+        Returns:
+            Name of the attribute, and the offsets that yield the smallest and the largest number of an event. None if
+            no attribute determines the numbers, so that each event must be evaluated.
+        """
+
+    def is_counted(self, unit: Unit | None) -> bool:
+        """Return whether the unit is counted at this event; False for the epoch if it was truncated.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
+
+    def current(self, unit: Unit | None) -> int:
+        """Return the current number, from 1; 0 if there is none.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
+
+    def range(self, unit: Unit | None) -> tuple[int, int]:
+        """Return the first and last number that this event starts or completes; first > last if there is none.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
+
+    def limit(self, unit: Unit | None) -> int | None:
+        """Return the last number of the run, None if it is unknown.
+
+        Args:
+            unit: Unit, None for that of the point.
+        """
+
+    def next_limit(self, unit: Unit, number: int) -> int | None:
+        """Return the limit, or the first number after `number` at which the limit may change.
+
+        Args:
+            unit: Unit to count in.
+            number: Current number in the unit.
+        """
 
 
 def counted(unit: Unit) -> Callable[[F], F]:
@@ -179,6 +254,17 @@ def check_point(point: Point, taken: Collection[str]) -> None:
             )
     if point.unit is not None and point.unit not in get_args(Unit):
         raise PointError(f"{point.name}: unknown unit {point.unit!r}.{suggest_names(point.unit, get_args(Unit))}")
+
+
+def parse_unit(unit: Unit | None) -> Unit | None:
+    """Return a unit; None is the unit of the point.
+
+    Raises:
+        ConfigError: If the unit is unknown.
+    """
+    if unit is not None and unit not in get_args(Unit):
+        raise ConfigError([f"unknown unit {unit!r}.{suggest_names(str(unit), get_args(Unit))}"])
+    return unit
 
 
 def _format_type(parameter: inspect.Parameter) -> str:

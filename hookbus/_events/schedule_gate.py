@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hookbus._events.ordering import Listener
-from hookbus._events.points import Unit
-from hookbus._events.schedules import CounterView, Schedule
+from hookbus._events.points import CounterView, Unit
+from hookbus._events.schedules import Schedule
 from hookbus.errors import ConfigError
 
 

@@ -14,91 +14,26 @@ any number of accumulated micro-batches.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol
 
-from hookbus._events.points import Unit
-from hookbus._events.schedule_units import FieldConfig, check_number, parse_unit, resolve_number
-from hookbus.errors import ConfigError
+from hookbus._events.points import CounterView, Unit, parse_unit
+from hookbus._utils.arguments import check_count
+from hookbus.errors import ConfigError, suggest_names
 
 NEVER = sys.maxsize
 """Number that no counter reaches."""
 
 
-class Counters(Protocol):
-    """Counters of a run, with one attribute per counted number."""
-
-    @property
-    def is_at_limit(self) -> bool:
-        """Whether the run has reached its limit."""
-
-    def current(self, unit: Unit) -> int:
-        """Return the current or last number of a unit, from 1."""
-
-    def count_seconds(self) -> None:
-        """Count the training time in seconds from now on."""
-
-
-class CounterView(Protocol):
-    """View of the counters of a run from one point. A `unit` of None is the unit of the point.
+class FieldConfig(Protocol):
+    """Config of a plugin, whose fields schedules refer to by name.
 
     Attributes:
-        unit: Unit of the point.
+        model_fields: Fields by name.
     """
 
-    unit: Unit
-
-    @property
-    def clock(self) -> Counters:
-        """Counters of the run."""
-
-    def get_counter(self, unit: Unit) -> tuple[str, int, int] | None:
-        """Return how to compute the numbers of a unit from an attribute of the counters.
-
-        Args:
-            unit: Unit to count in.
-
-        Returns:
-            Name of the attribute, and the offsets that yield the smallest and the largest number of an event. None if
-            no attribute determines the numbers, so that each event must be evaluated.
-        """
-
-    def is_counted(self, unit: Unit | None) -> bool:
-        """Return whether the unit is counted at this event; False for the epoch if it was truncated.
-
-        Args:
-            unit: Unit, None for that of the point.
-        """
-
-    def current(self, unit: Unit | None) -> int:
-        """Return the current number, from 1; 0 if there is none.
-
-        Args:
-            unit: Unit, None for that of the point.
-        """
-
-    def range(self, unit: Unit | None) -> tuple[int, int]:
-        """Return the first and last number that this event starts or completes; first > last if there is none.
-
-        Args:
-            unit: Unit, None for that of the point.
-        """
-
-    def limit(self, unit: Unit | None) -> int | None:
-        """Return the last number of the run, None if it is unknown.
-
-        Args:
-            unit: Unit, None for that of the point.
-        """
-
-    def next_limit(self, unit: Unit, number: int) -> int | None:
-        """Return the limit, or the first number after `number` at which the limit may change.
-
-        Args:
-            unit: Unit to count in.
-            number: Current number in the unit.
-        """
+    model_fields: ClassVar[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -181,12 +116,54 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Counted(Schedule):
-    """Schedule that counts in a single unit."""
+    """Schedule that counts in a single unit. Its other fields are numbers, or names of config fields.
+
+    Attributes:
+        minimum: Smallest valid number.
+        optional: Whether None is a valid number.
+    """
+
+    minimum: ClassVar[int] = 1
+    optional: ClassVar[bool] = False
 
     unit: Unit | None
 
+    def __post_init__(self) -> None:
+        for name in self._number_fields():
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if not isinstance(number, str):
+                    self._check_number(number, repr(self))
+
     def units(self) -> set[Unit | None]:
         return {self.unit}
+
+    def resolve(self, config: FieldConfig | None) -> Schedule:
+        return replace(self, **{name: self._resolve(config, getattr(self, name)) for name in self._number_fields()})
+
+    def _number_fields(self) -> Iterator[str]:
+        return (field.name for field in fields(self) if field.name != "unit")
+
+    def _check_number(self, number: object, where: str) -> None:
+        if not (self.optional and number is None):
+            check_count(number, where, minimum=self.minimum)
+
+    def _resolve(self, config: FieldConfig | None, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._resolve(config, number) for number in value)
+        if not isinstance(value, str):
+            return value
+        if config is None:
+            raise ConfigError([f"{self!r}: no config contains the field {value!r}. Use a number, or a hookbus.Hook."])
+        known = type(config).model_fields
+        if value not in known:
+            suggestion = suggest_names(value, known)
+            raise ConfigError([f"{self!r}: {type(config).__name__} has no field {value!r}.{suggestion}"])
+        number = getattr(config, value)
+        if isinstance(number, str):  # not the name of a further field
+            raise ConfigError([f"{self!r}: invalid field {value!r}, expected a number, got {number!r}."])
+        self._check_number(number, f"{self!r}, {value}={number!r}")
+        return number
 
     def _unit_text(self) -> str:
         return f", unit={self.unit!r}" if self.unit else ""
@@ -196,10 +173,7 @@ class Counted(Schedule):
 class Every(Counted):
     interval: int | str | None
     start: int | str | None
-
-    def __post_init__(self) -> None:
-        check_number(self.interval, repr(self), optional=True)
-        check_number(self.start, repr(self), optional=True)
+    optional = True
 
     def due(self, view: CounterView) -> bool:
         first, final = view.range(self.unit)
@@ -214,10 +188,6 @@ class Every(Counted):
             return start
         return start + ((number - start) // interval + 1) * interval
 
-    def resolve(self, config: FieldConfig | None) -> Schedule:
-        interval = resolve_number(config, self.interval, self, optional=True)
-        return replace(self, interval=interval, start=resolve_number(config, self.start, self, optional=True))
-
     def __repr__(self) -> str:
         start = "" if self.start is None else f", start={self.start!r}"
         return f"every({self.interval!r}{start}{self._unit_text()})"
@@ -227,10 +197,10 @@ class Every(Counted):
 class Between(Counted):
     first: int | str
     final: int | str
+    minimum = 0
 
     def __post_init__(self) -> None:
-        check_number(self.first, repr(self), minimum=0)
-        check_number(self.final, repr(self), minimum=0)
+        super().__post_init__()
         if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
             raise ConfigError([f"{self!r}: never due, because the first number is greater than the last. Swap them."])
 
@@ -242,10 +212,6 @@ class Between(Counted):
             return int(self.first)
         return number + 1 if number < int(self.final) else NEVER
 
-    def resolve(self, config: FieldConfig | None) -> Schedule:
-        first = resolve_number(config, self.first, self, minimum=0)
-        return replace(self, first=first, final=resolve_number(config, self.final, self, minimum=0))
-
     def __repr__(self) -> str:
         return f"between({self.first!r}, {self.final!r}{self._unit_text()})"
 
@@ -254,19 +220,12 @@ class Between(Counted):
 class Once(Counted):
     numbers: tuple[int | str, ...]
 
-    def __post_init__(self) -> None:
-        for number in self.numbers:
-            check_number(number, repr(self))
-
     def due(self, view: CounterView) -> bool:
         first, final = view.range(self.unit)
         return any(first <= int(n) <= final for n in self.numbers)
 
     def next_due(self, number: int, limit: int | None) -> int:
         return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
-
-    def resolve(self, config: FieldConfig | None) -> Schedule:
-        return replace(self, numbers=tuple(resolve_number(config, n, self) for n in self.numbers))
 
     def __repr__(self) -> str:
         return f"once({', '.join(map(repr, self.numbers))}{self._unit_text()})"

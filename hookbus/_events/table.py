@@ -14,8 +14,7 @@ from hookbus._events.codegen import compile_point
 from hookbus._events.failures import Failures
 from hookbus._events.listeners import build_listener, resolve_priority
 from hookbus._events.ordering import Listener, sort_listeners
-from hookbus._events.points import Point
-from hookbus._events.schedules import Counters, CounterView
+from hookbus._events.points import Counters, CounterView, Point
 
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]

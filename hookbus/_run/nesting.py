@@ -15,7 +15,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import find_caller, format_place
-from hookbus._events.emitters import Emitter, compile_emitter
+from hookbus._events.codegen import Emitter, compile_emitter
 from hookbus._events.points import Point
 from hookbus._run.objects import describe_mode
 from hookbus.errors import PointError

@@ -1,7 +1,8 @@
 """Packages, hooks and keys of run files of the hookbus project, and the hints of messages about unknown keys.
 
 No plugin is imported for a message: `tests/generate.py` derives `known_keys.json` from the packages. A hint states
-where a key belongs, its equivalent in another framework, or the closest accepted key.
+where a key belongs, its equivalent in another framework, or the closest accepted key. Callbacks of other frameworks
+correspond to points.
 """
 
 from __future__ import annotations
@@ -171,3 +172,48 @@ def _is_run_file_key(path: str) -> bool:
 def _get_all_keys() -> list[str]:
     keys: list[Mapping[str, Collection[str]]] = [SECTION_KEYS, HOOK_SETTINGS]
     return sorted({*TOP_LEVEL_KEYS, *HOOK_CLASSES, *(key for homes in keys for home in homes.values() for key in home)})
+
+
+def _pair(start: str, end: str, **points: str) -> dict[str, str]:
+    """Return the callbacks `on_<phase>_<start>` and `on_<phase>_<end>`, and the points before and after each phase."""
+    edges = {start: "before", end: "after"}
+    return {f"on_{name}_{edge}": f"{side}_{point}" for name, point in points.items() for edge, side in edges.items()}
+
+
+FRAMEWORK_ALIASES: Mapping[str, Mapping[str, str]] = {
+    "Lightning": {
+        **_pair("start", "end", fit="run", train="train", train_epoch="epoch", train_batch="train_iter"),
+        **_pair("start", "end", sanity_check="val", validation="val", validation_epoch="val_epoch"),
+        **_pair("start", "end", validation_batch="val_iter", test_epoch="test_epoch", test_batch="test_iter"),
+        **_pair("start", "end", test="test"),
+        "on_before_backward": "after_forward",
+        "on_after_backward": "after_backward",
+        "on_before_optimizer_step": "before_optimizer_step",
+        "on_before_zero_grad": "after_optimizer_step",
+        "on_save_checkpoint": "before_save_checkpoint",
+        "on_load_checkpoint": "after_load_checkpoint",
+    },
+    "Hugging Face": {
+        **_pair("begin", "end", train="train", epoch="epoch", step="train_iter"),
+        "on_pre_optimizer_step": "before_optimizer_step",
+        "on_optimizer_step": "after_optimizer_step",
+        "on_evaluate": "after_val",
+        "on_save": "after_save_checkpoint",
+        "on_log": "log_scalars",
+    },
+    "Keras": _pair("begin", "end", train="train", epoch="epoch", train_batch="train_iter", batch="train_iter"),
+}
+"""Callback names by framework, and the point that is emitted at the same moment; also listed in docs/coming-from.md."""
+
+
+def find_framework_alias(name: str) -> tuple[str, str] | None:
+    """Return the frameworks that define a callback name, and the corresponding point.
+
+    Args:
+        name: Name of a method, such as "on_train_batch_end".
+
+    Returns:
+        ("Lightning and Keras", "after_train_iter"), or None if no framework defines the name.
+    """
+    matches = {framework: names[name] for framework, names in FRAMEWORK_ALIASES.items() if name in names}
+    return (" and ".join(matches), next(iter(matches.values()))) if matches else None
