@@ -13,9 +13,9 @@ from hookbus_mlflow import MLflowHook
 from hookbus_mlflow.names import to_mlflow_name as stored_by_mlflow
 from hookbus_tensorboard import TensorBoardHook
 from hookbus_wandb import WandbHook
+from hookbus_wandb.config import STEP
+from hookbus_wandb.config import to_wandb_name as stored_by_wandb
 from hookbus_wandb.files import TransactionLog, find_run_files
-from hookbus_wandb.names import STEP
-from hookbus_wandb.names import to_wandb_name as stored_by_wandb
 
 __all__ = ["TEST_CASES"]
 

@@ -68,10 +68,6 @@ class TensorBoardHook(WriterHook):
             get_value=lambda hook: hook.config.log_dir and hook.config.log_dir.absolute(),
         )
 
-    def _get_log_dir(self, run: Run) -> Path | None:
-        log_dir = self.config.log_dir
-        return None if log_dir is None else resolve_output_path(run, self.name, "log_dir", log_dir)
-
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the first iteration whose input images are logged."""
         return {"image_interval": (self.config.image_interval, "iter")} if self.config.log_images else {}
@@ -85,7 +81,8 @@ class TensorBoardHook(WriterHook):
         """
         from hookbus_tensorboard.writer import TensorBoardWriter
 
-        log_dir = self._get_log_dir(run)
+        log_dir = self.config.log_dir
+        log_dir = log_dir and resolve_output_path(run, self.name, "log_dir", log_dir)
         self._event_directory = self.directory(run, log_dir)
         return lambda: TensorBoardWriter(self._event_directory)
 
@@ -96,10 +93,11 @@ class TensorBoardHook(WriterHook):
             OSError: If the directory cannot be created, or earlier events cannot be moved.
         """
         super().prepare_directory(run)
-        if (log_dir := self._get_log_dir(run)) is None:
+        if self.config.log_dir is None:
             return
-        from hookbus_tensorboard.events import contains_events, move_events
+        from hookbus_tensorboard.writer import contains_events, move_events
 
+        log_dir = self._event_directory
         self._event_directory = claim_directory(run, log_dir, contains_events)
         if self._event_directory != log_dir:
             run.logger.warning(

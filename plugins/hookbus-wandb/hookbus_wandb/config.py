@@ -1,12 +1,13 @@
-"""Configuration of the hook."""
+"""Configuration of the hook, and valid names of W&B records and artifacts."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookbus.writers import WriterConfig
+from hookbus.writers import WriterConfig, sanitize_name
 
 
 class WandbConfig(WriterConfig):
@@ -41,3 +42,22 @@ class WandbConfig(WriterConfig):
         default="allow",
         description="Whether to continue an existing W&B run: if it exists, always (else an error), or never.",
     )
+
+
+STEP = "trainer/step"
+"""Name of the scalar that contains the step of each row: the x-axis of all charts."""
+
+MAX_LENGTH, MAX_ARTIFACT_LENGTH = 200, 128
+FORBIDDEN = re.compile(rf"^(?:_step|_runtime|_timestamp|_wandb|{STEP})$|[\x00-\x1f]")
+"""Names that W&B reserves, and control characters."""
+FORBIDDEN_IN_ARTIFACTS = re.compile(r"[^\w.\-]", re.ASCII)
+
+
+def to_wandb_name(name: str) -> str:
+    """Return the name of a record in W&B, made valid by `hookbus.writers.tags.sanitize_name`."""
+    return sanitize_name(name, FORBIDDEN, MAX_LENGTH)
+
+
+def to_artifact_name(name: str) -> str:
+    """Return the name of an artifact: at most 128 letters, digits and `_ - .`."""
+    return sanitize_name(name, FORBIDDEN_IN_ARTIFACTS, MAX_ARTIFACT_LENGTH)

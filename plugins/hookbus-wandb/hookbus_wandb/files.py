@@ -12,6 +12,7 @@ import math
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from google.protobuf.message import DecodeError
 from wandb.proto.wandb_internal_pb2 import Record
 
 from hookbus.writers import RecordKey
-from hookbus_wandb.names import STEP
+from hookbus_wandb.config import STEP
 
 FILE_HEADER_BYTES, BLOCK_BYTES = 7, 32768
 CHUNK_HEADER = struct.Struct("<IHB")
@@ -74,7 +75,8 @@ class TransactionLog:
             if chunk_type in (FULL, LAST):
                 # Advanced only at the end of a record, so that the next call reads an incomplete record from its start.
                 self._offset = position
-                yield from _decode(record)
+                with suppress(DecodeError):
+                    yield Record.FromString(record)
                 record = b""
 
     def read_rows(self) -> Iterator[dict[str, Any]]:
@@ -97,36 +99,23 @@ def read_record_keys(files: Iterable[Path], before: float = math.inf) -> tuple[s
     """
     keys: set[RecordKey] = set()
     count = 0
-    for row in read_rows(files):
-        count = max(count, row["_step"] + 1)
-        if row["_step"] < before and STEP in row:
-            keys.update(
-                (RECORD_TYPES.get(value, "scalar"), name, row[STEP]) for name, value in _get_logged_values(row).items()
-            )
+    for number, step, values in _read_values(files):
+        count = max(count, number + 1)
+        if number < before and step is not None:
+            keys.update((RECORD_TYPES.get(value, "scalar"), name, step) for name, value in values.items())
     return keys, count
 
 
 def read_scalars(files: Iterable[Path], first: int) -> Iterator[tuple[dict[str, float], int]]:
     """Yield the scalars of each row and their step, from row number `first` on."""
-    for row in read_rows(files):
-        if row["_step"] >= first and STEP in row:
-            yield (
-                {name: value for name, value in _get_logged_values(row).items() if isinstance(value, (int, float))},
-                row[STEP],
-            )
+    for number, step, values in _read_values(files):
+        if number >= first and step is not None:
+            yield {name: value for name, value in values.items() if isinstance(value, (int, float))}, step
 
 
-def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of multiple files, one file after the other."""
-    for path in files:
-        yield from TransactionLog(path).read_rows()
-
-
-def _get_logged_values(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a row, without the step and the internal values of W&B (`_step`, `_runtime`, ...)."""
-    return {name: value for name, value in row.items() if name != STEP and not name.startswith("_")}
-
-
-def _decode(data: bytes) -> Iterator[Any]:
-    with suppress(DecodeError):
-        yield Record.FromString(data)
+def _read_values(files: Iterable[Path]) -> Iterator[tuple[int, int | None, dict[str, Any]]]:
+    """Yield number, step and values of each row; the step is None if another program logged the row."""
+    for row in chain.from_iterable(TransactionLog(path).read_rows() for path in files):
+        # W&B adds internal values: `_step`, `_runtime`, ...
+        values = {name: value for name, value in row.items() if name != STEP and not name.startswith("_")}
+        yield row["_step"], row.get(STEP), values

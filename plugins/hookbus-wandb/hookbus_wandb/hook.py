@@ -9,7 +9,7 @@ from typing import Any
 
 from hookbus import Run, Writer, WriterHook
 from hookbus.writers import redact
-from hookbus_wandb.config import WandbConfig
+from hookbus_wandb.config import WandbConfig, to_wandb_name
 
 
 class WandbHook(WriterHook):
@@ -51,9 +51,7 @@ class WandbHook(WriterHook):
         target = Target(
             directory=directory,
             run_id=self.config.id or get_run_id(directory, new=self.config.resume == "never"),
-            resume=self.config.resume,
-            mode=self.config.mode,
-            project=self.config.project,
+            settings=self.config,
             name=redact(self.config.name or run.work_dir.path.absolute().name),
             config=redact(self.config.config or {}),
             owner=run.id,
@@ -74,8 +72,6 @@ class WandbHook(WriterHook):
 
     def backend_name(self, name: str) -> str:
         """Return a valid W&B name."""
-        from hookbus_wandb.names import to_wandb_name
-
         return to_wandb_name(name)
 
     def undelivered_note(self) -> str:

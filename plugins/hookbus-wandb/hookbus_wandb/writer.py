@@ -25,8 +25,8 @@ from hookbus import Writer
 from hookbus.checkpoint import atomic_write
 from hookbus.errors import HookError, format_path
 from hookbus.writers import RecordKey, is_secret, read_regular_file, redact, to_finite_array, to_pil_image
+from hookbus_wandb.config import STEP, WandbConfig, to_artifact_name
 from hookbus_wandb.files import TransactionLog, find_run_files, read_record_keys, read_scalars
-from hookbus_wandb.names import STEP, to_artifact_name
 
 ID_FILE = "run_id"
 MAX_ID_BYTES = 200
@@ -66,9 +66,7 @@ class Target:
     Attributes:
         directory: Absolute path of the directory that contains the ID of the run and the files of W&B.
         run_id: ID of the run.
-        resume: "allow", "must" or "never", as in `wandb.init`.
-        mode: "online", "offline" or "disabled"; None for the setting of W&B's environment.
-        project: Project of the run; None for the setting of W&B's environment.
+        settings: Settings of the hook: `mode`, `project` and `resume`.
         name: Name of the run.
         config: Values that take precedence over the configuration of the run; without secrets.
         owner: ID of the run of hookbus, for the names of temporary files.
@@ -78,9 +76,7 @@ class Target:
 
     directory: Path
     run_id: str
-    resume: str = "allow"
-    mode: str | None = None
-    project: str | None = None
+    settings: WandbConfig = field(default_factory=WandbConfig)
     name: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     owner: str = ""
@@ -103,7 +99,8 @@ class Target:
         atomic_write(self.directory / ID_FILE, lambda file: file.write(self.run_id.encode()), run=self.owner)
         exists = bool(find_run_files(self.directory, self.run_id))
         # W&B does not check `resume` for offline runs (wandb 0.31).
-        if self.resume == "must" and not exists and (self.mode or wandb.setup().settings.mode) == "offline":
+        resume, mode = self.settings.resume, self.settings.mode
+        if resume == "must" and not exists and (mode or wandb.setup().settings.mode) == "offline":
             raise HookError(
                 f"wandb: `resume: must` requires an existing W&B run, but {self.directory} contains no run "
                 f"{self.run_id}. Set `work_dir` to that of the run, or set `resume: allow`. Nothing is logged."
@@ -111,9 +108,9 @@ class Target:
         run = wandb.init(
             id=self.run_id,
             # After an error the hook creates another writer for the same run, which "never" would reject.
-            resume="allow" if self.resume == "never" and exists else self.resume,  # type: ignore[arg-type]
-            mode=self.mode,  # type: ignore[arg-type]
-            project=self.project,
+            resume="allow" if resume == "never" and exists else resume,
+            mode=mode,
+            project=self.settings.project,
             name=self.name,
             config=dict(self.config),
             dir=self.directory,
@@ -309,7 +306,7 @@ def prepare(mode: str | None) -> None:
     """Check that an online run has an API key, and disable the error reporting of W&B by default.
 
     Args:
-        mode: Mode of the run, as in `Target`.
+        mode: Mode of the run, as in `WandbConfig`.
 
     Raises:
         HookError: If the run is online and no API key is configured.

@@ -13,14 +13,15 @@ from PIL import Image
 
 import hookbus_wandb.writer as module
 from hookbus.errors import HookError
+from hookbus_wandb import WandbConfig
+from hookbus_wandb.config import to_artifact_name
 from hookbus_wandb.files import TransactionLog, find_run_files
-from hookbus_wandb.names import to_artifact_name
 from hookbus_wandb.writer import Target, WandbWriter, get_run_id, prepare
 
 
 @pytest.fixture
 def target(tmp_path):
-    return Target(tmp_path / "own", "1a2b", project="digits", name="first", config={"seed": 1})
+    return Target(tmp_path / "own", "1a2b", WandbConfig(project="digits"), name="first", config={"seed": 1})
 
 
 @pytest.fixture
@@ -209,10 +210,10 @@ def test_second_writer_for_the_same_directory_continues_the_run(target):
 
 def test_resume_must_requires_an_existing_offline_run(target):
     with pytest.raises(HookError, match=r"`resume: must` requires an existing W&B run, but .*own contains no run 1a2b"):
-        WandbWriter(replace(target, resume="must"))
+        WandbWriter(replace(target, settings=WandbConfig(resume="must")))
     assert find_run_files(target.directory, "1a2b") == []
     for resume in ("allow", "must"):
-        WandbWriter(replace(target, resume=resume)).close()
+        WandbWriter(replace(target, settings=WandbConfig(resume=resume))).close()
     assert len(find_run_files(target.directory, "1a2b")) == 2
 
 
@@ -255,10 +256,10 @@ def test_rows_missing_in_the_file_raise_an_oserror(target, monkeypatch):
 KILL_SERVICE = """
 import os, signal, sys
 from pathlib import Path
-from hookbus_wandb.names import to_artifact_name
+from hookbus_wandb.config import WandbConfig
 from hookbus_wandb.writer import Target, WandbWriter
 
-target = Target(Path(sys.argv[1]), "1a2b", mode="offline")
+target = Target(Path(sys.argv[1]), "1a2b", WandbConfig(mode="offline"))
 writer = WandbWriter(target)
 writer.write_scalar("a", 1.0, 1)
 writer.flush()
@@ -306,7 +307,7 @@ def test_invalid_id_file_is_an_error_that_names_it(tmp_path, content):
 
 
 def test_disabled_run_accepts_all_records_and_writes_no_file(tmp_path):
-    writer = WandbWriter(Target(tmp_path, "1a2b", mode="disabled"))
+    writer = WandbWriter(Target(tmp_path, "1a2b", WandbConfig(mode="disabled")))
     writer.write_scalar("a", 1.0, 1)
     writer.write_config({"lr": 1})
     writer.write_outcome("preempted")
