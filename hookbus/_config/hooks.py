@@ -44,11 +44,8 @@ PROFILING_HOOKS = ("profiler", "memory_profiler", "iter_timer", "time_tracking")
 COMMON_KEYS = tuple(HookConfig.model_fields)
 
 
-class Registry:
+class Registry(dict[str, type]):
     """Registry of hook classes that the user's script defines: `@HOOKS.register("MyHook")`."""
-
-    def __init__(self) -> None:
-        self._classes: dict[str, type] = {}
 
     def register(self, name: str | None = None, *, force: bool = False) -> Callable[[C], C]:
         """Return a decorator that registers a class under a name for run files and `build_hook`.
@@ -73,29 +70,18 @@ class Registry:
             if not isinstance(cls, type):
                 raise RegistrationError(f"HOOKS.register: should decorate a class, got {cls!r}.")
             key = name or cls.__name__
-            registered = self._classes.get(key)
+            registered = _get_full_name(self.get(key, cls))
             # A reloaded module (IPython's %autoreload) registers the same class again.
-            if registered is not None and not force and not _same_class(registered, cls):
+            if registered != _get_full_name(cls) and not force:
                 raise RegistrationError(
-                    f"{key!r} already refers to {registered.__module__}.{registered.__qualname__}. Choose another "
-                    "name, or set force=True."
+                    f"{key!r} already refers to {registered}. Choose another name, or set force=True."
                 )
-            self._classes[key] = cls
+            self[key] = cls
             return cls
 
         return add
 
     register_module = register
-
-    def get(self, name: str) -> type | None:
-        """Return the class of a name, or None if there is none."""
-        return self._classes.get(name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._classes
-
-    def __iter__(self) -> Any:
-        return iter(self._classes)
 
 
 HOOKS = HOOK_REGISTRY = HookRegistry = Registry()
@@ -116,10 +102,14 @@ def get_hook_class(name: str) -> type:
             `hookbus.discovery`.
         PluginError: If the object is not a hook class.
     """
-    registered = HOOKS.get(name)
-    if registered is not None:
-        return registered
-    implementation = _load_import_string(name) if ":" in name else _load_installed(name)
+    if name in HOOKS:
+        return HOOKS[name]
+    try:
+        implementation = import_string(name) if ":" in name else discovery.load_entry(discovery.find_entry(name))
+    except ImportError as error:
+        raise PluginNotFoundError(f"hook: {error}") from error
+    except PluginNotFoundError as error:
+        raise PluginNotFoundError(f"{error}{suggest_if_close(name, HOOKS)}") from None
     if not isinstance(implementation, type):
         raise PluginError(f"{format_value(name)}: should refer to a hook class, got {implementation!r}.")
     if not _is_hook_class(implementation):
@@ -158,7 +148,8 @@ def build_hook(config: Mapping[str, Any] | object) -> Any:
     hook = _instantiate(get_hook_class(type_), settings)
     # A class may be published under multiple entry points, so the requested one is the default name.
     if isinstance(hook, Hook) and hook.config.instance_name is None and hook._name is None and type_ not in HOOKS:
-        hook._name = _requested_entry_point(type_)
+        name = type_.strip().rpartition("/")[2]
+        hook._name = name if any(name == plugin.name for plugin in discovery.list_entries()) else None
     return hook
 
 
@@ -180,8 +171,9 @@ def build_hooks(configs: Iterable[Mapping[str, Any] | object] | Mapping[str, Any
             f"build_hooks: should be a list or a mapping of names to settings, got {_show(configs)}. Use "
             "build_hook for a single hook."
         )
-    entries = _to_list(configs) if isinstance(configs, Mapping) else list(configs)
-    hooks = [build_hook(config) for config in entries]
+    if isinstance(configs, Mapping):
+        configs = [add_instance_name(name, settings) for name, settings in configs.items() if settings is not None]
+    hooks = [build_hook(config) for config in configs]
     active = [hook for hook in hooks if not isinstance(hook, Hook) or hook.config.enabled]
     return sorted(active, key=_get_priority)
 
@@ -217,15 +209,7 @@ def register_defaults(bus: HookBus, names: Iterable[str]) -> None:
 
 
 def add_instance_name(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one entry of a mapping of hooks. The name is also the type, if none is set.
-
-    Args:
-        name: Key in the mapping.
-        settings: Value in the mapping.
-
-    Returns:
-        The settings with type and instance name.
-    """
+    """Return the settings of one entry of a mapping of hooks. The name is also the type, if none is set."""
     type_ = settings.get("type", name)
     return {"type": type_, _instance_key(type_): name, **settings}
 
@@ -246,16 +230,6 @@ def _instantiate(cls: type, settings: Mapping[str, Any]) -> Any:
     """Instantiate a hook class from settings.
 
     The signature of `__init__` determines whether the settings are passed as a config or as keyword arguments.
-
-    Args:
-        cls: Hook class.
-        settings: Settings without the type.
-
-    Returns:
-        The hook.
-
-    Raises:
-        ConfigError: If a setting is unknown or invalid, or if the class cannot be instantiated.
     """
     try:
         if issubclass(cls, Writer):
@@ -283,23 +257,15 @@ def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], setti
     own, common, unknown = split_settings(settings, parameters, common_keys)
     if unknown:
         known = [*parameters, *common_keys]
-        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{_explain_key(key, known)}" for key in unknown)
+        # A plugin that is no Hook has no common keys.
+        hints = {key: (suggest_names if key in COMMON_KEYS else explain_unknown_key)(key, known) for key in unknown}
+        raise ConfigError(f"{cls.__name__}: {key}: unknown key.{hint}" for key, hint in hints.items())
     hook = cls(**own)
     if common:
         config = hook.config.model_dump(exclude_unset=True)
         hook._config = validate_config(hook.Config, {**config, **common}, {}, cls.__name__)
         warn_of_settings(hook, hook.config, common)
     return hook
-
-
-def _explain_key(key: str, known: list[str]) -> str:
-    """Return the hint for an unknown key; a plain plugin has no common keys."""
-    return suggest_names(key, known) if key in COMMON_KEYS else explain_unknown_key(key, known)
-
-
-def _to_list(configs: Mapping[str, Any]) -> list[Any]:
-    """Convert a mapping of hooks to a list. The key is the name, and the type if none is set; None omits the hook."""
-    return [add_instance_name(name, settings) for name, settings in configs.items() if settings is not None]
 
 
 def _instance_key(kind: object) -> str:
@@ -322,20 +288,6 @@ def _get_priority(hook: object) -> int:
     return hook.config.priority if hook.config.priority is not None else int(hook.priority)
 
 
-def _load_installed(name: str) -> Any:
-    try:
-        return discovery.load_entry(discovery.find_entry(name))
-    except PluginNotFoundError as error:
-        raise PluginNotFoundError(f"{error}{suggest_if_close(name, HOOKS)}") from None
-
-
-def _load_import_string(path: str) -> Any:
-    try:
-        return import_string(path)
-    except ImportError as error:
-        raise PluginNotFoundError(f"hook: {error}") from error
-
-
 def _is_hook_class(cls: type) -> bool:
     if issubclass(cls, (Hook, Writer)) or hasattr(cls, OPTIONS_ATTRIBUTE):
         return True
@@ -349,14 +301,8 @@ def _advise(cls: type) -> str:
     return "Subclass hookbus.Hook, or mark a method with @hookimpl."
 
 
-def _requested_entry_point(kind: str) -> str | None:
-    """Return the name of the entry point that the user wrote, or None for a class name or an import string."""
-    name = kind.strip().rpartition("/")[2]
-    return name if any(name == plugin.name for plugin in discovery.list_entries()) else None
-
-
-def _same_class(left: type, right: type) -> bool:
-    return (left.__module__, left.__qualname__) == (right.__module__, right.__qualname__)
+def _get_full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def merge_defaults(hooks: Iterable[object], defaults: Iterable[object]) -> list[object]:

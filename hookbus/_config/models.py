@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     SerializerFunctionWrapHandler,
+    ValidationInfo,
     field_serializer,
     field_validator,
     model_serializer,
@@ -205,18 +206,14 @@ class RunConfig(Section):
     _invalid_sections: frozenset[str] = PrivateAttr(default=frozenset())
     _reported: set[str] = PrivateAttr(default_factory=set)  # warnings, because hooks are built more than once
 
-    @field_validator("model", "dataset", "optimizer", "scheduler", mode="before")
+    @field_validator("model", "dataset", "optimizer", "scheduler", "metrics", mode="before")
     @classmethod
-    def _reject_bare_type(cls, value: object) -> object:
+    def _reject_bare_name(cls, value: object, info: ValidationInfo) -> object:
         if isinstance(value, str):
-            raise ValueError(f"should be a mapping, such as {{type: {shorten(value)}}}, got {format_value(value)}.")
-        return value
-
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _reject_bare_name(cls, value: object) -> object:
-        if isinstance(value, str):
-            raise ValueError(f"should be a list, such as [{shorten(value)}], or a mapping, got {format_value(value)}.")
+            name = shorten(value)
+            own = f"a mapping, such as {{type: {name}}}"
+            form = f"a list, such as [{name}], or a mapping" if info.field_name == "metrics" else own
+            raise ValueError(f"should be {form}, got {format_value(value)}.")
         return value
 
     @field_validator("resume", mode="before")

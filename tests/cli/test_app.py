@@ -86,7 +86,7 @@ class TestTrain:
             assert len(classes["profiler"].seen) == 8
         finally:
             for name in classes:
-                HOOKS._classes.pop(name)
+                HOOKS.pop(name)
 
     @pytest.mark.slow
     def test_profile_names_the_missing_package(self, environment: Environment, project: Project) -> None:

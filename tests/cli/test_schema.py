@@ -48,12 +48,13 @@ class KeywordHook(Hook):
 
 @pytest.fixture(scope="module")
 def validator() -> Draft202012Validator:
-    before = dict(HOOKS._classes)
+    before = dict(HOOKS)
     HOOKS.register(NAME)(SchemaProbeHook)
     HOOKS.register("other")(OtherHook)
     HOOKS.register("keyword")(KeywordHook)
     schema, problems = json_schema()
-    HOOKS._classes = before
+    HOOKS.clear()
+    HOOKS.update(before)
     assert problems == []
     return Draft202012Validator(schema)
 

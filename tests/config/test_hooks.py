@@ -184,9 +184,10 @@ class TestBuildHooks:
 
 @pytest.fixture
 def registered() -> Iterator[None]:
-    before = dict(HOOKS._classes)
+    before = dict(HOOKS)
     yield
-    HOOKS._classes = before
+    HOOKS.clear()
+    HOOKS.update(before)
 
 
 class TestRegistry:

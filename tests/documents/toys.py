@@ -15,11 +15,12 @@ from hookbus import HOOKS, Hook
 @contextmanager
 def restored_registry() -> Iterator[None]:
     """Context manager that removes the classes that are registered inside it."""
-    before = dict(HOOKS._classes)
+    before = dict(HOOKS)
     try:
         yield
     finally:
-        HOOKS._classes = before
+        HOOKS.clear()
+        HOOKS.update(before)
 
 
 class LossModel(nn.Module):
