@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import NoneType
 from typing import Any
@@ -201,9 +201,13 @@ class _Copier:
         self._remaining_values = MAX_NODES
 
     def copy(self, value: Any, path: Path) -> Any:
-        self._check_limits(path)
+        self._remaining_values -= 1
+        if len(path) > MAX_DEPTH:
+            raise _invalid_value((), f"nested deeper than {MAX_DEPTH} levels.")
+        if self._remaining_values < 0:
+            raise _invalid_value((), f"more than {MAX_NODES} values.")
         if isinstance(value, Mapping):
-            return {key: self.copy(item, (*path, key)) for key, item in self._iter_items(value, path)}
+            return {_copy_key(key, path): self.copy(item, (*path, str(key))) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.copy(item, (*path, i)) for i, item in enumerate(value)]
         if isinstance(value, os.PathLike):
@@ -212,18 +216,11 @@ class _Copier:
             raise _invalid_value(path, problem)
         return value
 
-    def _check_limits(self, path: Path) -> None:
-        self._remaining_values -= 1
-        if len(path) > MAX_DEPTH:
-            raise _invalid_value((), f"nested deeper than {MAX_DEPTH} levels.")
-        if self._remaining_values < 0:
-            raise _invalid_value((), f"more than {MAX_NODES} values.")
 
-    def _iter_items(self, value: Mapping[Any, Any], path: Path) -> Iterator[tuple[str, Any]]:
-        for key, item in value.items():
-            if error := invalid_character(str(key)):
-                raise _invalid_value((*path, str(key)), error)
-            yield str(key), item
+def _copy_key(key: object, path: Path) -> str:
+    if error := invalid_character(str(key)):
+        raise _invalid_value((*path, str(key)), error)
+    return str(key)
 
 
 def _find_problem(value: Any) -> str:
