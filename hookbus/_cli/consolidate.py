@@ -13,13 +13,6 @@ from hookbus.errors import CheckpointError
 def consolidate(path: Path, output: Path | None = None) -> Path:
     """Write the checkpoint of a distributed run as one file with full tensors. All tensors must fit in memory.
 
-    Args:
-        path: Directory of a generation, or a file that refers to one.
-        output: File to write. Default: next to the directory, with the name of the directory.
-
-    Returns:
-        Path of the file, which has a sidecar.
-
     Raises:
         CheckpointError: If the generation does not exist, or if the file already exists or cannot be written.
         CheckpointCorruptedError: If a checksum of the generation does not match.

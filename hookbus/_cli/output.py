@@ -108,14 +108,7 @@ UNITS = {"iter": "iterations", "batch": "batches", "step": "optimizer steps", "e
 
 
 def print_metrics(checkpoint: str, weights: str, hooks: Sequence[str], metrics: Mapping[str, float]) -> None:
-    """Print the results of a test.
-
-    Args:
-        checkpoint: Tested checkpoint.
-        weights: Tested weights, "raw" or "averaged".
-        hooks: Names of the hooks whose state was restored.
-        metrics: Results by name.
-    """
+    """Print the results of a test."""
     suffix = ", averaged weights" if weights == "averaged" else ""
     suffix += f", state of {', '.join(hooks)}" if hooks else ""
     output_console().print(f"[dim]{escape_text(checkpoint + suffix)}[/]")
@@ -123,11 +116,7 @@ def print_metrics(checkpoint: str, weights: str, hooks: Sequence[str], metrics: 
 
 
 def print_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the installed hooks.
-
-    Args:
-        rows: Name, class, package, version and blocked flag of each hook.
-    """
+    """Print the installed hooks."""
     if not rows:
         output_console().print("No hooks are installed. Run: pip install hookbus-logger hookbus-checkpoint")
         return
@@ -138,13 +127,7 @@ def print_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], more: Mapping[str, str]) -> None:
-    """Print the points of a run, and the points that packages declare.
-
-    Args:
-        points: Built-in points.
-        aliases: Aliases by the name of the point.
-        more: Declaring package by the name of an additional point.
-    """
+    """Print the points of a run, and the points that packages declare."""
     for point in points:
         print_paragraph(point.signature, 0, 8, "bold")
         notes = [f"Schedules count {UNITS[point.unit]}."] if point.unit else []

@@ -114,15 +114,7 @@ def format_errors(
     entries: Entries | None,
     error: ValidationError,
 ) -> list[str]:
-    """Return one message with a location per validation error.
-
-    Args:
-        model: Model that the data were validated against.
-        document: Document with the locations.
-        data: Validated data.
-        entries: Hooks among the data.
-        error: Error that pydantic raised.
-    """
+    """Return one message with a location per validation error."""
     errors = validation_messages(error, model, data, lambda path: document.get_position(_to_file_path(path, entries)))
     located = {_to_file_path(path, entries): to_yaml_terms(message) for path, message in errors.items()}
     settings = _settings_by_hook(entries or []) if any(map(_may_be_setting, located.values())) else {}
@@ -153,13 +145,7 @@ def _may_be_setting(message: str) -> bool:
 
 
 def _explain(path: Path, message: str, settings: Mapping[str, Collection[str]]) -> str:
-    """Return a message with the place in which the key at its path belongs, if that is known.
-
-    Args:
-        path: Path of the key.
-        message: The message.
-        settings: Settings of the hooks that the file names, which have precedence over all other hooks.
-    """
+    """Return a message with the place in which the key at its path belongs, if that is known."""
     key = str(path[-1]) if path else ""
     hooks = [name for name, accepted in settings.items() if key in accepted] if _may_be_setting(message) else []
     if len(hooks) == 1:

@@ -65,13 +65,7 @@ class Document:
         self.add_problem(path, message)
 
     def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
-        """Return a message with the location of a path: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`.
-
-        Args:
-            path: Path of the value.
-            message: The message.
-            at_key: Use the location of the key instead of the location of the value.
-        """
+        """Return a message with the location of a path: `run.yaml:3:5: hooks.ema.decya: unknown key. ...`."""
         if path in self.references and not at_key:
             variables = ", ".join(shorten(name) for name in self.references[path].names)
             message = f"{message} The value refers to the environment: {shorten(variables)}."
@@ -80,13 +74,7 @@ class Document:
         )
 
     def format_problem_at(self, location: Location | None, message: str, path: Path = ()) -> str:
-        """Return a message with a location.
-
-        Args:
-            location: The location, or None for data that do not come from a file.
-            message: The message.
-            path: Path of the value. Default: none.
-        """
+        """Return a message with a location."""
         dotted = escape_control_characters(".".join(shorten(str(key)) for key in path))
         text = (
             f"{self._format_location(location)}: {f'{shorten(dotted, MAX_PATH_LENGTH)}: ' if dotted else ''}{message}"

@@ -195,10 +195,6 @@ def get_default_hooks() -> list[Hook]:
 def register_defaults(bus: HookBus, names: Iterable[str]) -> None:
     """Register hooks with their default settings, except types that are already registered.
 
-    Args:
-        bus: Bus to register the hooks on.
-        names: Types of the hooks.
-
     Raises:
         PluginError: If a hook cannot be found or imported. Nothing is registered in this case.
     """

@@ -39,9 +39,6 @@ def resolve_references(document: Document) -> None:
     A value that consists of one reference is read as if its text were written in the file: `8080` is a number. It
     stays a string if its key names a secret, or if a string is required, see `settle_types`. The values of variables
     are not searched for references. `$${` is a literal `${`. Errors are added to the problems of the document.
-
-    Args:
-        document: Document whose data is a mapping. Modified in place.
     """
     resolver = _Resolver()
     for parent, key, path in _iter_strings(document.data, ()):
@@ -218,14 +215,7 @@ def dump_resolved(
 def show_references(
     raw: Mapping[str, Any], dumped: Mapping[str, Any], document: Document, to_file_path: Callable[[Path], Path]
 ) -> Any:
-    """Return a dump in which secrets from the environment are replaced by their references, for records.
-
-    Args:
-        raw: Configuration with secrets.
-        dumped: Dump of the configuration.
-        document: Document from which the configuration was created.
-        to_file_path: Function that converts a path in the configuration to a path in the document.
-    """
+    """Return a dump in which secrets from the environment are replaced by their references, for records."""
     if not document.references:
         return dumped
     return _replace_changed(dumped, _Writer(document, to_file_path).convert(raw, redact(dumped), ()))

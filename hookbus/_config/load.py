@@ -59,13 +59,6 @@ def parse_config(
 ) -> tuple[RunConfig, list[str]]:
     """Parse a run file without raising on validation errors, so that callers can report further errors.
 
-    Args:
-        source: Path of the file, or its content as a mapping, see `load_config`.
-        overrides: Overrides, see `load_config`. Default: none.
-
-    Returns:
-        The configuration without invalid sections and hooks, and one message per error.
-
     Raises:
         ConfigError: If there is no file, no valid YAML, or no mapping at the top level.
     """
@@ -154,12 +147,6 @@ MAX_FILE_SIZE = 2**20
 
 def load_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
     """Read a file, or copy a mapping.
-
-    Args:
-        source: Path of the file, or its content as a mapping.
-
-    Returns:
-        The document, without validation.
 
     Raises:
         ConfigError: If the file cannot be read, or if the mapping contains values that YAML cannot represent.

@@ -297,13 +297,7 @@ class RunConfig(Section):
         return [hook for hook, _ in built]
 
     def format_problem(self, path: Path, message: str, *, at_key: bool = False) -> str:
-        """Return a message with the location of a path in the run file.
-
-        Args:
-            path: Path of the value.
-            message: The message.
-            at_key: Report the location of the key instead of the location of the value.
-        """
+        """Return a message with the location of a path in the run file."""
         return self._document.format_problem(path, message, at_key=at_key)
 
     def to_document_path(self, path: Path) -> Path:

@@ -30,15 +30,7 @@ PLAIN_TAGS = {STANDARD_TAG_PREFIX + name for name in ("str", "int", "float", "bo
 
 
 def parse(text: str, name: str) -> Document:
-    """Parse YAML. Errors are collected in `problems`; `data` contains the values that could be parsed.
-
-    Args:
-        text: The YAML.
-        name: Name of the file, for messages.
-
-    Returns:
-        The parsed document.
-    """
+    """Parse YAML. Errors are collected in `problems`; `data` contains the values that could be parsed."""
     document = Document(name)
     try:
         yaml = YAML(typ="safe", pure=True)
@@ -58,12 +50,6 @@ def parse(text: str, name: str) -> Document:
 
 def parse_value(text: str) -> Any:
     """Parse a single YAML value: `1e-3` is a number, `on` a string, `[1, 2]` a list, empty text None.
-
-    Args:
-        text: The value.
-
-    Returns:
-        The parsed value.
 
     Raises:
         ValueError: If the text is not valid YAML.

@@ -154,12 +154,7 @@ class EpochMetric:
 
 
 def sync_metrics(metrics: Mapping[str, EvalMetric], ranks: Collectives) -> None:
-    """Combine metrics with their states on the other ranks; with a single rank, do nothing.
-
-    Args:
-        metrics: Metrics by name, equal on all ranks.
-        ranks: The ranks of the run.
-    """
+    """Combine metrics with their states on the other ranks; with a single rank, do nothing."""
     if ranks.world_size == 1:
         return
     for name, metric in metrics.items():

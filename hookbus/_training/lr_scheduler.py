@@ -225,9 +225,6 @@ class LRSchedulerStepper:
     def check_length(self, steps: int) -> None:
         """Check that the scheduler accepts a number of further steps.
 
-        Args:
-            steps: Number of steps, a lower bound.
-
         Raises:
             ConfigError: If a step would raise an exception.
         """

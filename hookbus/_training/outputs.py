@@ -55,13 +55,6 @@ def extract_loss(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
 def extract_scalar_loss(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
     """Return the loss among the outputs for a backward pass.
 
-    Args:
-        outputs: Outputs by name.
-        loss_fn: The loss function of the loop, or None.
-
-    Returns:
-        Tensor of shape ().
-
     Raises:
         LoopError: If the loss is missing, has more than one element, or depends on no trainable parameter.
     """

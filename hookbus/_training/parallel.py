@@ -92,14 +92,6 @@ def maybe_apply_fsdp(
 ) -> None:
     """Shard the model in place if the strategy is "fsdp2" and there are multiple ranks.
 
-    Args:
-        strategy: The strategy. Nothing is done unless it is "fsdp2".
-        ranks: The ranks of the run.
-        model: The model, on its device.
-        optimizer: An optimizer, a factory that builds one later, or None.
-        device: The device of the model.
-        fsdp2: Options `wrap` and `mesh`, see `hookbus.distributed.fsdp.apply_fsdp`.
-
     Raises:
         ConfigError: If an option is invalid.
     """

@@ -150,14 +150,6 @@ class Steps:
     def forward_backward(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
         """Compute forward and backward; skip the backward if a hook skips the iteration after the forward.
 
-        Args:
-            run: The run.
-            batch: The batch.
-            weight: Factor of the loss.
-
-        Returns:
-            Outputs of the model with "loss", attached to the autograd graph.
-
         Raises:
             LoopError: If there is no loss, or it cannot be trained on.
         """
@@ -190,11 +182,7 @@ class Steps:
             self._optimizer_step(run)
 
     def prepare_eval(self, ranks: Collectives) -> None:
-        """Make sure that all ranks evaluate the same model. Called before each validation and test.
-
-        Args:
-            ranks: The ranks of the run.
-        """
+        """Make sure that all ranks evaluate the same model. Called before each validation and test."""
 
     def eval_step(self, _run: Run, batch: Any) -> dict[str, Any]:
         """Evaluate one batch and return the outputs, with "loss" if there is one."""

@@ -53,9 +53,6 @@ def check_model(model: object) -> None:
 def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Validate the arguments of a Trainer.
 
-    Args:
-        arguments: Arguments by name; other names are ignored.
-
     Raises:
         ConfigError: If an argument is invalid. All problems are listed.
     """
@@ -118,13 +115,6 @@ def resolve_optimizer(
 ) -> Any:
     """Return the optimizer; call a factory with the parameters.
 
-    Args:
-        optimizer: Optimizer, function of the parameters, mapping of names to optimizers, or None.
-        parameters: Parameters to train.
-
-    Returns:
-        The optimizer, a read-only mapping of names to optimizers, or None.
-
     Raises:
         ConfigError: If the argument is neither an optimizer nor callable.
     """
@@ -140,13 +130,6 @@ def resolve_optimizer(
 
 def validate_limit(name: str, limit: int | None) -> int | None:
     """Return a validated training limit.
-
-    Args:
-        name: "epochs" or "iterations", for the message.
-        limit: Limit, or None for no limit.
-
-    Returns:
-        The limit.
 
     Raises:
         ConfigError: If the limit is not a non-negative integer.
@@ -181,9 +164,6 @@ def get_only(optimizer: Any) -> Any:
 
 def check_several(arguments: Mapping[str, Any]) -> None:
     """Check the arguments of a Trainer with named models or several optimizers.
-
-    Args:
-        arguments: Arguments by name; other names are ignored.
 
     Raises:
         ConfigError: If a setting would have no effect, or the gradients would differ across ranks.

@@ -54,15 +54,6 @@ def trainer_from_file(
 ) -> TrainerType:
     """Build the trainer of a run file.
 
-    Args:
-        cls: Trainer class.
-        path: Path of the run file.
-        overrides: Overrides `a.b=value` and `~a.b`, as on the command line. Default: none.
-        overwrite: Remove an existing run in the work directory. Default: False.
-
-    Returns:
-        The trainer.
-
     Raises:
         ConfigError: If the file is invalid, or if an object cannot be found or built. The error lists all problems
             with their locations. Nothing is built from an invalid file.
@@ -72,13 +63,6 @@ def trainer_from_file(
 
 def build_arguments(config: RunConfig, problems: list[str]) -> dict[str, Any]:
     """Build the objects of a configuration.
-
-    Args:
-        config: The configuration.
-        problems: Errors that were found when the configuration was parsed.
-
-    Returns:
-        Arguments of a Trainer by name.
 
     Raises:
         ConfigError: If there are problems, or if an object cannot be found or built. All problems are listed.

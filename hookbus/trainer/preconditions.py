@@ -34,10 +34,6 @@ Check = Callable[[], str | None]
 def check_training(trainer: TrainerSetup, run: Run) -> None:
     """Check that a training can start, before its work directory is acquired and before any event is emitted.
 
-    Args:
-        trainer: Trainer.
-        run: Run of the training, which has not started.
-
     Raises:
         HookbusError: If a precondition is not met. The message contains all of them, one per line.
     """
@@ -146,11 +142,7 @@ def _check_run(run: Run) -> str:
 
 
 def find_loss_problem(trainer: TrainerSetup) -> str:
-    """Return why a training cannot compute a loss: no loss function, and a model that takes no targets; "" if it may.
-
-    Args:
-        trainer: Trainer.
-    """
+    """Return why no loss can be computed: no loss function, and a model that takes no targets; "" if it may be."""
     steps = trainer.steps
     if steps.loss_fn is not None or steps.step_fn is not None or trainer.model_names:
         return ""
@@ -201,12 +193,7 @@ def _check_scheduler(trainer: TrainerSetup) -> None:
 
 
 def count_scheduler_steps(trainer: TrainerSetup, epochs: int, iterations: int) -> int:
-    """Return a lower bound of the number of remaining scheduler steps, 1 if it is unknown.
-
-    Args:
-        trainer: Trainer.
-        epochs, iterations: Completed epochs and iterations.
-    """
+    """Return a lower bound of the number of remaining scheduler steps, 1 if it is unknown."""
     length, scheduler = loader_length(trainer.train_loader, trainer.train_shard), trainer.scheduler
     if scheduler.interval == "epoch" and trainer.epochs is not None:
         return trainer.epochs - epochs

@@ -79,12 +79,6 @@ class TrainerRuns:
     def run_scope(self, mode: Mode) -> Iterator[Run]:
         """Context manager for one run, from `before_run` to `cleanup`.
 
-        Args:
-            mode: "train", "val" or "test".
-
-        Yields:
-            The run.
-
         Raises:
             HookbusError: If the run cannot start, see `hookbus._run.session.run_scope`.
         """
@@ -116,15 +110,7 @@ class TrainerRuns:
             check_files(self._trainer)
 
     def create(self, mode: Mode, earlier: Run | None = None) -> Run:
-        """Create a run without a work directory and without starting it.
-
-        Args:
-            mode: "train", "val" or "test".
-            earlier: Run to continue from. Default: None.
-
-        Returns:
-            The run.
-        """
+        """Create a run without a work directory and without starting it."""
         trainer = self._trainer
         run = Run(
             trainer.bus,
