@@ -89,6 +89,7 @@ def _hook_entries() -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(entry_points(HOOKS_GROUP))
 
 
+@cache_within_lookups
 def entry_points(group: str) -> list[importlib.metadata.EntryPoint]:
     """Return the entry points of a group. Packages with unreadable metadata are skipped, see `broken_distributions`."""
     try:
