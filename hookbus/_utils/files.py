@@ -7,8 +7,9 @@ import json
 import math
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 MAX_DEPTH = 64
 """Maximum number of nested JSON arrays and objects. Files of hookbus have fewer than ten levels."""
@@ -19,7 +20,7 @@ def get_reason(error: OSError | ValueError) -> str:
     return str((error.strerror if isinstance(error, OSError) else None) or error)
 
 
-def open_regular_file(path: Path | str, *, follow: bool = True) -> IO[bytes]:
+def open_regular_file(path: Path | str, *, follow: bool = True) -> BufferedReader:
     """Open a regular file for reading, without blocking on a FIFO or device in its place.
 
     Args:

@@ -205,8 +205,7 @@ class _HashingFile:
 
     def write(self, data: Any) -> int:
         self.digest.update(data)
-        # torch.save writes buffers as well as bytes, and `len` of a typed buffer counts items.
-        self.size += len(memoryview(data).cast("B")) if not isinstance(data, bytes) else len(data)
+        self.size += memoryview(data).nbytes  # torch.save writes buffers as well, and `len` counts their items
         return self._file.write(data)
 
     def flush(self) -> None:

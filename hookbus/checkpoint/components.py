@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 from hookbus._training.lr_scheduler import load_scheduler
@@ -35,7 +36,9 @@ LOSS_PREFIX = ".loss."
 
 
 def collect_components(run: Run) -> dict[str, Any]:
-    """Return the state of each component that the run has; of named objects, the states by name.
+    """Return the state of each component that the run has, and gradients in the middle of an accumulation.
+
+    The states of named objects are by name. Gradients are by parameter name.
 
     Raises:
         CheckpointError: If a state contains a value that is neither a built-in Python type nor a tensor.
@@ -46,6 +49,9 @@ def collect_components(run: Run) -> dict[str, Any]:
         states[key] = named if isinstance(part, Mapping) else named[""]
     for name, weights in run.weights.modes.collect_training_weights().items():
         _get_optimizer_state(states, name)[TRAINING_WEIGHTS] = weights
+    if run.accumulating and run.model is not None:
+        grads = {name: parameter.grad for name, parameter in _get_parameters(run).items()}
+        states["grads"] = {name: grad for name, grad in grads.items() if grad is not None}
     return states
 
 
@@ -86,7 +92,7 @@ def _check_component(key: str, name: str, part: Any, saved: Any) -> None:
 
 
 def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
-    """Load the state of each component; log a warning if only the run or the checkpoint has one.
+    """Load the gradients and the state of each component; log a warning if only the run or the checkpoint has one.
 
     Raises:
         CheckpointError: If a state does not match.
@@ -94,31 +100,18 @@ def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
     parts = dict(_iter_components(run))
     for key in COMPONENTS:
         part, saved = parts.get(key), checkpoint.get(key)
-        if part is not None and saved is not None:
-            _check_names(key, part, saved)
         named, states = get_by_name(part), _get_states(part, saved)
         for name in dict.fromkeys([*named, *states]):
             _load(run, key, format_label(key, name), named.get(name), states.get(name))
     for name in run.optimizers:
         weights = _get_optimizer_state(checkpoint, name).get(TRAINING_WEIGHTS, {})
         run.weights.modes.load_training_weights(name, weights)
+    if run.model is not None:
+        _load_grads(run, strip_wrappers(run.model), checkpoint.get("grads", {}))
 
 
-def collect_grads(run: Run) -> dict[str, Any]:
-    """Return the gradients of an incomplete accumulation by parameter name."""
-    named = _get_parameters(run)
-    return {name: parameter.grad for name, parameter in named.items() if parameter.grad is not None}
-
-
-def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
-    """Restore the gradients of an incomplete accumulation.
-
-    Args:
-        run: Run with a model.
-        grads: Gradients by parameter name; the gradient of any other parameter is set to None.
-    """
-    assert run.model is not None
-    model = strip_wrappers(run.model)
+def _load_grads(run: Run, model: nn.Module, grads: Mapping[str, Any]) -> None:
+    """Restore the gradients of an incomplete accumulation; the gradient of any other parameter is set to None."""
     renaming = match_names(model, [name for name in grads if not name.startswith(LOSS_PREFIX)])
     saved = {renaming.get(name, name): grad for name, grad in grads.items()}
     for name, parameter in [*model.named_parameters(), *_get_loss_parameters(run).items()]:
@@ -178,14 +171,11 @@ def _check_names(key: str, part: Any, saved: Mapping[str, Any]) -> None:
 
 
 def _load(run: Run, key: str, label: str, part: Any, saved: Mapping[str, Any] | None) -> None:
-    if part is None:
-        if saved is not None:
-            run.logger.warning(
-                "The checkpoint contains a %s state, but the run has no %s; it is ignored.", label, label
-            )
-        return
-    if saved is None:
+    if part is None and saved is not None:
+        run.logger.warning("The checkpoint contains a %s state, but the run has no %s; it is ignored.", label, label)
+    elif part is not None and saved is None:
         run.logger.warning("No %s state in the checkpoint; it is re-initialized.", label)
+    if part is None or saved is None:
         return
     try:
         if key == "scheduler":
@@ -214,17 +204,11 @@ def _check_type(label: str, part: Any, saved: Mapping[str, Any]) -> None:
 
 def _check_groups(label: str, part: Optimizer, saved: Mapping[str, Any]) -> None:
     """Raise if the optimizer has other parameter groups than in the run that wrote the checkpoint."""
-    groups, own = len(saved["param_groups"]), len(part.param_groups)
-    if groups > own > 0:
-        raise CheckpointError(
-            f"The {label} state in the checkpoint does not match the run: it contains {groups} parameter groups, and "
-            f"the {label} has {own}. {STRUCTURE_FIX}"
-        )
-    sizes, own_sizes = (
-        [len(group["params"]) for group in listed] for listed in (saved["param_groups"], part.param_groups)
-    )
-    if sizes != own_sizes:
-        raise CheckpointError(
-            f"The {label} state in the checkpoint does not match the run: its parameter groups contain {sizes} "
-            f"parameters, and those of the {label} {own_sizes}."
-        )
+    sizes, own = ([len(group["params"]) for group in groups] for groups in (saved["param_groups"], part.param_groups))
+    if sizes == own:
+        return
+    if len(sizes) > len(own) > 0:
+        reason = f"it contains {len(sizes)} parameter groups, and the {label} has {len(own)}. {STRUCTURE_FIX}"
+    else:
+        reason = f"its parameter groups contain {sizes} parameters, and those of the {label} {own}."
+    raise CheckpointError(f"The {label} state in the checkpoint does not match the run: {reason}")

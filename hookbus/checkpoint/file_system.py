@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,8 +95,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 def copy_file(source: Path, target: Path) -> None:
     """Write a durable copy of a file."""
     with add_path(target), open(source, "rb") as read, open(target, "wb") as write:
-        while block := read.read(1 << 20):
-            write.write(block)
+        shutil.copyfileobj(read, write)
         write.flush()
         fsync_file(write.fileno(), target)
 

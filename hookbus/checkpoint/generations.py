@@ -22,17 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hookbus._utils import schema
 from hookbus._utils.files import parse_json, read_regular_file
-from hookbus._utils.schema import (
-    InvalidDataError,
-    any_value,
-    file_name,
-    integer,
-    list_of,
-    mapping_of,
-    record,
-    string,
-)
 from hookbus.checkpoint.atomic_files import make_temporary_name, write_json
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.sidecars import checksum, hash_file
@@ -48,20 +39,24 @@ DIRECTORY_PATTERN = re.compile(r"generation_([0-9]{1,15})")
 MAX_MANIFEST_SIZE = 64 << 20
 """Maximum size in bytes of a manifest, which has about 100 bytes per rank."""
 
-_hash = string("[0-9a-f]{32}")
+_hash = schema.string("[0-9a-f]{32}")
 
 
 def _check_file(value: Any, key: str) -> None:
     """Require the size and the hash of a file."""
-    list_of(any_value, 2, 2)(value, key)
-    integer()(value[0], f"{key}[0]")
+    schema.list_of(schema.any_value, 2, 2)(value, key)
+    schema.integer()(value[0], f"{key}[0]")
     _hash(value[1], f"{key}[1]")
 
 
-_check_manifest = record(
-    {"generation": integer(), "run": string("[0-9A-Za-z_-]*", 64), "files": mapping_of(_check_file, file_name)}
+_check_manifest = schema.record(
+    {
+        "generation": schema.integer(),
+        "run": schema.string("[0-9A-Za-z_-]*", 64),
+        "files": schema.mapping_of(_check_file, schema.file_name),
+    }
 )
-_check_pointer = record({"directory": string(DIRECTORY_PATTERN.pattern), "manifest": _hash})
+_check_pointer = schema.record({"directory": schema.string(DIRECTORY_PATTERN.pattern), "manifest": _hash})
 
 
 def get_directory_name(generation: int) -> str:
@@ -98,7 +93,7 @@ def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
     try:
         # The pattern also rejects path separators, so that a reference cannot lead out of its directory.
         _check_pointer(pointer, POINTER_KEY)
-    except InvalidDataError as error:
+    except schema.InvalidDataError as error:
         raise CheckpointCorruptedError(f"{format_path(path)}: invalid reference to a generation: {error}.") from None
     name: str = pointer["directory"]
     if not (path.parent / name).is_dir():

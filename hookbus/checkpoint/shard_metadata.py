@@ -37,29 +37,10 @@ MAX_METADATA_SIZE = 1 << 30
 DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 _shape = list_of(integer(), maximum=64)
-_check_content = record(
-    {
-        "tensors": mapping_of(
-            record(
-                {
-                    "dtype": string(maximum=64),
-                    "size": _shape,
-                    "shards": list_of(
-                        record(
-                            {
-                                "offsets": _shape,
-                                "sizes": _shape,
-                                "file": string(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp"),
-                                "position": integer(),
-                                "length": integer(),
-                            }
-                        )
-                    ),
-                }
-            )
-        )
-    }
-)
+_file = string(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
+_shard = record({"offsets": _shape, "sizes": _shape, "file": _file, "position": integer(), "length": integer()})
+_tensor = record({"dtype": string(maximum=64), "size": _shape, "shards": list_of(_shard)})
+_check_content = record({"tensors": mapping_of(_tensor)})
 
 
 def write_metadata(directory: Path, metadata: Metadata, storage: Mapping[MetadataIndex, _StorageInfo]) -> None:
@@ -101,21 +82,13 @@ def read_metadata(directory: Path) -> Metadata:
 
 
 def _describe_tensor(name: str, entry: Any, storage: Mapping[MetadataIndex, _StorageInfo]) -> dict[str, Any]:
-    located = [(chunk, storage[MetadataIndex(name, chunk.offsets)]) for chunk in entry.chunks]
-    return {
-        "dtype": str(entry.properties.dtype).removeprefix("torch."),
-        "size": list(entry.size),
-        "shards": [
-            {
-                "offsets": list(chunk.offsets),
-                "sizes": list(chunk.sizes),
-                "file": info.relative_path,
-                "position": info.offset,
-                "length": info.length,
-            }
-            for chunk, info in located
-        ],
-    }
+    shards = []
+    for chunk in entry.chunks:
+        info = storage[MetadataIndex(name, chunk.offsets)]
+        location = {"file": info.relative_path, "position": info.offset, "length": info.length}
+        shards.append({"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **location})
+    dtype = str(entry.properties.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "size": list(entry.size), "shards": shards}
 
 
 def _build_tensor(entry: Mapping[str, Any]) -> TensorStorageMetadata:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -137,9 +138,6 @@ class _Reader(FileSystemReader):
         return self._metadata
 
 
-T = TypeVar("T")
-
-
 NAMES_KEY = "places"
 """Key of the common file: name of the sharded tensor by path in the checkpoint."""
 
@@ -165,19 +163,23 @@ def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, 
     final, run = folder / get_directory_name(generation), checkpoint["loop"]["id"]
     # The unique part of the name is random, so rank 0 chooses it for all ranks.
     temporary = folder / ranks.broadcast("name of a generation", make_temporary_name(run))
+    metadata = {"generation": generation, "run": run, "processes": ranks.world_size, "torch": str(torch.__version__)}
+
+    def write() -> dict[str, tuple[int, str]]:
+        with _wrap_os_errors(final):
+            return write_shards(temporary, tensors, ranks.rank, ranks.group)
+
+    def commit() -> str:
+        with _wrap_os_errors(final):
+            file = atomic_write(temporary / COMMON_FILE, partial(save_file, common))
+            manifest = write_manifest(temporary, {**files, COMMON_FILE: (file.size, file.hash)}, **metadata)
+            commit_generation(temporary, final)
+            return manifest
+
     try:
-        write = partial(write_shards, temporary, tensors, ranks.rank, ranks.group)
-        written = ranks.call_on_all("tensors of a generation", partial(_wrap_os_errors, final, write))
-        files = {name: size_and_hash for rank_files in written for name, size_and_hash in rank_files.items()}
-        metadata = {
-            "generation": generation,
-            "run": run,
-            "processes": ranks.world_size,
-            "torch": str(torch.__version__),
-        }
-        finish = partial(_commit, temporary, final, common, files, metadata)
+        files = dict(ChainMap(*ranks.call_on_all("tensors of a generation", write)))
         # Only rank 0 commits, after all ranks have fsynced their shards.
-        manifest = ranks.call_on_main("generation", partial(_wrap_os_errors, final, finish))
+        manifest = ranks.call_on_main("generation", commit)
     finally:
         # A no-op after the rename.
         if ranks.is_main:
@@ -213,7 +215,10 @@ def read_generation(
             return value
         _check_stored(directory, name, value, metadata)
         # Tensors with the same name were one object when they were written, and share memory again.
-        return tensors.setdefault(name, _allocate(value, map_location, sharding))
+        if name not in tensors:
+            empty = partial(torch.empty_like, device=map_location) if sharding is None else sharding.empty
+            tensors[name] = empty(value)
+        return tensors[name]
 
     checkpoint: dict[str, Any] = tree_map_with_path(common, allocate)
     if tensors:
@@ -264,27 +269,10 @@ def _format_name(path: tuple[str, ...]) -> str:
     return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in path)
 
 
-def _wrap_os_errors(directory: Path, write: Callable[[], T]) -> T:
-    """Call a function, and raise a CheckpointError with the directory if it raises an OSError."""
+@contextmanager
+def _wrap_os_errors(directory: Path) -> Iterator[None]:
+    """Raise a CheckpointError with the directory instead of an OSError."""
     try:
-        return write()
+        yield
     except OSError as error:
         raise CheckpointError(f"{directory} could not be written: {error}.") from error
-
-
-def _commit(
-    temporary: Path,
-    final: Path,
-    common: dict[str, Any],
-    files: dict[str, tuple[int, str]],
-    metadata: dict[str, Any],
-) -> str:
-    """Write the common file and the manifest, and rename the generation. Return the hash of the manifest."""
-    written = atomic_write(temporary / COMMON_FILE, partial(save_file, common))
-    manifest = write_manifest(temporary, {**files, COMMON_FILE: (written.size, written.hash)}, **metadata)
-    commit_generation(temporary, final)
-    return manifest
-
-
-def _allocate(meta: Tensor, device: Any, sharding: ShardingSpec | None) -> Tensor:
-    return torch.empty(meta.shape, dtype=meta.dtype, device=device) if sharding is None else sharding.empty(meta)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import json
 import os
 import zipfile
@@ -176,7 +177,7 @@ def list_newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
     entries = [
         (_current_entry(path, sidecar), path)
         for path in directory.glob(pattern)
-        if (sidecar := _read_visible_sidecar(path))
+        if not path.name.startswith(".") and (sidecar := read_sidecar(path)) is not None
     ]
     # At equal generations, a completed file precedes one whose replacement was interrupted; the name breaks ties.
     entries.sort(key=lambda item: (-item[0].generation, bool(item[0].previous), item[1].name))
@@ -189,18 +190,13 @@ def hash_file(path: Path) -> str:
     Raises:
         OSError: If the file cannot be read, or is not a regular file.
     """
-    digest = create_hasher()
     with open_regular_file(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, create_hasher).hexdigest()
 
 
 def checksum(fields: Mapping[str, Any]) -> str:
     """Return a checksum, in hex, of the fields of a sidecar or manifest; it detects corruption of that file itself."""
-    digest = create_hasher()
-    digest.update(json.dumps(fields, sort_keys=True).encode())
-    return digest.hexdigest()
+    return create_hasher(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def get_sidecar_path(path: Path) -> Path:
@@ -208,12 +204,12 @@ def get_sidecar_path(path: Path) -> Path:
     return path.with_name(path.name + SIDECAR_SUFFIX)
 
 
-def create_hasher() -> xxhash.xxh3_128:
-    """Return a new XXH3-128 hash object."""
+def create_hasher(data: bytes = b"") -> xxhash.xxh3_128:
+    """Return a new XXH3-128 hash object that was updated with data."""
     # Imported on first use to keep `import hookbus` fast.
     import xxhash
 
-    return xxhash.xxh3_128()
+    return xxhash.xxh3_128(data)
 
 
 def _is_truncated_archive(path: Path) -> bool:
@@ -225,10 +221,6 @@ def _is_truncated_archive(path: Path) -> bool:
 def _parse_sidecar(fields: Mapping[str, Any]) -> Sidecar:
     own = {field.name: fields[field.name] for field in get_fields(Sidecar) if field.name in fields}
     return Sidecar(**{**own, "previous": tuple(map(_parse_sidecar, fields["previous"]))})
-
-
-def _read_visible_sidecar(path: Path) -> Sidecar | None:
-    return None if path.name.startswith(".") else read_sidecar(path)
 
 
 def _current_entry(path: Path, sidecar: Sidecar) -> Sidecar:

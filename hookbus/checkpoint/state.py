@@ -35,25 +35,10 @@ import torch
 
 import hookbus
 from hookbus._utils.schema import InvalidDataError, any_value, mapping_of
-from hookbus.checkpoint import atomic_files, sidecars
-from hookbus.checkpoint.components import (
-    check_components,
-    collect_components,
-    collect_grads,
-    load_components,
-    load_grads,
-)
+from hookbus.checkpoint import atomic_files, hook_states, sidecars
+from hookbus.checkpoint.components import check_components, collect_components, load_components
 from hookbus.checkpoint.contents import check_contents, wrap_invalid_data
 from hookbus.checkpoint.generations import resolve_pointer
-from hookbus.checkpoint.hook_states import (
-    check_hook_states,
-    collect_hook_states,
-    collect_loop_state,
-    explain_changed_model,
-    load_hook_states,
-    load_loop_state,
-    restore_structure,
-)
 from hookbus.checkpoint.load import load_file, resolve_path, save_file, verify_checkpoint
 from hookbus.checkpoint.plain_data import check_has_data, validate_plain_data
 from hookbus.checkpoint.rank_state import add_rank_states, get_parallel_metadata, reshard, select_rank_state
@@ -105,10 +90,8 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
     if averaged is not None:
         checkpoint["ema_state_dict"] = nest_weights(averaged, run.model_names)
     checkpoint |= collect_components(run)
-    if run.accumulating and run.model is not None:
-        checkpoint["grads"] = collect_grads(run)
-    checkpoint["hooks"] = collect_hook_states(run)
-    checkpoint |= collect_loop_state(run.state)
+    checkpoint["hooks"] = hook_states.collect_hook_states(run)
+    checkpoint |= hook_states.collect_loop_state(run.state)
     checkpoint["rng"] = get_rng_state()
     checkpoint["loop"] = run.state_dict()
     validate_plain_data({key: part for key, part in checkpoint.items() if key not in VALIDATED_KEYS}, "checkpoint")
@@ -123,8 +106,8 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
         CheckpointError: If the checkpoint does not match the run.
     """
     check_resumable(checkpoint)
-    restore_structure(run, checkpoint["hooks"])
-    check_hook_states(run, checkpoint["hooks"])
+    hook_states.restore_structure(run, checkpoint["hooks"])
+    hook_states.check_hook_states(run, checkpoint["hooks"])
     own = dict(select_rank_state(reshard(checkpoint, run), run))
     versions = get_versions(own["state_dict"])
     own["state_dict"] = flatten_weights(own["state_dict"])
@@ -133,17 +116,15 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     # The state dict contains the weights of evaluation mode.
     run.weights.modes.end_training()
     if run.model is not None:
-        with explain_changed_model(checkpoint):
+        with hook_states.explain_changed_model(checkpoint):
             load_into(run.model, checkpoint["state_dict"], versions)
     load_components(run, checkpoint)
     for optimizer in run.optimizers.values() if checkpoint["meta"]["step"] else ():
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
         optimizer._opt_called = True  # type: ignore[attr-defined]
-    if run.model is not None:
-        load_grads(run, checkpoint.get("grads", {}))
     run.load_state_dict(checkpoint["loop"])
-    load_hook_states(run, checkpoint["hooks"])
-    load_loop_state(run.state, checkpoint.get("state", {}), run.logger)
+    hook_states.load_hook_states(run, checkpoint["hooks"])
+    hook_states.load_loop_state(run.state, checkpoint.get("state", {}), run.logger)
     # Last, because the calls above may draw random numbers.
     set_rng_state(checkpoint["rng"])
 
@@ -151,7 +132,7 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
 def _check_compatible(run: Run, checkpoint: Mapping[str, Any]) -> None:
     """Raise if the weights or the states of the components do not match a run, before anything is loaded."""
     if run.model is not None:
-        with explain_changed_model(checkpoint):
+        with hook_states.explain_changed_model(checkpoint):
             check_compatible(run.model, checkpoint["state_dict"])
         with wrap_invalid_data():
             check_averages(run.model, flatten_weights(checkpoint.get("ema_state_dict", {})), "ema_state_dict")

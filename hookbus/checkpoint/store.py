@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookbus.checkpoint import atomic_files, sidecars
-from hookbus.checkpoint.generations import (
-    get_directory_name,
-    is_generation,
-    iter_generations,
-    read_manifest,
-    remove_generation,
-    resolve_pointer,
-)
+from hookbus.checkpoint import atomic_files, generations, sidecars
 from hookbus.checkpoint.load import load_file_on_meta, load_on_meta
 from hookbus.checkpoint.sidecars import Sidecar, read_sidecar
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
@@ -147,7 +139,9 @@ class CheckpointStore:
 
     def generations(self) -> Iterator[int]:
         """Yield the numbers of the generations of all runs, whether corrupted or not."""
-        return (number for number, path in iter_generations(self.directory) if is_generation(path))
+        return (
+            number for number, path in generations.iter_generations(self.directory) if generations.is_generation(path)
+        )
 
     def generation_path(self, generation: int) -> Path:
         """Return the directory of a generation; it need not exist.
@@ -155,7 +149,7 @@ class CheckpointStore:
         Args:
             generation: Number of the generation.
         """
-        return self.directory / get_directory_name(generation)
+        return self.directory / generations.get_directory_name(generation)
 
     def write_sharded(self, checkpoint: dict[str, Any], generation: int, ranks: Collectives) -> dict[str, Any]:
         """Write the shards of a checkpoint as a generation. A collective call, which fails on all ranks or on none.
@@ -192,7 +186,7 @@ def remove_unreferenced(folder: Path, run: str) -> None:
         run: ID of the run; generations of other runs are kept.
     """
     # A link to a directory is foreign, even if a generation was moved and replaced by the link.
-    unreferenced = {directory for _, directory in iter_generations(folder) if not directory.is_symlink()}
+    unreferenced = {directory for _, directory in generations.iter_generations(folder) if not directory.is_symlink()}
     for path in folder.glob("[!.]*.pth") if unreferenced else ():
         # A FIFO in the place of a file would block.
         if os.path.isfile(path):
@@ -200,14 +194,14 @@ def remove_unreferenced(folder: Path, run: str) -> None:
     for directory in unreferenced:
         # Without a valid manifest the owner is unknown, so the directory is kept.
         with suppress(CheckpointError):
-            if read_manifest(directory)["run"] == run:
-                remove_generation(directory, run)
+            if generations.read_manifest(directory)["run"] == run:
+                generations.remove_generation(directory, run)
 
 
 def _get_references(path: Path) -> set[Path | None]:
     """Return the generation that a file refers to, or the ones that it may refer to if it cannot be read."""
     try:
-        return {resolve_pointer(path, load_file_on_meta(path))}
+        return {generations.resolve_pointer(path, load_file_on_meta(path))}
     except CheckpointCorruptedError:
         # It cannot be resumed from, so it keeps no generation.
         return set()
@@ -215,4 +209,4 @@ def _get_references(path: Path) -> set[Path | None]:
         # It may be readable later. The sidecar contains the number of its generation.
         sidecar = read_sidecar(path)
         entries = () if sidecar is None else (sidecar, *sidecar.previous)
-        return {path.parent / get_directory_name(entry.generation) for entry in entries}
+        return {path.parent / generations.get_directory_name(entry.generation) for entry in entries}
