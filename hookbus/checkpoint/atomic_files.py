@@ -21,17 +21,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
+from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.file_system import add_path, fsync, fsync_file, link_or_copy
-from hookbus.checkpoint.sidecars import (
-    SIDECAR_SUFFIX,
-    Sidecar,
-    checksum,
-    create_hasher,
-    get_sidecar_path,
-    is_available,
-    load_sidecar,
-    read_sidecar,
-)
 from hookbus.errors import CheckpointError, format_path
 
 TEMPORARY_PREFIX = ".tmp-"
@@ -40,7 +31,7 @@ UUID_PATTERN = re.compile(r"[0-9a-f]{32}")
 
 def atomic_write(
     path: Path, write: Callable[[IO[bytes]], object], generation: int | None = None, run: str = ""
-) -> Sidecar:
+) -> sidecars.Sidecar:
     """Write a file atomically; an existing file is replaced only once the new one is complete.
 
     Args:
@@ -63,7 +54,7 @@ def atomic_write(
             file.flush()
             # The data must be durable before the rename: after a power failure, the name could exist without it.
             fsync_file(file.fileno(), temporary)
-        sidecar = Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0, run=run)
+        sidecar = sidecars.Sidecar(path.name, hashing.size, hashing.digest.hexdigest(), generation or 0, run=run)
         _publish(temporary, path, sidecar if generation is not None else None)
     return sidecar
 
@@ -75,11 +66,12 @@ def add_link(source: Path, target: Path) -> None:
         CheckpointError: If the source has no valid sidecar.
         OSError: If the link could not be written, or if a file of another owner has its name; see `atomic_write`.
     """
-    sidecar = read_sidecar(source)
+    sidecar = sidecars.read_sidecar(source)
     if sidecar is None:
+        name = format_path(sidecars.get_sidecar_path(source).name)
         raise CheckpointError(
-            f"{format_path(source)}: {format_path(source.name)}{SIDECAR_SUFFIX} is missing or corrupted, so the link "
-            f"{format_path(target.name)} cannot be created."
+            f"{format_path(source)}: {name} is missing or corrupted, so the link {format_path(target.name)} cannot be "
+            "created."
         )
     with _temporary_path(target, sidecar.run) as temporary, add_path(target):
         # `os.link` fails if the target exists, so the link gets a temporary name and is renamed.
@@ -87,14 +79,14 @@ def add_link(source: Path, target: Path) -> None:
         _publish(temporary, target, replace(sidecar, name=target.name))
 
 
-def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
+def _publish(temporary: Path, path: Path, sidecar: sidecars.Sidecar | None) -> None:
     """Rename a complete temporary file to its final name, and update its sidecar."""
     old = None
     if sidecar is not None:
         # Checked here as well: while a large file is written, another program may use its name.
-        if not is_available(path, sidecar.run):
+        if not sidecars.is_available(path, sidecar.run):
             raise FileExistsError(errno.EEXIST, "a file of this name exists that this run did not write", str(path))
-        old = load_sidecar(path) if os.path.lexists(path) else None
+        old = sidecars.load_sidecar(path) if os.path.lexists(path) else None
         # An interrupted replacement leaves entries of earlier files; any of these may be the file on disk.
         replaced = (replace(old, previous=()), *old.previous) if old else ()
         # The sidecar comes first: if the process is killed before the rename, the old file still matches an entry.
@@ -109,14 +101,14 @@ def _publish(temporary: Path, path: Path, sidecar: Sidecar | None) -> None:
 
 def remove(path: Path) -> None:
     """Delete a file and its sidecar. Crash-safe: an interrupted call never leaves a file without an owner."""
-    sidecar = load_sidecar(path)
+    sidecar = sidecars.load_sidecar(path)
     with _temporary_path(path, sidecar.run if sidecar is not None else "") as hidden:
         # The temporary name contains the ID of the run, so `remove_temporary_files` deletes the file after a kill.
         with suppress(FileNotFoundError):
             os.replace(path, hidden)
             # Durable before the sidecar is removed: after a power failure, the file could exist without it.
             fsync(path.parent)
-        get_sidecar_path(path).unlink(missing_ok=True)
+        sidecars.get_sidecar_path(path).unlink(missing_ok=True)
         # Not left to the cleanup of the temporary name, which ignores errors: the space would stay in use.
         hidden.unlink(missing_ok=True)
 
@@ -130,10 +122,10 @@ def remove_orphaned_sidecars(directory: Path, run: str) -> None:
         directory: Directory to clean up; it may be missing.
         run: ID of the run; "" removes nothing.
     """
-    for path in directory.glob(f"[!.]*{SIDECAR_SUFFIX}") if run else ():
-        file = path.with_name(path.name.removesuffix(SIDECAR_SUFFIX))
+    for path in directory.glob(f"[!.]*{sidecars.SIDECAR_SUFFIX}") if run else ():
+        file = path.with_name(path.name.removesuffix(sidecars.SIDECAR_SUFFIX))
         # A copy of a sidecar under another name contains the original name, and is foreign.
-        sidecar = None if os.path.lexists(file) else read_sidecar(file)
+        sidecar = None if os.path.lexists(file) else sidecars.read_sidecar(file)
         if sidecar is not None and (sidecar.run, sidecar.name) == (run, file.name):
             path.unlink(missing_ok=True)
 
@@ -200,7 +192,7 @@ class _HashingFile:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self.digest = create_hasher()
+        self.digest = sidecars.create_hasher()
         self.size = 0
 
     def write(self, data: Any) -> int:
@@ -239,6 +231,6 @@ def _to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
-def _write_sidecar(path: Path, sidecar: Sidecar) -> None:
+def _write_sidecar(path: Path, sidecar: sidecars.Sidecar) -> None:
     fields = asdict(sidecar)
-    write_json(get_sidecar_path(path), {**fields, "check": checksum(fields)}, sidecar.run)
+    write_json(sidecars.get_sidecar_path(path), {**fields, "check": sidecars.checksum(fields)}, sidecar.run)

@@ -13,18 +13,7 @@ from typing import Any
 
 from torch import Tensor, optim
 
-from hookbus._utils.schema import (
-    MAX_COUNT,
-    InvalidDataError,
-    any_value,
-    integer,
-    join,
-    list_of,
-    mapping_of,
-    record,
-    shorten,
-    tensor,
-)
+from hookbus._utils import schema
 
 ELEMENTWISE = frozenset(
     {
@@ -46,8 +35,8 @@ ELEMENTWISE = frozenset(
 NUMBERS = frozenset({"step", "eta", "mu", "mu_product"})
 """Keys of the state of these optimizers that are numbers, or tensors with one element."""
 
-_groups = list_of(record({"params": list_of(integer())}))
-_check_state = record({"state": mapping_of(any_value, any_value), "param_groups": _groups})
+_groups = schema.list_of(schema.record({"params": schema.list_of(schema.integer())}))
+_check_state = schema.record({"state": schema.mapping_of(schema.any_value, schema.any_value), "param_groups": _groups})
 
 
 def check_optimizer_structure(state: Any, key: str) -> None:
@@ -81,7 +70,7 @@ def check_optimizer(optimizer: Any, state: Mapping[str, Any], key: str) -> None:
         check_template(
             {name: template[name] for name in template.keys() - undecided}, group, f"{key}.param_groups[{i}]"
         )
-    _check_elementwise(groups, own_groups, state["state"], join(key, "state"))
+    _check_elementwise(groups, own_groups, state["state"], schema.join(key, "state"))
 
 
 def _check_elementwise(groups: Any, own: Any, states: Mapping[Any, Any], key: str) -> None:
@@ -91,27 +80,27 @@ def _check_elementwise(groups: Any, own: Any, states: Mapping[Any, Any], key: st
     names: set[str] | None = None
     for index, state in states.items():
         if index not in parameters:
-            raise InvalidDataError(key, "indices of parameters", shorten(index))
-        mapping_of(any_value)(state, join(key, index))
+            raise schema.InvalidDataError(key, "indices of parameters", schema.shorten(index))
+        schema.mapping_of(schema.any_value)(state, schema.join(key, index))
         for name, value in state.items():
-            _check_value(name, value, parameters[index], join(join(key, index), name))
+            _check_value(name, value, parameters[index], schema.join(schema.join(key, index), name))
         names = set(state) if names is None else names
         if set(state) != names:
             expected, got = (", ".join(sorted(keys)) or "none" for keys in (names, state))
-            raise InvalidDataError(join(key, index), f"the keys {expected}", got)
+            raise schema.InvalidDataError(schema.join(key, index), f"the keys {expected}", got)
 
 
 def _check_value(name: str, value: Any, parameter: Tensor, key: str) -> None:
     if name in NUMBERS:
         single = _to_number(value)
-        if isinstance(single, bool) or not isinstance(single, (int, float)) or not 0 <= single <= MAX_COUNT:
-            raise InvalidDataError(key, f"a number from 0 to {MAX_COUNT}", shorten(single))
+        if isinstance(single, bool) or not isinstance(single, (int, float)) or not 0 <= single <= schema.MAX_COUNT:
+            raise schema.InvalidDataError(key, f"a number from 0 to {schema.MAX_COUNT}", schema.shorten(single))
         return
     if value is None and name == "momentum_buffer":
         return
-    tensor()(value, key)
+    schema.tensor()(value, key)
     if value.shape != parameter.shape:
-        raise InvalidDataError(key, f"a tensor of shape {tuple(parameter.shape)}", shorten(value))
+        raise schema.InvalidDataError(key, f"a tensor of shape {tuple(parameter.shape)}", schema.shorten(value))
 
 
 def check_template(own: Any, value: Any, key: str) -> None:
@@ -126,21 +115,23 @@ def check_template(own: Any, value: Any, key: str) -> None:
         InvalidDataError: If a value is invalid.
     """
     if isinstance(own, Mapping):
-        mapping_of(any_value, any_value)(value, key)
+        schema.mapping_of(schema.any_value, schema.any_value)(value, key)
         for name in own.keys() & value.keys():
-            check_template(own[name], value[name], join(key, name))
+            check_template(own[name], value[name], schema.join(key, name))
     elif isinstance(own, (list, tuple)):
         length = len(own) if isinstance(own, tuple) else None
-        list_of(any_value, len(own) if length else min(len(own), 1), length or MAX_COUNT)(value, key)
+        schema.list_of(schema.any_value, len(own) if length else min(len(own), 1), length or schema.MAX_COUNT)(
+            value, key
+        )
         for i, item in enumerate(value):
             check_template(own[min(i, len(own) - 1)] if own else None, item, f"{key}[{i}]")
     elif isinstance(own, bool):
         if not isinstance(value, bool):
-            raise InvalidDataError(key, "true or false", shorten(value))
+            raise schema.InvalidDataError(key, "true or false", schema.shorten(value))
     elif isinstance(own, (int, float, Tensor)):
         _check_number(own, value, key)
     elif isinstance(own, str) and not isinstance(value, str):
-        raise InvalidDataError(key, "a string", shorten(value))
+        raise schema.InvalidDataError(key, "a string", schema.shorten(value))
 
 
 def _check_number(own: float | Tensor, value: Any, key: str) -> None:
@@ -149,11 +140,11 @@ def _check_number(own: float | Tensor, value: Any, key: str) -> None:
     if isinstance(own, Tensor) and isinstance(value, Tensor):
         return
     if isinstance(own, Tensor):
-        raise InvalidDataError(key, "a tensor", shorten(value))
+        raise schema.InvalidDataError(key, "a tensor", schema.shorten(value))
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= math.inf
     has_sign = own < 0 or math.isinf(own)
-    if not is_number or (isinstance(value, int) and abs(value) > MAX_COUNT) or (value < 0 and not has_sign):
-        raise InvalidDataError(key, "a number" if has_sign else "a number >= 0", shorten(value))
+    if not is_number or (isinstance(value, int) and abs(value) > schema.MAX_COUNT) or (value < 0 and not has_sign):
+        raise schema.InvalidDataError(key, "a number" if has_sign else "a number >= 0", schema.shorten(value))
 
 
 def _to_number(value: Any) -> Any:
@@ -172,8 +163,8 @@ def check_grads(parameters: Mapping[str, Tensor], grads: Mapping[str, Any]) -> N
         InvalidDataError: If a gradient is not a tensor of the shape.
     """
     for name, grad in grads.items():
-        tensor()(grad, join("grads", name))
+        schema.tensor()(grad, schema.join("grads", name))
         if name in parameters and grad.shape != parameters[name].shape:
-            raise InvalidDataError(
-                join("grads", name), f"a tensor of shape {tuple(parameters[name].shape)}", shorten(grad)
+            raise schema.InvalidDataError(
+                schema.join("grads", name), f"a tensor of shape {tuple(parameters[name].shape)}", schema.shorten(grad)
             )

@@ -11,16 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus_ema.tensors import (
-    build_groups,
-    can_be_averaged,
-    can_be_copied,
-    describe_unaveraged,
-    get_tensors,
-    init_average,
-    shard_like,
-    to_local,
-)
+from hookbus_ema import tensors
 
 
 class ExponentialMovingAverage:
@@ -71,19 +62,23 @@ class ExponentialMovingAverage:
         if not 0 <= momentum <= 1 or warm_up < 0:
             raise ValueError(f"momentum must be in [0, 1] and warm_up at least 0, got {momentum!r} and {warm_up!r}.")
         self.momentum, self.warm_up, self.steps = momentum, warm_up, 0
-        named = get_tensors(weights)
+        named = tensors.get_tensors(weights)
         # By identity: tied weights appear under several names but are updated once.
         self._weights = list({id(tensor): tensor for tensor in named.values()}.values())
         index = {id(tensor): i for i, tensor in enumerate(self._weights)}
         self._indices = {name: index[id(tensor)] for name, tensor in named.items()}
-        self._averages = [init_average(weight, device) for weight in self._weights]
+        self._averages = [tensors.init_average(weight, device) for weight in self._weights]
         self._raw: list[Tensor] | None = None
         buffers = {id(buffer) for buffer in weights.buffers()} if isinstance(weights, nn.Module) else set()
         self._partition(buffers, update_buffers)
         self.unaveraged = {
             name: reason
             for name, tensor in named.items()
-            if (reason := describe_unaveraged(tensor, is_buffer=id(tensor) in buffers, update_buffers=update_buffers))
+            if (
+                reason := tensors.describe_unaveraged(
+                    tensor, is_buffer=id(tensor) in buffers, update_buffers=update_buffers
+                )
+            )
         }
 
     def _partition(self, buffers: set[int], update_buffers: bool) -> None:
@@ -93,16 +88,19 @@ class ExponentialMovingAverage:
         averaged_buffers: list[tuple[Tensor, Tensor]] = []
         for average, weight in zip(self._averages, self._weights, strict=True):
             is_buffer = id(weight) in buffers
-            if can_be_averaged(weight) and (update_buffers or not is_buffer):
+            if tensors.can_be_averaged(weight) and (update_buffers or not is_buffer):
                 # Buffers are separate because an overlapped update must not read them during a forward.
                 (averaged_buffers if is_buffer else parameters).append((average, weight))
-            elif can_be_copied(weight):
+            elif tensors.can_be_copied(weight):
                 self._copied_pairs.append((average, weight))
-        self._parameter_groups, self._buffer_groups = build_groups(parameters), build_groups(averaged_buffers)
+        self._parameter_groups, self._buffer_groups = (
+            tensors.build_groups(parameters),
+            tensors.build_groups(averaged_buffers),
+        )
 
     def averages_model(self, model: nn.Module) -> bool:
         """Whether the averaged tensors are the current tensors of a model, by name and identity."""
-        named = get_tensors(model)
+        named = tensors.get_tensors(model)
         return named.keys() == self._indices.keys() and all(
             self._weights[i] is named[name] for name, i in self._indices.items()
         )
@@ -119,7 +117,7 @@ class ExponentialMovingAverage:
         known = dict(zip(map(id, other._weights), other._averages, strict=True))
         with torch.no_grad():
             for weight, average in zip(self._weights, self._averages, strict=True):
-                if id(weight) in known and can_be_copied(weight):
+                if id(weight) in known and tensors.can_be_copied(weight):
                     average.copy_(known[id(weight)])
         self.steps = other.steps
         known |= {id(weight): average for average, weight in self._copied_pairs}
@@ -189,7 +187,9 @@ class ExponentialMovingAverage:
             yield
             return
         self.wait()
-        raw = [weight.detach().clone() if can_be_copied(weight) else weight.detach() for weight in self._weights]
+        raw = [
+            weight.detach().clone() if tensors.can_be_copied(weight) else weight.detach() for weight in self._weights
+        ]
         self._raw = raw
         try:
             self._copy_to_model(self._averages)
@@ -199,8 +199,8 @@ class ExponentialMovingAverage:
             self._raw = None
 
     def _copy_to_model(self, values: list[Tensor]) -> None:
-        copyable = [can_be_copied(weight) for weight in self._weights]
-        targets, sources = (list(map(to_local, compress(part, copyable))) for part in (self._weights, values))
+        copyable = [tensors.can_be_copied(weight) for weight in self._weights]
+        targets, sources = (list(map(tensors.to_local, compress(part, copyable))) for part in (self._weights, values))
         # `torch._foreach_copy_` raises on an empty list.
         if targets:
             with torch.no_grad():
@@ -234,8 +234,8 @@ class ExponentialMovingAverage:
             )
         with torch.no_grad():
             for name, average in own.items():
-                if can_be_copied(average):
-                    average.copy_(shard_like(average, saved[name]))
+                if tensors.can_be_copied(average):
+                    average.copy_(tensors.shard_like(average, saved[name]))
         self.steps = state["steps"]
 
 

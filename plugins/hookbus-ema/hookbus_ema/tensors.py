@@ -9,23 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-AVERAGED_DTYPES = frozenset(
-    {
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-        torch.complex32,
-        torch.complex64,
-        torch.complex128,
-    }
-)
-"""Floating-point and complex types that can be interpolated; those of 8 bits and less cannot."""
-
 
 def can_be_averaged(tensor: Tensor) -> bool:
-    """Return whether a tensor can be interpolated in place."""
-    return can_be_copied(tensor) and tensor.layout is torch.strided and tensor.dtype in AVERAGED_DTYPES
+    """Return whether a tensor can be interpolated in place; types of 8 bits and less cannot."""
+    return can_be_copied(tensor) and tensor.layout is torch.strided and _is_inexact(tensor) and tensor.itemsize > 1
+
+
+def _is_inexact(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def can_be_copied(tensor: Tensor) -> bool:
@@ -41,7 +32,7 @@ def describe_unaveraged(tensor: Tensor, *, is_buffer: bool, update_buffers: bool
         is_buffer: Whether it is a buffer. Integer buffers, such as counters, are never meant to be averaged.
         update_buffers: Whether buffers are averaged.
     """
-    is_included = not is_buffer or (update_buffers and (tensor.is_floating_point() or tensor.is_complex()))
+    is_included = not is_buffer or (update_buffers and _is_inexact(tensor))
     if not is_included or can_be_averaged(tensor):
         return ""
     layout = "" if tensor.layout is torch.strided else str(tensor.layout)
