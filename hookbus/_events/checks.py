@@ -101,25 +101,6 @@ class Implementation:
     accepts_kwargs: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """Result of the validation of a plugin.
-
-    Attributes:
-        implementations: One entry per implemented point or action.
-        unmatched: Errors of the methods that must be points and that match no declared point, by method; None for a
-            method marked as optional. They become listeners if their point is declared.
-    """
-
-    implementations: list[Implementation]
-    unmatched: dict[str, RegistrationError | None]
-
-    @property
-    def errors(self) -> list[RegistrationError]:
-        """Errors of the unmatched methods that are required to match."""
-        return [error for error in self.unmatched.values() if error is not None]
-
-
 def inspect_plugin(
     plugin: object,
     name: str,
@@ -143,22 +124,9 @@ def inspect_plugin(
         RegistrationError: If the plugin is invalid, or a name is probably a misspelled point. The message states the
             reason and the fix.
     """
-    validator = _PluginValidator(plugin, name, points, actions, find_alias)
-    implementations = [
-        implementation for method in _iter_names(plugin) if (implementation := validator.check_method(method))
-    ]
-    methods: dict[str, str] = {}
-    for item in implementations:
-        # Aliases and `specname` allow two methods for one point, whose relative order would be undefined.
-        if item.target in methods:
-            raise validator.fail(
-                f"{methods[item.target]} and {item.method} both implement {item.target}. Remove one of them."
-            )
-        methods[item.target] = item.method
-    # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
-    if not implementations and not validator.unmatched and not is_configured(plugin):
-        raise validator.fail(_not_a_hook_message(plugin))
-    return Inspection(implementations, validator.unmatched)
+    inspection = Inspection(plugin, name, points, actions, find_alias)
+    inspection.run()
+    return inspection
 
 
 def as_hook_list(hooks: object) -> list[Any]:
@@ -196,14 +164,23 @@ def _iter_names(plugin: object) -> Iterator[str]:
 
 
 @dataclass(slots=True)
-class _PluginValidator:
-    """Validation of one plugin, see `inspect_plugin`. Every error message starts with the name of the plugin."""
+class Inspection:
+    """Validation of one plugin and its result, see `inspect_plugin`.
+
+    Attributes:
+        plugin: The plugin.
+        name: Instance name.
+        implementations: One entry per implemented point or action.
+        unmatched: Errors of the methods that must be points and that match no declared point, by method; None for a
+            method marked as optional. They become listeners if their point is declared.
+    """
 
     plugin: object
     name: str
     points: Mapping[str, Point]
     actions: Mapping[str, tuple[str, ...]]
     find_alias: AliasLookup
+    implementations: list[Implementation] = field(default_factory=list)
     unmatched: dict[str, RegistrationError | None] = field(default_factory=dict)
     own_options: Mapping[str, Any] = field(init=False)
 
@@ -211,10 +188,30 @@ class _PluginValidator:
         # Static lookup throughout: `getattr` would execute properties of the plugin.
         self.own_options = inspect.getattr_static(self.plugin, OPTIONS_ATTRIBUTE, {})
 
+    @property
+    def errors(self) -> list[RegistrationError]:
+        """Errors of the unmatched methods that are required to match."""
+        return [error for error in self.unmatched.values() if error is not None]
+
     def fail(self, problem: str) -> RegistrationError:
+        """Return the error for the plugin with a reason and a fix."""
         return registration_error(self.plugin, self.name, problem)
 
-    def check_method(self, name: str) -> Implementation | None:
+    def run(self) -> None:
+        """Validate the methods of the plugin."""
+        methods: dict[str, str] = {}
+        for name in _iter_names(self.plugin):
+            if (item := self._check_method(name)) is None:
+                continue
+            # Aliases and `specname` allow two methods for one point, whose relative order would be undefined.
+            if (other := methods.setdefault(item.target, item.method)) != item.method:
+                raise self.fail(f"{other} and {item.method} both implement {item.target}. Remove one of them.")
+            self.implementations.append(item)
+        # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
+        if not self.implementations and not self.unmatched and not is_configured(self.plugin):
+            raise self.fail(_not_a_hook_message(self.plugin))
+
+    def _check_method(self, name: str) -> Implementation | None:
         static = get_static_method(self.plugin, name)
         function = static.__func__ if isinstance(static, (staticmethod, classmethod)) else static
         options = self._get_options(name, static, function)

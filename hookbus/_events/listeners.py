@@ -7,12 +7,13 @@ hook affects at least one of its listeners.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hookbus._events.checks import (
     ConfiguredPlugin,
     Implementation,
+    Inspection,
     PluginConfig,
     configured_base,
     is_configured,
@@ -127,21 +128,19 @@ def overrides_should_trigger(plugin: ConfiguredPlugin) -> bool:
     return method is not vars(configured_base(plugin))["should_trigger"]
 
 
-def check_listeners(
-    implementations: Sequence[Implementation], plugin: object, name: str, points: Mapping[str, Point]
-) -> None:
+def check_listeners(inspection: Inspection) -> None:
     """Resolve every schedule and priority once, so that errors are raised at registration.
 
     Raises:
         RegistrationError: If a schedule or priority is invalid.
     """
-    for implementation in implementations:
-        check_priority(resolve_priority(implementation, None)[0], plugin, name)
+    for implementation in inspection.implementations:
+        check_priority(resolve_priority(implementation, None)[0], inspection.plugin, inspection.name)
         try:
-            if implementation.target in points:
-                resolve_schedule(plugin, implementation.options, points[implementation.target])
+            if (point := inspection.points.get(implementation.target)) is not None:
+                resolve_schedule(inspection.plugin, implementation.options, point)
         except ConfigError as error:
-            raise registration_error(plugin, name, f"{implementation.method}: {error}") from None
+            raise inspection.fail(f"{implementation.method}: {error}") from None
 
 
 def check_priority(number: object, plugin: object, name: str) -> None:
@@ -160,42 +159,33 @@ def check_priority(number: object, plugin: object, name: str) -> None:
 Listeners = Sequence[tuple[Implementation, Point]]
 
 
-def check_common_keys(
-    implementations: Sequence[Implementation], plugin: object, name: str, points: Mapping[str, Point]
-) -> None:
+def check_common_keys(inspection: Inspection, priority: int | None) -> None:
     """Check that every common key, and an overridden `should_trigger`, affects at least one listener of a hook.
+
+    Args:
+        inspection: Inspection of the hook.
+        priority: Priority that is passed at registration.
 
     Raises:
         RegistrationError: If a key affects none. The message states the reason.
     """
-    if not is_configured(plugin):
-        return
-    listeners = [(item, points[item.target]) for item in implementations if item.target in points]
-    problem = (
-        _find_priority_problem(implementations, plugin.config.priority)
-        or _find_on_error_problem(listeners, plugin)
-        or _find_when_problem(listeners, plugin)
-        or _find_frequency_problem(listeners, plugin)
-        or _find_should_trigger_problem(listeners, plugin)
-    )
-    if problem:
-        raise registration_error(plugin, name, problem)
+    plugin, points = inspection.plugin, inspection.points
+    listeners = [(item, points[item.target]) for item in inspection.implementations if item.target in points]
+    problem = None
+    if is_configured(plugin):
+        problem = (
+            _find_priority_problem(inspection, plugin.config.priority)
+            or _find_on_error_problem(listeners, plugin)
+            or _find_when_problem(listeners, plugin)
+            or _find_frequency_problem(listeners, plugin)
+            or _find_should_trigger_problem(listeners, plugin)
+        )
+    if problem := problem or _find_priority_problem(inspection, priority):
+        raise inspection.fail(problem)
 
 
-def check_priority_override(
-    implementations: Sequence[Implementation], plugin: object, name: str, priority: int | None
-) -> None:
-    """Check that a priority that is passed at registration affects a listener.
-
-    Raises:
-        RegistrationError: If the plugin has no listener.
-    """
-    if problem := _find_priority_problem(implementations, priority):
-        raise registration_error(plugin, name, problem)
-
-
-def _find_priority_problem(implementations: Sequence[Implementation], priority: int | None) -> str | None:
-    if priority is None or implementations:
+def _find_priority_problem(inspection: Inspection, priority: int | None) -> str | None:
+    if priority is None or inspection.implementations:
         return None
     return f"`priority` orders listeners, but this hook has none, got {priority}. Remove `priority`."
 

@@ -10,7 +10,7 @@ import pluggy
 from hookbus._events.call_stack import in_event
 from hookbus._events.checks import AliasLookup, Inspection, inspect_plugin, is_configured, registration_error
 from hookbus._events.codegen import generate_spec_class
-from hookbus._events.listeners import check_common_keys, check_listeners, check_priority, check_priority_override
+from hookbus._events.listeners import check_common_keys, check_listeners, check_priority
 from hookbus._events.markers import PROJECT
 from hookbus._events.points import Point, parse_point
 from hookbus._events.registry import (
@@ -106,7 +106,7 @@ class BusPluginManager(pluggy.PluginManager):
         # A function of the loop may be unregistered after it has registered a hook, which stays.
         is_function, members = isinstance(plugin, FunctionPlugin), self.members
         owner = members.find_caller() if is_function else members.find_calling_hook()
-        member = RegisteredPlugin(plugin, inspection, owner)
+        member = RegisteredPlugin(inspection, owner)
         if self.warns_of_deprecations:
             warn_of_deprecations(inspection.implementations, self._bus.get_deprecations)
         with self._bus.lock:
@@ -299,8 +299,8 @@ class BusPluginManager(pluggy.PluginManager):
         for name, member in list(self.members.items()):
             if member.unmatched or any(hasattr(type(member.plugin), target) for target in declared):
                 inspection = inspect_plugin(member.plugin, name, every, every_action, self._find_alias)
-                self._check_inspection(inspection, member.plugin, name, every)
-                updated[name] = RegisteredPlugin(member.plugin, inspection, member.owner)
+                self._check_inspection(inspection)
+                updated[name] = RegisteredPlugin(inspection, member.owner)
         for member in updated.values() if self.warns_of_deprecations else ():
             new = (item for target, item in member.implementations.items() if target in declared)
             warn_of_deprecations(new, lambda _: deprecations)
@@ -365,9 +365,7 @@ class BusPluginManager(pluggy.PluginManager):
         # A function names its point, so that an unknown point is an error at once.
         if isinstance(plugin, FunctionPlugin) and inspection.errors:
             raise inspection.errors[0]
-        self._check_inspection(inspection, plugin, name, self._bus.points)
-        if not inspection.unmatched:
-            check_priority_override(inspection.implementations, plugin, name, priority)
+        self._check_inspection(inspection, priority)
         return inspection
 
     def _inspect_and_discover(self, plugin: object, name: str) -> Inspection:
@@ -386,8 +384,8 @@ class BusPluginManager(pluggy.PluginManager):
         # The plugin may implement points of its own or another package, which are imported only when needed.
         return self._bus.discover_points(set(dir(plugin)), packages.get_module_name(plugin))
 
-    def _check_inspection(self, inspection: Inspection, plugin: object, name: str, points: Mapping[str, Point]) -> None:
-        check_listeners(inspection.implementations, plugin, name, points)
+    def _check_inspection(self, inspection: Inspection, priority: int | None = None) -> None:
+        check_listeners(inspection)
         # A key may affect a listener at a point that is declared later.
         if not inspection.unmatched:
-            check_common_keys(inspection.implementations, plugin, name, points)
+            check_common_keys(inspection, priority)

@@ -42,8 +42,8 @@ class RegisteredPlugin:
         owner: Name of the hook that has registered the plugin, "" if no hook has registered it.
     """
 
-    def __init__(self, plugin: object, inspection: Inspection, owner: str = "") -> None:
-        self.plugin, self.owner, self.unmatched = plugin, owner, inspection.unmatched
+    def __init__(self, inspection: Inspection, owner: str = "") -> None:
+        self.plugin, self.owner, self.unmatched = inspection.plugin, owner, inspection.unmatched
         self.implementations = {item.target: item for item in inspection.implementations}
         self.adapter = PluggyAdapter(inspection.implementations)
 
