@@ -83,14 +83,7 @@ def missing_step(action: str, arguments: Sequence[str]) -> Step:
 def bind_action(
     action: str, call: Callable[..., Any], signature: inspect.Signature, doc: str = ""
 ) -> Callable[..., Any]:
-    """Return a function that executes an action, with positional or keyword arguments.
-
-    Args:
-        action: Name of the action.
-        call: Function of the positional arguments.
-        signature: Signature without `run`.
-        doc: Docstring of the function.
-    """
+    """Return a function that executes an action, with positional or keyword arguments."""
 
     def execute(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -193,10 +186,6 @@ def _is_running(function: Any, frame: FrameType) -> bool:
 
 def as_step(function: Callable[..., Any], arguments: Sequence[str] = ("batch",)) -> Step:
     """Return a step of a custom loop as a function of the run and the arguments of its action.
-
-    Args:
-        function: Function of the arguments, or of the run and the arguments, with any parameter names.
-        arguments: Arguments of the action.
 
     Raises:
         PointError: If the function does not have that number of required parameters.

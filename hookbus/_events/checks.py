@@ -346,11 +346,5 @@ class Inspection:
 
 
 def registration_error(plugin: object, name: str, problem: str) -> RegistrationError:
-    """Return the error for an invalid plugin. The message starts with the name and the package of the plugin.
-
-    Args:
-        plugin: The plugin.
-        name: Instance name.
-        problem: Reason and fix.
-    """
+    """Return the error for an invalid plugin. The message starts with the name and the package of the plugin."""
     return RegistrationError(f"hook {name!r} ({package_label(plugin)}) cannot be registered: {problem}")

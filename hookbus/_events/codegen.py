@@ -211,14 +211,7 @@ Emitter = Callable[..., None]
 
 
 def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
-    """Generate a function that checks the arguments and emits the point.
-
-    The function takes `EXPLICIT_ARGUMENTS` and a dict of all others, positionally.
-
-    Args:
-        point: The point.
-        call: Compiled function, None if the point has no listeners.
-    """
+    """Generate the emitter of a point: it checks the arguments and calls the compiled function, if there is one."""
     unknown = [name for name in EXPLICIT_ARGUMENTS if name not in point.args]
     known = [name for name in EXPLICIT_ARGUMENTS if name in point.args]
     lines = [f"def emit_{point.name}({', '.join(EXPLICIT_ARGUMENTS)}, rest):"]
@@ -243,12 +236,7 @@ def compile_emitter(point: Point, call: Callable[..., None] | None) -> Emitter:
 
 
 def bind_point(emit: Callable[..., None], point: Point) -> Callable[..., None]:
-    """Return a function that emits a point, with positional or keyword arguments.
-
-    Args:
-        emit: `emit` of the bus.
-        point: The point.
-    """
+    """Return a function that emits a point, with positional or keyword arguments."""
 
     def emit_point(*args: Any, **kwargs: Any) -> None:
         if len(args) > len(point.args):

@@ -17,13 +17,6 @@ from hookbus.errors import HookStopIterationError, HookWarning, add_failure_note
 def annotate(error: Exception, hook: str, plugin: object, point: str, clock: Counters) -> Exception:
     """Add a note with the hook, the point and the position in the run to an exception.
 
-    Args:
-        error: Exception of the hook.
-        hook: Instance name of the hook.
-        plugin: The hook.
-        point: Point or action.
-        clock: Counters of the run.
-
     Returns:
         The exception, or a HookStopIterationError for a StopIteration.
     """
@@ -76,11 +69,8 @@ class FailureRecord:
         return f"hook {hook!r} ({self.package}) failed at {point}: {self.first.rstrip('.')}. {result}."
 
 
-class FailureCounts:
+class FailureCounts(dict[str, FailureRecord]):
     """Failures by hook. Hooks without failures have no record."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, FailureRecord] = {}
 
     def add(self, error: Exception, hook: str, plugin: object, point: str) -> FailureRecord:
         """Count a failure of a hook at a point.
@@ -88,21 +78,21 @@ class FailureCounts:
         Returns:
             Updated record of the hook.
         """
-        record = self._records.get(hook)
-        if record is None:
-            record = self._records[hook] = FailureRecord(format_error(error), package_label(plugin))
+        if hook not in self:
+            self[hook] = FailureRecord(format_error(error), package_label(plugin))
+        record = self[hook]
         record.count += 1
         record.consecutive[point] = record.consecutive.get(point, 0) + 1
         return record
 
     def succeed(self, hook: str, point: str) -> None:
         """Reset the number of consecutive failures of a hook at a point."""
-        if (record := self._records.get(hook)) is not None:
-            record.consecutive[point] = 0
+        if hook in self:
+            self[hook].consecutive[point] = 0
 
     def reset_on_success(self, listener: Listener) -> Callable[..., Any]:
         """Return the function of a listener; if its hook has failed, a function that resets the count on success."""
-        record = self._records.get(listener.hook)
+        record = self.get(listener.hook)
         if record is None:
             return listener.call
         call, point = listener.call, listener.point
@@ -116,20 +106,15 @@ class FailureCounts:
 
     def is_disabled(self, hook: str) -> bool:
         """Return whether a hook is disabled. A disabled hook receives no events except `cleanup`."""
-        record = self._records.get(hook)
-        return record is not None and bool(record.disabled)
-
-    def discard(self, hook: str) -> None:
-        """Discard the counts of an unregistered hook, so that they do not apply to a later hook of the same name."""
-        self._records.pop(hook, None)
+        return hook in self and bool(self[hook].disabled)
 
     def report(self) -> None:
         """Log a warning for each hook with repeated failures at the end of a run, and reset the counts."""
-        for hook, record in sorted(self._records.items()):
+        for hook, record in sorted(self.items()):
             if record.count > 1 or record.disabled:
                 since = f", disabled since {record.disabled}" if record.disabled else ""
                 message = f"hook {hook!r} ({record.package}) failed {record.count} times{since}"
                 warnings.warn(
                     f"{message}; its results are incomplete. First failure: {record.first}", HookWarning, stacklevel=1
                 )
-        self._records = {}
+        self.clear()

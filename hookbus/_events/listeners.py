@@ -27,13 +27,7 @@ from hookbus.errors import ConfigError
 
 
 def build_listener(implementation: Implementation, point: Point, override: int | None) -> Listener:
-    """Build the listener of an implementation.
-
-    Args:
-        implementation: Implementation of the point.
-        point: The point.
-        override: Priority passed at registration, None if there is none.
-    """
+    """Build the listener of an implementation."""
     number, source = resolve_priority(implementation, override)
     return Listener(
         hook=implementation.hook,

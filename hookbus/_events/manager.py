@@ -52,10 +52,6 @@ class BusPluginManager(pluggy.PluginManager):
 
     pluggy stores the adapters of the plugins; queries return the plugins themselves.
 
-    Args:
-        bus: Bus whose points the plugins implement.
-        find_alias: Lookup of callback names of other frameworks, for error messages.
-
     Attributes:
         members: Registered plugins by name, with their implementations.
         warns_of_deprecations: Whether registration warns of deprecated points. False for a bus that only validates.

@@ -161,12 +161,6 @@ def is_action_spec(method: object) -> bool:
 def parse_points(spec: type) -> dict[str, Point]:
     """Return the points that a spec class declares: its public methods except actions, in order of definition.
 
-    Args:
-        spec: A class like `Lifecycle`.
-
-    Returns:
-        Points by name.
-
     Raises:
         PointError: If a method takes `*args` or `**kwargs`.
     """
@@ -225,10 +219,6 @@ def check_name(name: object) -> None:
 
 def check_point(point: Point, taken: Collection[str]) -> None:
     """Raise if a custom point cannot be declared.
-
-    Args:
-        point: The point.
-        taken: Names that are already in use.
 
     Raises:
         PointError: If a name is reserved or not an identifier, an argument is duplicated, or the unit or a deprecated
@@ -307,12 +297,7 @@ def is_empty_method(value: object) -> bool:
 
 
 def get_static_method(plugin: object, name: str) -> Any:
-    """Return an attribute without evaluating properties; None if there is only an empty base method.
-
-    Args:
-        plugin: A plugin or a class.
-        name: Name of the attribute.
-    """
+    """Return an attribute without evaluating properties; None if there is only an empty base method."""
     value = inspect.getattr_static(plugin, name, None)
     if not is_empty_method(value):
         return value

@@ -216,12 +216,7 @@ class PointOwners:
 def warn_of_deprecations(
     implementations: Iterable[Implementation], find: Callable[[str], Sequence[Deprecation]]
 ) -> None:
-    """Issue a warning for each deprecated point, action or argument that implementations use.
-
-    Args:
-        implementations: Implementations of one plugin that is about to be registered.
-        find: Function that returns the deprecations of a point or an action.
-    """
+    """Issue a warning for each deprecated point, action or argument that implementations use."""
     for item in implementations:
         for deprecation in find(item.target):
             if deprecation.argument in (None, *item.argument_names):

@@ -58,10 +58,6 @@ class ScheduleCounter:
 class ScheduleGate:
     """Scheduled listeners of one point.
 
-    Args:
-        view: View of the counters from the point.
-        listeners: Listeners with their schedules.
-
     Attributes:
         counters: Counters, one per unit of the schedules.
     """

@@ -81,16 +81,12 @@ class DispatchTable:
 
     The function of a point is None if the point has no listeners. The training loop uses
     `if calls.after_forward: calls.after_forward(batch=batch, ...)`.
-
-    Args:
-        compile_name: Function that compiles the function of a name.
-        lock: Lock acquired during compilation and invalidation. Any thread may emit a point at any time.
     """
 
     def __init__(self, compile_name: Callable[[str], Any], lock: AbstractContextManager[Any]) -> None:
         # A class with `__getattr__` makes all attribute reads several times slower. Therefore an attribute that is not
         # compiled is set to a function that compiles it when called.
-        self._compile, self._lock = compile_name, lock
+        self._compile, self._lock = compile_name, lock  # any thread may emit a point at any time
         self._compiled: set[str] = set()
 
     def get(self, name: str) -> Any:
@@ -230,7 +226,7 @@ class EventTable:
     def discard_hook(self, hook: str) -> None:
         """Discard the priority and the failures of an unregistered hook, whose name may be reused."""
         self.priority_overrides.pop(hook, None)
-        self.failures.counts.discard(hook)
+        self.failures.counts.pop(hook, None)
 
     def _compile_point(
         self, name: str, listeners: list[Listener], run: EventRun, first: Sequence[str], last: Sequence[str]

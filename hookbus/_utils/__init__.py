@@ -15,9 +15,6 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
     Args:
         package: Name of the package.
         modules: Full name of the module that defines each public name, or of the module that has this name.
-
-    Returns:
-        A function that returns the object of a name, and raises an AttributeError for any other name.
     """
 
     def load_name(name: str) -> Any:

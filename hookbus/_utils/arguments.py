@@ -130,9 +130,6 @@ def raise_errors(errors: Iterable[HookbusError]) -> None:
 def combine_errors(errors: Sequence[HookbusError]) -> HookbusError:
     """Return one error that contains all given ones, in their order.
 
-    Args:
-        errors: At least one error.
-
     Returns:
         A single error itself; a ConfigError with all problems if every error is a ConfigError; otherwise an error of
         the most specific type that all of them have.
@@ -196,9 +193,6 @@ def check_keywords(label: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function so that an unknown keyword argument is reported with the closest accepted name.
 
     The signature of the function is unchanged, also for type checkers.
-
-    Args:
-        label: Name of the function, for the message.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

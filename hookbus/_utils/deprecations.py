@@ -111,9 +111,6 @@ def to_deprecations(notices: deprecated | Iterable[deprecated]) -> tuple[Depreca
 def read_deprecations(method: Callable[..., object]) -> tuple[Deprecation, ...]:
     """Return the deprecations of a declaration: those of `deprecated`, and the warnings of pluggy's `hookspec`.
 
-    Args:
-        method: Method or function that declares a point or an action.
-
     Raises:
         PointError: If `warn_on_impl` or `warn_on_impl_args` contains another object than a warning.
     """

@@ -25,13 +25,7 @@ def pickle_detached(owner: object) -> bytes:
 
 
 def copy_detached(owner: T, state: object, memo: dict[Any, Any]) -> T:
-    """Return a new object with a deep copy of a state.
-
-    Args:
-        owner: Object to copy.
-        state: Its state.
-        memo: Memo of `copy.deepcopy`.
-    """
+    """Return a new object with a deep copy of a state."""
     memo[DETACHED] = True
     copied = memo[id(owner)] = owner.__class__.__new__(owner.__class__)
     _set_state(copied, copy.deepcopy(state, memo))

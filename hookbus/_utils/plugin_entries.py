@@ -63,14 +63,7 @@ def blocked_names() -> list[str]:
 
 
 def short_names(entries: Iterable[PluginEntry]) -> dict[PluginEntry, str]:
-    """Return the name of each entry: its short name, or the full name if multiple packages publish the short name.
-
-    Args:
-        entries: The entries.
-
-    Returns:
-        Names by entry, in the given order.
-    """
+    """Return the name of each entry: its short name, or the full name if multiple packages publish the short name."""
     plugins = list(entries)
     counts = Counter(plugin.name for plugin in plugins)
     return {plugin: plugin.name if counts[plugin.name] == 1 else plugin.full_name for plugin in plugins}

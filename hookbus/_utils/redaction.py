@@ -131,9 +131,10 @@ def hide_declared(value: Any, declared: Any) -> Any:
         declared: Type of the settings, such as a pydantic model; of a class without fields, the parameters.
     """
     origin, arguments = get_origin(declared), get_args(declared)
-    if origin is Annotated or hasattr(declared, "__value__") or hasattr(declared, "__supertype__"):
-        return hide_declared(value, arguments[0] if arguments else _get_alias_target(declared))
-    if _is_secret_type(origin or declared):
+    alias = getattr(declared, "__value__", None) or getattr(declared, "__supertype__", None)  # `type X = ...`, NewType
+    if origin is Annotated or alias is not None:
+        return hide_declared(value, arguments[0] if arguments else alias)
+    if isinstance(kind := origin or declared, type) and issubclass(kind, SECRET_TYPES):
         return _hide(value)
     if origin in (Union, UnionType):
         for option in arguments:
@@ -176,15 +177,6 @@ def _get_values(model: BaseModel) -> dict[str, Any]:
 def _hide(value: Any) -> Any:
     is_harmless = value is None or value in ("", b"") or (isinstance(value, str) and is_reference(value))
     return value if is_harmless else REDACTED
-
-
-def _is_secret_type(declared: Any) -> bool:
-    return isinstance(declared, type) and issubclass(declared, SECRET_TYPES)
-
-
-def _get_alias_target(declared: Any) -> Any:
-    """Return the type that a `type` statement or a `NewType` refers to."""
-    return getattr(declared, "__value__", None) or getattr(declared, "__supertype__", None)
 
 
 def _iter_item_types(arguments: tuple[Any, ...]) -> Iterator[Any]:
@@ -242,13 +234,7 @@ def hide_value(value: Any, path: Sequence[Any], declared: Any) -> Any:
 
 
 def hide_in_message(message: str, value: Any, shown: Any) -> str:
-    """Return a message in which the secrets of a value are replaced.
-
-    Args:
-        message: A message that may repeat the value, such as that of a validator.
-        value: The value.
-        shown: The value with redacted secrets.
-    """
+    """Return a message in which the secrets of a value are replaced."""
     for secret, replacement in _iter_changed(value, shown):
         message = message.replace(repr(secret), repr(replacement))
         if len(secret) >= MIN_REPLACED_LENGTH:

@@ -106,7 +106,10 @@ def is_secret(key: str) -> bool:
     """
     # In lower case as well: `APIkey` has no boundary of words in camel case.
     names = [name for part in key.split(".") for name in (part, part.lower())]
-    return any(_contains_secret_word(_split(name)) or joins_to_secret("", name) for name in names)
+    return any(
+        joins_to_secret("", name) or any(_is_secret_at(words, index) for index in range(len(words)))
+        for name, words in zip(names, map(_split, names), strict=True)
+    )
 
 
 def joins_to_secret(parent: str, key: str) -> bool:
@@ -128,23 +131,15 @@ def is_ambiguous(key: str) -> bool:
 def _split(key: str) -> list[str]:
     """Return the words of a key in lower case; words such as `accesstoken` are split."""
     words = [word.lower() for word in _WORD.findall(key[:MAX_LENGTH])]
-    return [part for word in words for part in _split_joined(word)]
-
-
-def _split_joined(word: str) -> Sequence[str]:
-    match = _JOINED.fullmatch(word)
-    return (word,) if match is None else match.groups()
-
-
-def _contains_secret_word(words: Sequence[str]) -> bool:
-    if any(word in _SECRET_WORDS or any(stem in word for stem in _STEMS) for word in words):
-        return True
-    return any(_is_secret_at(words, index) for index in range(len(words)))
+    joined = [_JOINED.fullmatch(word) for word in words]
+    return [part for word, match in zip(words, joined, strict=True) for part in (match.groups() if match else (word,))]
 
 
 def _is_secret_at(words: Sequence[str], index: int) -> bool:
-    """Return whether a word with several meanings names a secret at its position in a key."""
+    """Return whether a word names a secret at its position in a key."""
     word, following = words[index], words[index + 1 :]
+    if word in _SECRET_WORDS or any(stem in word for stem in _STEMS):
+        return True
     if word in _CONTEXTS:
         context = frozenset[str]() if words[index - 1 : index] and words[index - 1] in _CREDENTIALS else _CONTEXTS[word]
         return _DESCRIPTIONS.isdisjoint(following) and context.isdisjoint(words)
@@ -246,9 +241,6 @@ def hide_secrets(text: str) -> str:
 
     The text around a secret is unchanged: `postgres://me:***@host`, `https://host/x?api_key=***&page=2`,
     `Authorization: ***`, `--token ***`. Applying the function again changes nothing.
-
-    Args:
-        text: Text of any length.
     """
     for apply in _RULES:
         text = apply(text)

@@ -49,13 +49,7 @@ def report_settings(report: Report) -> Iterator[None]:
 
 
 def warn_of_settings(hook: object, config: BaseModel, names: Collection[str] | None = None) -> None:
-    """Report the deprecated settings of a hook that was built from them.
-
-    Args:
-        hook: The hook.
-        config: Its validated settings.
-        names: Settings to report. Default: all.
-    """
+    """Report the deprecated settings of a hook that was built from them."""
     report = _report.get()
     for path, text in iter_deprecated_settings(config):
         if names is not None and path[0] not in names:
@@ -82,24 +76,21 @@ def _is_internal(frame: FrameType, hook: object) -> bool:
     return any(frame.f_locals.get(name) is hook for name in frame.f_code.co_varnames[:1])  # `self`, if it has any
 
 
-def iter_deprecated_settings(model: BaseModel, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield the path and the message of each deprecated field that is set, including those of nested models."""
-    for name, field in type(model).model_fields.items():
-        if name not in model.model_fields_set:
+def iter_deprecated_settings(value: object, path: Path = ()) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the message of each deprecated field that is set in a model, or in nested models."""
+    if isinstance(value, (Mapping, list, tuple)):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from iter_deprecated_settings(item, (*path, key))
+    if not isinstance(value, BaseModel):
+        return
+    for name, field in type(value).model_fields.items():
+        if name not in value.model_fields_set:
             continue
         key = field.validation_alias if isinstance(field.validation_alias, str) else name
         if field.deprecated:
             yield (*path, key), describe_notice(field.deprecated)
         # Not by `getattr`, for which pydantic issues a warning of its own.
-        yield from _iter_nested(vars(model)[name], (*path, key))
-
-
-def _iter_nested(value: object, path: Path) -> Iterator[tuple[Path, str]]:
-    if isinstance(value, BaseModel):
-        yield from iter_deprecated_settings(value, path)
-    elif isinstance(value, (Mapping, list, tuple)):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _iter_nested(item, (*path, key))
+        yield from iter_deprecated_settings(vars(value)[name], (*path, key))
 
 
 ALL_SETTINGS = "settings"
@@ -113,11 +104,6 @@ BRIEF_MESSAGES = {"extra_forbidden": "unknown key.", "missing": "required, but m
 
 def format_validation_error(error: ValidationError, model: type[BaseModel], data: Any) -> list[tuple[str, str]]:
     """Return pydantic's errors as (dotted location, message) pairs, see `validation_messages`.
-
-    Args:
-        error: The error that pydantic raised.
-        model: The model that the data were validated against.
-        data: The validated data.
 
     Returns:
         One pair per location. The location of an error that concerns multiple settings is `ALL_SETTINGS`.
@@ -235,12 +221,7 @@ def _format_message(error: Any, model: type[BaseModel], path: Path, declared: An
 
 
 def missing_key_message(key: str, others: Iterable[Any]) -> str:
-    """Return the message for a missing required key, with a hint if an unknown key is a close match.
-
-    Args:
-        key: The required key.
-        others: The unknown keys of the same section.
-    """
+    """Return the message for a missing required key, with a hint if an unknown key is a close match."""
     names = (str(other) for other in others)
     near = difflib.get_close_matches(key, [name for name in names if len(name) <= MAX_NAME_LENGTH], n=1)
     return "required, but missing." + (f" Is {near[0]!r} a misspelling of it?" if near else "")

@@ -48,12 +48,7 @@ def format_value(value: Any, limit: int = MAX_VALUE_LENGTH) -> str:
 
 
 def iter_leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the values in nested mappings, lists and tuples that are no containers themselves, with their paths.
-
-    Args:
-        value: A container, or a single value.
-        path: Path of the value. Default: none.
-    """
+    """Yield the values in nested mappings, lists and tuples that are no containers themselves, with their paths."""
     if not isinstance(value, (Mapping, list, tuple)):
         yield path, value
         return

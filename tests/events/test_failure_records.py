@@ -104,7 +104,7 @@ def test_hook_is_disabled_until_it_is_unregistered(counts: FailureCounts) -> Non
     assert not counts.is_disabled("watch")
     record.disabled = "epoch 1, iteration 3"
     assert counts.is_disabled("watch")
-    counts.discard("watch")
+    counts.pop("watch")
     assert not counts.is_disabled("watch")
 
 
