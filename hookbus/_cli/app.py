@@ -146,10 +146,7 @@ def hooks(json_: Json = False) -> None:
             }
             for plugin, name in short_names(list_entries()).items()
         ]
-        if json_:
-            print_json(rows)
-        else:
-            print_hooks(rows)
+        (print_json if json_ else print_hooks)(rows)
 
 
 @app.command()
@@ -233,7 +230,7 @@ def doctor(json_: Json = False) -> None:
         with output_console().status("importing every installed hook"):
             reports = list(check_installed_hooks())
         if json_:
-            print_json([{"name": r.name, "package": r.package, "ok": r.ok, "problem": r.problem} for r in reports])
+            print_json([asdict(report) for report in reports])
         else:
             print_hook_health(reports)
         raise typer.Exit(0 if all(report.ok for report in reports) else 1)

@@ -151,7 +151,7 @@ class Factories:
         if problem := find_name_problem(config.work_dir):
             self._add_problem(("work_dir",), problem)
         file = find_initial_file(config.resume, config.load_from.path if config.load_from else None, config.work_dir)
-        if file is not None and (problem := find_file_problem(file[1])):
+        if file is not None and (problem := find_file_problem(str(file[1]))):
             path: Path = ("load_from", "path") if file[0] == "load_from" else ("resume",)
             self._add_problem(config.to_document_path(path), problem)
 
@@ -168,18 +168,17 @@ def accepted_keywords(factory: Factory) -> Mapping[str, inspect.Parameter]:
     return {"**" if p.kind is p.VAR_KEYWORD else name: p for name, p in parameters.items()}
 
 
-def find_initial_file(resume: str, load_from: str | None, work_dir: str) -> tuple[str, str] | None:
+def find_initial_file(
+    resume: str | pathlib.Path, load_from: str | pathlib.Path | None, work_dir: str | pathlib.Path | None
+) -> tuple[str, str | pathlib.Path] | None:
     """Return the key and the path of the file that a training starts from; None if there is none.
 
-    Args:
-        resume: "never", "auto" or the path of a checkpoint.
-        load_from: Path of the initial weights. They are not loaded if a run is continued.
-        work_dir: Work directory.
+    Initial weights are not loaded if a run is continued.
     """
     if resume not in ("auto", "never"):
         return "resume", resume
-    continues = resume == "auto" and not find_name_problem(work_dir) and read_status(pathlib.Path(work_dir))
-    return None if load_from is None or continues else ("load_from", load_from)
+    has_status = work_dir is not None and not find_name_problem(str(work_dir)) and read_status(pathlib.Path(work_dir))
+    return None if load_from is None or (resume == "auto" and has_status) else ("load_from", load_from)
 
 
 def find_file_problem(path: str) -> str:

@@ -153,17 +153,6 @@ class EpochMetric:
         self._outputs, self._targets = [], []
 
 
-def sync_metrics(metrics: Mapping[str, EvalMetric], ranks: Collectives) -> None:
-    """Combine metrics with their states on the other ranks; with a single rank, do nothing."""
-    if ranks.world_size == 1:
-        return
-    for name, metric in metrics.items():
-        if is_torchmetric(metric):
-            sync_torchmetrics(name, metric, ranks)
-        else:
-            metric.combine(ranks)  # type: ignore[attr-defined]
-
-
 BUILT_IN: Mapping[str, Callable[[], EvalMetric]] = {"accuracy": Accuracy}
 
 

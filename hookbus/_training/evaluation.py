@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from hookbus._training.eval_metrics import EvalMetric, MeanMetric, sync_metrics
+from hookbus._training.eval_metrics import EvalMetric, MeanMetric, is_torchmetric, sync_torchmetrics
 from hookbus.data.batches import get_targets, move_to_device
 from hookbus.data.rng import isolate_rng
 from hookbus.data.samplers import shard_loader
@@ -129,7 +129,11 @@ def _compute_synced_metrics(run: Run, metrics: Mapping[str, EvalMetric]) -> dict
     ranks = run.ranks
     if ranks.world_size == 1:
         return compute_metrics(metrics)
-    sync_metrics(metrics, ranks)
+    for name, metric in metrics.items():
+        if is_torchmetric(metric):
+            sync_torchmetrics(name, metric, ranks)
+        else:
+            metric.combine(ranks)  # type: ignore[attr-defined]
     # Rank 0 is assigned the first batch. Other ranks may have none, and some metrics cannot be computed without any.
     results = {name: to_float(value) for name, value in compute_metrics(metrics).items()} if ranks.is_main else {}
     return ranks.broadcast("metric results", results)

@@ -85,21 +85,16 @@ def get_first_changes(scheduler: Any) -> dict[str, int]:
     Args:
         scheduler: Scheduler. Numbers that equal the default of its class are omitted.
     """
-    if type(scheduler) is lr_scheduler.ChainedScheduler:
-        return {key: value for part in _iter_schedulers(scheduler) for key, value in _get_first_change(part).items()}
-    return _get_first_change(scheduler)
-
-
-def _get_first_change(scheduler: Any) -> dict[str, int]:
-    name = FIRST_CHANGES.get(type(scheduler))
-    if name is None:
-        return {}
-    value, setting = getattr(scheduler, name), name.lstrip("_")
-    default = inspect.signature(type(scheduler)).parameters[setting].default
-    number = value if isinstance(value, int) else min(value, default=0)
-    # A linear schedule changes at every step: it ends at its last step, and the others change after it.
-    is_linear = type(scheduler) is lr_scheduler.LinearLR
-    return {} if value == default else {f"{type(scheduler).__name__}.{setting}": number + (not is_linear)}
+    changes = {}
+    for part in _iter_schedulers(scheduler) if type(scheduler) is lr_scheduler.ChainedScheduler else [scheduler]:
+        if (name := FIRST_CHANGES.get(type(part))) is not None:
+            value, setting = getattr(part, name), name.lstrip("_")
+            number = value if isinstance(value, int) else min(value, default=0)
+            # A linear schedule changes at every step: it ends at its last step, and the others change after it.
+            is_linear = type(part) is lr_scheduler.LinearLR
+            if value != inspect.signature(type(part)).parameters[setting].default:
+                changes[f"{type(part).__name__}.{setting}"] = number + (not is_linear)
+    return changes
 
 
 def check_scheduler_steps(scheduler: Any, steps: int) -> None:

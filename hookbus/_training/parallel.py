@@ -54,32 +54,25 @@ def build_steps(
     """
     if ranks.world_size == 1 or strategy == "none":
         return Steps(model, **settings)
-    if _has_trainable_parameters(settings["loss_fn"]):
-        _check_loss(strategy, settings["step_fn"])
+    if _has_trainable_parameters(settings["loss_fn"]) and (strategy == "fsdp2" or settings["step_fn"] is not None):
+        cause = 'distributed="fsdp2"' if strategy == "fsdp2" else "step_fn"
+        raise ConfigError(
+            f"loss_fn: the gradients of its parameters are not averaged over ranks with {cause}. Make the loss "
+            "function a part of the model, which then returns the loss."
+        )
     if strategy == "fsdp2":
         return FSDPSteps(model, **settings)
     if isinstance(model, DistributedDataParallel):
         return DDPSteps(model.module, model, **settings)
-    devices = None if settings["device"].type == "cpu" else [settings["device"]]
-    return DDPSteps(model, DistributedDataParallel(model, device_ids=devices, **(ddp or {})), **settings)
+    return DDPSteps(model, _wrap_ddp(model, settings["device"], **(ddp or {})), **settings)
 
 
 def _has_trainable_parameters(loss_fn: object) -> bool:
     return isinstance(loss_fn, nn.Module) and any(parameter.requires_grad for parameter in loss_fn.parameters())
 
 
-def _check_loss(strategy: str, step_fn: object) -> None:
-    """Raise if the gradients of a loss function with parameters would not be averaged over ranks.
-
-    Raises:
-        ConfigError: If the loss is not called by the steps, or the model is sharded.
-    """
-    if strategy == "fsdp2" or step_fn is not None:
-        cause = 'distributed="fsdp2"' if strategy == "fsdp2" else "step_fn"
-        raise ConfigError(
-            f"loss_fn: the gradients of its parameters are not averaged over ranks with {cause}. Make the loss "
-            "function a part of the model, which then returns the loss."
-        )
+def _wrap_ddp(module: nn.Module, device: torch.device, **options: Any) -> DistributedDataParallel:
+    return DistributedDataParallel(module, device_ids=None if device.type == "cpu" else [device], **options)
 
 
 def maybe_apply_fsdp(
@@ -126,8 +119,7 @@ class DDPSteps(Steps):
         self._unwrapped_loss, self._loss_wrapper = self.loss_fn, self.loss_fn
         if _has_trainable_parameters(self.loss_fn):
             # Its parameters have gradients of their own, which are averaged like those of the model.
-            devices = None if self.device.type == "cpu" else [self.device]
-            self._loss_wrapper = self.loss_fn = DistributedDataParallel(self.loss_fn, device_ids=devices)
+            self._loss_wrapper = self.loss_fn = _wrap_ddp(self.loss_fn, self.device)  # type: ignore[arg-type]
 
     def forward_backward(self, run: Run, batch: Any, weight: float) -> dict[str, Any]:
         """Compute forward and backward; gradients are averaged in the last micro-batch before the optimizer step."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -72,6 +72,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             *find_object_problems(
                 _get_mapping(arguments["model"]), _get_mapping(arguments["optimizer"]), arguments["scheduler"]
             ),
+            *_find_conflicts(arguments),
         ]
     )
 
@@ -162,24 +163,18 @@ def get_only(optimizer: Any) -> Any:
     return optimizers[0] if len(optimizers) == 1 else None
 
 
-def check_several(arguments: Mapping[str, Any]) -> None:
-    """Check the arguments of a Trainer with named models or several optimizers.
-
-    Raises:
-        ConfigError: If a setting would have no effect, or the gradients would differ across ranks.
-    """
-    problems, optimizer = [], arguments["optimizer"]
+def _find_conflicts(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings without an effect on several optimizers, and those that named models do not support."""
+    optimizer = arguments["optimizer"]
     if isinstance(optimizer, Mapping) and len(optimizer) > 1:
         unused = [name for name, default in STEP_SETTINGS.items() if arguments[name] != default]
-        unused += ["precision"] if arguments["precision"] == "fp16" else []
-        problems += [
-            f"{name}: has no effect with several optimizers, got {arguments[name]!r}. Implement it in the "
-            "`train_step` of the hook that steps them."
-            for name in unused
-        ]
+        for name in [*unused, "precision"] if arguments["precision"] == "fp16" else unused:
+            yield (
+                f"{name}: has no effect with several optimizers, got {arguments[name]!r}. Implement it in the "
+                "`train_step` of the hook that steps them."
+            )
     if isinstance(arguments["model"], Mapping) and world_size() > 1 and arguments["distributed"] != "none":
-        problems.append(
+        yield (
             f"distributed: named models require 'none', got {arguments['distributed']!r}. Wrap each model in "
             "DistributedDataParallel, and pass loaders that are sharded."
         )
-    raise_config_error(problems)

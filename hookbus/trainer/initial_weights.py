@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hookbus._config.factories import find_initial_file
 from hookbus._run.directory_lock import get_write_error
 from hookbus._run.resume import find_checkpoint, get_checkpoint_directories, get_checkpoint_directory
-from hookbus._run.status import read_status
 from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.contents import check_hook_records
 from hookbus.checkpoint.hook_states import check_hook_states, load_hook_states, restore_structure
@@ -125,12 +125,9 @@ def find_checkpoint_directory(trainer: TrainerSetup, work_dir: Path | None = Non
 
 def _initial_files(trainer: TrainerSetup) -> list[tuple[str, str | Path]]:
     """Return the files that a run starts from, with the argument that names them. Empty if a run is continued."""
-    resume, continues = trainer.runs.pending_resume, trainer.runs.continues
-    if resume not in ("auto", "never"):
-        return [("resume", resume)]
-    if resume == "auto" and trainer.work_dir is not None:
-        continues = continues or bool(read_status(Path(trainer.work_dir)))
-    return [] if trainer.load_from is None or continues else [("load_from", trainer.load_from)]
+    load_from = None if trainer.runs.continues else trainer.load_from
+    file = find_initial_file(trainer.runs.pending_resume, load_from, trainer.work_dir)
+    return [] if file is None else [file]
 
 
 def _check_file(trainer: TrainerSetup, key: str, path: str | Path) -> str:
@@ -146,19 +143,16 @@ def _check_checkpoint_files(trainer: TrainerSetup) -> str:
     if trainer.runs.preview_work_dir()[1]:
         return ""  # a work directory that cannot be used is reported once
     # In sequence: a directory that cannot be searched is reported once.
-    lines = [_check_automatic_resume(trainer), _check_checkpoints_directory(trainer)]
-    return "\n".join(line for line in lines if line)
+    return "\n".join([*_check_automatic_resume(trainer), *_check_checkpoints_directory(trainer)])
 
 
-def _check_automatic_resume(trainer: TrainerSetup) -> str:
+def _check_automatic_resume(trainer: TrainerSetup) -> list[str]:
     """Verify the checkpoint that automatic resume would load."""
-    if trainer.runs.pending_resume != "auto":
-        return ""
-    path, skipped = _find_newest(trainer)
+    path, skipped = _find_newest(trainer) if trainer.runs.pending_resume == "auto" else (None, [])
     if path is None:
-        return ""
+        return []
     _check_metadata(trainer, "resume", path)
-    return "\n".join([*(f"resume: {message}" for message in skipped), f"resume: {path}"])
+    return [*(f"resume: {message}" for message in skipped), f"resume: {path}"]
 
 
 def _find_newest(trainer: TrainerSetup) -> tuple[Path | None, list[str]]:
@@ -169,19 +163,19 @@ def _find_newest(trainer: TrainerSetup) -> tuple[Path | None, list[str]]:
     return (None, []) if newest is None else (newest.path, newest.problems)
 
 
-def _check_checkpoints_directory(trainer: TrainerSetup) -> str:
+def _check_checkpoints_directory(trainer: TrainerSetup) -> list[str]:
     """Raise if the directory of the checkpoint hook is not writable, or a file has its name."""
     work_dir = trainer.runs.preview_work_dir()[0]
     directory = find_checkpoint_directory(trainer, work_dir)
     inside = work_dir is not None and directory is not None and directory.is_relative_to(work_dir)
     # A missing directory inside the work directory is created in it.
     if directory is None or (inside and not os.path.lexists(directory)):
-        return ""
+        return []
     if reason := get_write_error(directory):
         raise CheckpointError(
             f"The checkpoint directory {directory} cannot be written: {reason}. Set another directory."
         )
-    return "" if inside else f"checkpoints: {directory}"
+    return [] if inside else [f"checkpoints: {directory}"]
 
 
 def _check_metadata(trainer: TrainerSetup, key: str, path: str | Path) -> None:

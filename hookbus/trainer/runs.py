@@ -34,18 +34,16 @@ class TrainerRuns:
     Args:
         trainer: Trainer. Its attributes are read at the start of each run.
         resume: Checkpoint that the first training resumes from: "never", "auto" or a path.
+
+    Attributes:
+        pending_resume: Checkpoint that the next training resumes from.
     """
 
     def __init__(self, trainer: TrainerSetup, resume: str | Path) -> None:
         self._trainer = trainer
-        self._pending_resume = resume
+        self.pending_resume = resume
         self._directory: Path | None = None
         self._services = OwnedServices()
-
-    @property
-    def pending_resume(self) -> str | Path:
-        """Checkpoint that the next training resumes from: "never", "auto" or a path."""
-        return self._pending_resume
 
     def preview_work_dir(self) -> tuple[Path | None, str]:
         """Return the work directory of the next training, and the error message if it cannot be used."""
@@ -55,7 +53,7 @@ class TrainerRuns:
             return self._directory, ""
         return preview(
             Path(trainer.work_dir),
-            resume=self._pending_resume == "auto",
+            resume=self.pending_resume == "auto",
             overwrite=trainer.overwrite,
             writes_config=hasattr(trainer.config, "to_yaml"),
         )
@@ -87,27 +85,23 @@ class TrainerRuns:
         # The bus may have been used by a custom loop in between. Only runs of this trainer are continued.
         earlier = trainer.bus.current if self.continues else None
         run = self.create(mode, earlier)
-        with preconditions_scope(run):
-            self._check(run)
+        with preconditions_scope(run):  # before the work directory is acquired
+            if mode == "train":
+                check_training(trainer, run)
+            else:
+                check_preconditions(run)
+                check_files(trainer)
         # Only the first run seeds the RNGs: a later run continues from the RNG states of the previous one.
         if earlier is None and trainer.seed is not None:
             seed_everything(rank_seed(trainer.seed, trainer.ranks.rank))
         # Validation and test resume from an explicit checkpoint, but not from "auto", which only applies to training.
-        resume = self._pending_resume if mode == "train" or self._pending_resume != "auto" else "never"
+        resume = self.pending_resume if mode == "train" or self.pending_resume != "auto" else "never"
         path = verify_resume(resume, trainer.ranks)
         run.work_dir = self._acquire_work_dir(mode, resume)
         with run_scope(run, path):
-            if resume == self._pending_resume:
-                self._pending_resume = "never"
+            if resume == self.pending_resume:
+                self.pending_resume = "never"
             yield run
-
-    def _check(self, run: Run) -> None:
-        """Check the preconditions of a run, before its work directory is acquired."""
-        if run.mode == "train":
-            check_training(self._trainer, run)
-        else:
-            check_preconditions(run)
-            check_files(self._trainer)
 
     def create(self, mode: Mode, earlier: Run | None = None) -> Run:
         """Create a run without a work directory and without starting it."""
@@ -134,7 +128,7 @@ class TrainerRuns:
             previous=earlier,
         )
         self._connect(run)
-        run.may_resume = may_resume(self._pending_resume, trainer.work_dir)
+        run.may_resume = may_resume(self.pending_resume, trainer.work_dir)
         # A validation or test reads and writes the directory of the training.
         is_new = mode == "train" or self._directory is not None
         planned = self.preview_work_dir()[0] if is_new else trainer.work_dir
@@ -168,10 +162,8 @@ class TrainerRuns:
         The first training determines the directory of all later runs.
         """
         trainer = self._trainer
-        if self._directory is not None:
-            return acquire_work_dir(self._directory, "auto", False, trainer.ranks)
-        if mode != "train":
-            return acquire_work_dir(trainer.work_dir, "auto", False, trainer.ranks)
+        if self._directory is not None or mode != "train":
+            return acquire_work_dir(self._directory or trainer.work_dir, "auto", False, trainer.ranks)
         work_dir = acquire_work_dir(trainer.work_dir, resume, trainer.overwrite, trainer.ranks)
         self._directory = work_dir.path if work_dir is not None else None
         return work_dir

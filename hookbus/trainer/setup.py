@@ -24,7 +24,6 @@ from hookbus.distributed.unwrap import unwrap_ddp
 from hookbus.trainer.arguments import (
     check_arguments,
     check_model,
-    check_several,
     get_only,
     resolve_device,
     resolve_hooks,
@@ -145,7 +144,6 @@ class TrainerSetup:
         check_model(model)
         check_arguments(locals())  # all arguments by name; `locals()` must be evaluated before the first assignment
         check_distributed(distributed)
-        check_several(locals())
         check_count(agree_every, "agree_every")
         self.device = resolve_device(device)
         self.ranks = get_collectives(self.device)
