@@ -10,7 +10,7 @@ from typing import Any
 from hookbus.testing import WriterTestCase
 from hookbus_logger import JsonlHook, read_jsonl
 from hookbus_mlflow import MLflowHook
-from hookbus_mlflow.names import to_mlflow_name as stored_by_mlflow
+from hookbus_mlflow.config import to_mlflow_name as stored_by_mlflow
 from hookbus_tensorboard import TensorBoardHook
 from hookbus_wandb import WandbHook
 from hookbus_wandb.config import STEP

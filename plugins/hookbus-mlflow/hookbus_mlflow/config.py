@@ -1,10 +1,12 @@
-"""Configuration of the hook."""
+"""Configuration of the hook, and valid names of MLflow metrics, params and artifacts."""
 
 from __future__ import annotations
 
+import re
+
 from pydantic import Field
 
-from hookbus.writers import WriterConfig
+from hookbus.writers import WriterConfig, sanitize_name
 
 
 class MLflowConfig(WriterConfig):
@@ -19,3 +21,13 @@ class MLflowConfig(WriterConfig):
     )
     tags: dict[str, str] = Field(default={}, description="Tags of the MLflow run.")
     log_model: bool = Field(default=False, description="Log checkpoint files as artifacts.")
+
+
+MAX_LENGTH = 250
+FORBIDDEN = re.compile(r"[^/\w.\- ]|^/|(?<=/)/|/$|(?:(?<=^)|(?<=/))\.\.?(?=/|$)")
+"""Characters other than letters, digits and `_ - . / space`, and the parts that make a path not normalized."""
+
+
+def to_mlflow_name(name: str) -> str:
+    """Return the name of a record in MLflow, made valid by `hookbus.writers.tags.sanitize_name`."""
+    return sanitize_name(name, FORBIDDEN, MAX_LENGTH)

@@ -8,8 +8,7 @@ from functools import partial
 
 from hookbus import Run, Writer, WriterHook
 from hookbus.writers import redact
-from hookbus_mlflow.config import MLflowConfig
-from hookbus_mlflow.names import to_mlflow_name
+from hookbus_mlflow.config import MLflowConfig, to_mlflow_name
 
 
 class MLflowHook(WriterHook):
@@ -29,7 +28,8 @@ class MLflowHook(WriterHook):
             HookError: If the run has no work directory, which stores the ID of the MLflow run.
         """
         # Imported here, so that the hook can be constructed and its config validated without loading mlflow.
-        from hookbus_mlflow.writer import MLflowWriter, Target
+        from hookbus_mlflow.target import Target
+        from hookbus_mlflow.writer import MLflowWriter
 
         # MLflow retries a request for up to four minutes, longer than `patience`, in which this hook could not retry.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")

@@ -1,31 +1,23 @@
-"""`Writer` of MLflow."""
+"""`Writer` of MLflow, and its requests with multiple records, of which a server may reject some."""
 
 from __future__ import annotations
 
-import os
-import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 import requests
-from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
-from mlflow.store.db.db_types import DATABASE_ENGINES
 
 from hookbus import Writer
-from hookbus.checkpoint import atomic_write
-from hookbus.errors import RejectedRecordsError, format_path
-from hookbus.writers import RecordKey, flatten, read_regular_file, to_finite_array, to_pil_image
-from hookbus_mlflow.batches import RejectedError, ServerError, send_accepted
-from hookbus_mlflow.database import ensure_database
-from hookbus_mlflow.names import to_mlflow_name
+from hookbus.errors import RejectedRecordsError
+from hookbus.writers import RecordKey, flatten, to_finite_array, to_pil_image
+from hookbus_mlflow.config import to_mlflow_name
+from hookbus_mlflow.target import Target
 
 METRICS_PER_BATCH, PARAMS_PER_BATCH = 1000, 100
 """Limits of the `log-batch` request in the MLflow REST API."""
@@ -33,12 +25,6 @@ METRICS_PER_BATCH, PARAMS_PER_BATCH = 1000, 100
 NUM_BINS = 64
 MAX_PARAM_LENGTH = 500
 """Older servers reject longer values; the artifact `config.json` contains the full configuration."""
-
-MAX_ID_BYTES = 200
-"""Maximum size of a file that contains an ID."""
-
-OWNER_TAG = "hookbus.owner"
-"""Tag that identifies the run of a directory."""
 
 STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED"}
 TRANSIENT_ERRORS = frozenset(
@@ -54,53 +40,56 @@ INVALID_RECORD_ERRORS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
 _database_lock = threading.Lock()
 
 
-@dataclass(frozen=True)
-class Target:
-    """MLflow run that a writer logs to.
+T = TypeVar("T")
 
-    Attributes:
-        directory: Absolute path of the directory that contains the ID of the run and, without `uri`, the database and
-            the artifacts.
-        uri: URI of a server or database; None for a database in `directory`.
-        experiment: Name of the experiment.
-        run_name: Name of a new run.
-        tags: Tags of a new run.
-        owner: ID of the run of hookbus, for the names of temporary files.
+MAX_FAILURES = 20
+"""Maximum number of single records that fail with a `ServerError` while no record is accepted."""
+
+
+class RejectedError(ValueError):
+    """A request with an invalid record, which fails at every attempt."""
+
+
+class ServerError(OSError):
+    """An error response of the server, either temporary or caused by an invalid record."""
+
+
+def send_accepted(send: Callable[[Sequence[T]], object], records: Sequence[T]) -> list[tuple[T, Exception]]:
+    """Send records in one request. If the request fails, send its halves, down to single records.
+
+    Args:
+        send: Sends records in one request; raises `RejectedError` or `ServerError` if the request fails, and other
+            exceptions if no request can succeed.
+        records: Records to send.
+
+    Returns:
+        The rejected records with their errors; all others were sent.
+
+    Raises:
+        ServerError: If the server accepts none of the records.
     """
+    rejected: list[tuple[T, Exception]] = []
+    accepted, pending = 0, [records] if records else []
+    while pending:
+        batch = pending.pop()
+        try:
+            send(batch)
+            accepted += len(batch)
+        except (RejectedError, ServerError) as error:
+            if len(batch) > 1:
+                pending += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+                continue
+            rejected.append((batch[0], error))
+            if not accepted and _count_failures(rejected) >= MAX_FAILURES:
+                break
+    if not accepted and _count_failures(rejected):
+        # The server, and not a record, is likely the cause, so that a later attempt can succeed.
+        raise next(error for _, error in rejected if isinstance(error, ServerError))
+    return rejected
 
-    directory: Path
-    uri: str | None
-    experiment: str
-    run_name: str
-    tags: Mapping[str, str] = field(default_factory=dict)
-    owner: str = ""
 
-    @property
-    def id_file(self) -> Path:
-        """File that contains the ID of the run."""
-        return self.directory / "run_id"
-
-    @property
-    def owner_file(self) -> Path:
-        """File that contains the value of the tag `OWNER_TAG`, which finds a run whose ID is not stored yet."""
-        return self.directory / "owner"
-
-    @property
-    def is_database(self) -> bool:
-        """Whether the run is stored in a database without a server."""
-        return not self.uri or self.uri.partition(":")[0].partition("+")[0] in DATABASE_ENGINES
-
-    @property
-    def artifact_uri(self) -> str | None:
-        """URI of the artifacts of a new experiment; None for the default of the server."""
-        return None if self.uri else (self.directory / "artifacts").as_uri()
-
-    def create_client(self) -> MlflowClient:
-        """Return a client of the server or database; the database in `directory` is created if it does not exist."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        if self.uri:
-            return MlflowClient(self.uri)
-        return MlflowClient(ensure_database(self.directory / "mlflow.db", str(self.artifact_uri), self.owner))
+def _count_failures(rejected: Sequence[tuple[object, Exception]]) -> int:
+    return sum(isinstance(error, ServerError) for _, error in rejected)
 
 
 class MLflowWriter(Writer):
@@ -114,7 +103,7 @@ class MLflowWriter(Writer):
         # Alembic, which creates and checks the tables, is not thread-safe, and each hook has its own thread.
         with _database_lock if target.is_database else nullcontext(), _translate_errors():
             self._client = target.create_client()
-            self._run_id = _read_run_id(target) or _find_or_create_run(self._client, target)
+            self._run_id = target.find_or_create_run(self._client)
             self._client.update_run(self._run_id, status="RUNNING")
         self._metrics: list[Metric] = []
         self._status = ""
@@ -156,14 +145,12 @@ class MLflowWriter(Writer):
         Raises:
             RejectedRecordsError: If some params cannot be logged.
         """
-        rejected: list[tuple[Param, Exception]] = []
         with _translate_errors():
             # MLflow rejects a batch that changes the value of an existing param.
             existing = self._client.get_run(self._run_id).data.params
             values = {to_mlflow_name(key): str(value)[:MAX_PARAM_LENGTH] for key, value in flatten(config).items()}
             params = [Param(key, value) for key, value in values.items() if key not in existing]
-            for begin in range(0, len(params), PARAMS_PER_BATCH):
-                rejected += send_accepted(self._log_params, params[begin : begin + PARAMS_PER_BATCH])
+            rejected = self._log_batches("params", params, PARAMS_PER_BATCH)
             self._client.log_dict(self._run_id, dict(config), "config.json")
         _raise_if_rejected(rejected, "params")
 
@@ -195,9 +182,7 @@ class MLflowWriter(Writer):
         # A retry after an error may log a metric again. MLflow ignores a metric with equal name, step, time and value.
         metrics, self._metrics = self._metrics, []
         status, self._status = self._status, ""
-        rejected: list[tuple[Metric, Exception]] = []
-        for begin in range(0, len(metrics), METRICS_PER_BATCH):
-            rejected += send_accepted(self._log_metrics, metrics[begin : begin + METRICS_PER_BATCH])
+        rejected = self._log_batches("metrics", metrics, METRICS_PER_BATCH)
         if status:
             with _translate_errors():
                 self._client.set_terminated(self._run_id, status)
@@ -211,61 +196,24 @@ class MLflowWriter(Writer):
         """Write the pending metrics and status. May be called twice."""
         self.flush()
 
-    def _log_metrics(self, metrics: Sequence[Metric]) -> None:
-        with _translate_errors():
-            self._client.log_batch(self._run_id, metrics=metrics)
+    def _log_batches(self, kind: str, records: Sequence[Any], size: int) -> list[tuple[Any, Exception]]:
+        """Log metrics or params in batches, and return the rejected ones with their errors."""
 
-    def _log_params(self, params: Sequence[Param]) -> None:
-        with _translate_errors():
-            self._client.log_batch(self._run_id, params=params)
+        def send(batch: Sequence[Any]) -> None:
+            request: dict[str, Any] = {kind: batch}
+            with _translate_errors():
+                self._client.log_batch(self._run_id, **request)
+
+        batches = (records[begin : begin + size] for begin in range(0, len(records), size))
+        return [rejected for batch in batches for rejected in send_accepted(send, batch)]
 
 
-def _raise_if_rejected(rejected: Sequence[tuple[Metric | Param, Exception]], kind: str) -> None:
+def _raise_if_rejected(rejected: Sequence[tuple[Any, Exception]], kind: str) -> None:
     """Raise a `RejectedRecordsError` with the names of the rejected records."""
     if rejected:
         record, error = rejected[0]
         names = [record.key for record, _ in rejected]
         raise RejectedRecordsError(f"{record.key!r} = {record.value!r}: {error}", names, kind) from error
-
-
-def _read_run_id(target: Target) -> str | None:
-    return _read_id(target.id_file) if os.path.lexists(target.id_file) else None
-
-
-def _find_or_create_run(client: MlflowClient, target: Target) -> str:
-    """Create a run, or find the run of a process that was killed before it stored the ID."""
-    existing = client.get_experiment_by_name(target.experiment)
-    experiment = (
-        existing.experiment_id if existing else client.create_experiment(target.experiment, target.artifact_uri)
-    )
-    # The owner is stored before the run is created and the ID afterwards: a kill in between leaves a run that the next
-    # process finds by the tag, instead of an orphaned run.
-    tags = {**target.tags, OWNER_TAG: _read_or_create(target.owner_file, token_hex(16), target.owner)}
-    runs = client.search_runs([experiment], f"tags.`{OWNER_TAG}` = '{tags[OWNER_TAG]}'")
-    run = runs[0] if runs else client.create_run(experiment, tags=tags, run_name=target.run_name)
-    return _read_or_create(target.id_file, run.info.run_id, target.owner)
-
-
-def _read_or_create(file: Path, text: str, owner: str) -> str:
-    """Return the content of a file, which is created atomically with `text` if it does not exist."""
-    if not os.path.lexists(file):
-        atomic_write(file, lambda opened: opened.write(text.encode()), run=owner)
-    return _read_id(file)
-
-
-def _read_id(file: Path) -> str:
-    """Return the ID in a file.
-
-    Raises:
-        ValueError: If the file does not contain an ID.
-    """
-    try:
-        text = read_regular_file(file, MAX_ID_BYTES).decode().strip()
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"{format_path(file)}: the ID of the MLflow run cannot be read: {error}") from error
-    if not re.fullmatch(r"[\w-]+", text):
-        raise ValueError(f"{format_path(file)}: expected the ID of an MLflow run, got {text[:40]!r}")
-    return text
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hookbus_mlflow.database import ensure_database
+from hookbus_mlflow.target import ensure_database
 
 
 @pytest.fixture(scope="session")

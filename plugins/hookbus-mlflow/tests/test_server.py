@@ -12,7 +12,8 @@ from hookbus.errors import HookError, RejectedRecordsError
 from hookbus.testing import fake_training
 from hookbus.testing.training import collect_warnings
 from hookbus_mlflow import MLflowHook
-from hookbus_mlflow.writer import MLflowWriter, Target
+from hookbus_mlflow.target import Target
+from hookbus_mlflow.writer import MLflowWriter
 
 from .tracking_server import TrackingServer
 

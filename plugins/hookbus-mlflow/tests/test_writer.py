@@ -10,13 +10,14 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from hookbus_mlflow.database import ensure_database
-from hookbus_mlflow.writer import MLflowWriter, Target
+from hookbus_mlflow.target import Target, ensure_database
+from hookbus_mlflow.writer import MLflowWriter
 
 FAIL_SECOND_FLUSH = """
 import resource, sqlite3, sys
 from pathlib import Path
-from hookbus_mlflow.writer import MLflowWriter, Target
+from hookbus_mlflow.target import Target
+from hookbus_mlflow.writer import MLflowWriter
 
 def limit_disk(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
@@ -46,7 +47,8 @@ retry.close()
 KILL_BEFORE_THE_ID_IS_STORED = """
 import os, signal, sys
 from pathlib import Path
-from hookbus_mlflow.writer import MLflowWriter, Target
+from hookbus_mlflow.target import Target
+from hookbus_mlflow.writer import MLflowWriter
 
 replace = os.replace
 def replace_or_die(source, target):

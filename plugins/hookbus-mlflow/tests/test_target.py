@@ -6,12 +6,12 @@ import sys
 import pytest
 from mlflow import MlflowClient
 
-from hookbus_mlflow.database import ensure_database
+from hookbus_mlflow.target import ensure_database
 
 KILL_BEFORE_COMMIT = """
 import os, signal, sys
 from pathlib import Path
-from hookbus_mlflow.database import ensure_database
+from hookbus_mlflow.target import ensure_database
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 ensure_database(Path(sys.argv[1]), "file:///artifacts")
 """
