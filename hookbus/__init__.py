@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names
+from hookbus._utils import lazy_names, map_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -53,47 +53,31 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = {
-    "BaseHook": "hookbus.hook",
-    "BestResult": "hookbus._run.results",
-    "CounterView": "hookbus._events.points",
-    "Direction": "hookbus.hook",
-    "Duration": "hookbus._utils.durations",
-    "HOOKS": "hookbus._config.hooks",
-    "HOOK_REGISTRY": "hookbus._config.hooks",
-    "Hook": "hookbus.hook",
-    "HookBus": "hookbus.bus",
-    "HookConfig": "hookbus.hook",
-    "HookRegistry": "hookbus._config.hooks",
-    "Lifecycle": "hookbus.lifecycle",
-    "Metrics": "hookbus.metrics.results",
-    "Priority": "hookbus.hook",
-    "Request": "hookbus._run.requests",
-    "Run": "hookbus._run.run",
-    "RunConfig": "hookbus._config.models",
-    "Schedule": "hookbus._events.schedules",
-    "Splits": "hookbus.data.resumable_loader",
-    "Trainer": "hookbus.trainer.trainer",
-    "Unit": "hookbus._events.points",
-    "Writer": "hookbus.writers.writer",
-    "WriterConfig": "hookbus.writers.hook",
-    "WriterHook": "hookbus.writers.hook",
-    "actionspec": "hookbus._events.actions",
-    "between": "hookbus._events.schedules",
-    "build_hook": "hookbus._config.hooks",
-    "build_hooks": "hookbus._config.hooks",
-    "deprecated": "hookbus._utils.deprecations",
-    "every": "hookbus._events.schedules",
-    "get_default_hooks": "hookbus._config.hooks",
-    "hookimpl": "hookbus._events.markers",
-    "hookspec": "hookbus._events.markers",
-    "import_string": "hookbus._utils.imports",
-    "last": "hookbus._events.schedules",
-    "load_config": "hookbus._config.load",
-    "once": "hookbus._events.schedules",
-    "parse_duration": "hookbus._utils.durations",
-    "resolve_import": "hookbus._utils.imports",
-}
+_MODULES = map_names(
+    {
+        "hookbus._config.hooks": "HOOKS HOOK_REGISTRY HookRegistry build_hook build_hooks get_default_hooks",
+        "hookbus._config.load": "load_config",
+        "hookbus._config.models": "RunConfig",
+        "hookbus._events.actions": "actionspec",
+        "hookbus._events.markers": "hookimpl hookspec",
+        "hookbus._events.points": "CounterView Unit",
+        "hookbus._events.schedules": "Schedule between every last once",
+        "hookbus._run.requests": "Request",
+        "hookbus._run.results": "BestResult",
+        "hookbus._run.run": "Run",
+        "hookbus._utils.deprecations": "deprecated",
+        "hookbus._utils.durations": "Duration parse_duration",
+        "hookbus._utils.imports": "import_string resolve_import",
+        "hookbus.bus": "HookBus",
+        "hookbus.data.resumable_loader": "Splits",
+        "hookbus.hook": "BaseHook Direction Hook HookConfig Priority",
+        "hookbus.lifecycle": "Lifecycle",
+        "hookbus.metrics.results": "Metrics",
+        "hookbus.trainer.trainer": "Trainer",
+        "hookbus.writers.hook": "WriterConfig WriterHook",
+        "hookbus.writers.writer": "Writer",
+    }
+)
 _WITH_TORCH = ("Splits", "Trainer", "WriterConfig", "WriterHook")
 __all__ = [name for name in _MODULES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch
 __getattr__ = lazy_names(__name__, _MODULES)

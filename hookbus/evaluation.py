@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names
+from hookbus._utils import lazy_names, map_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from hookbus._training.evaluation import preserve_training_modes as preserve_training_modes
     from hookbus.data.rng import isolate_rng as isolate_rng
 
-_MODULES = {
-    "build_metrics": "hookbus._training.eval_metrics",
-    "eval_mode": "hookbus._training.evaluation",
-    "evaluate": "hookbus._training.evaluation",
-    "isolate_rng": "hookbus.data.rng",
-    "named_loaders": "hookbus._training.evaluation",
-    "preserve_training_modes": "hookbus._training.evaluation",
-}
+_MODULES = map_names(
+    {
+        "hookbus._training.eval_metrics": "build_metrics",
+        "hookbus._training.evaluation": "eval_mode evaluate named_loaders preserve_training_modes",
+        "hookbus.data.rng": "isolate_rng",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

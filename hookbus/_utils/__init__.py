@@ -7,6 +7,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
+def map_names(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the module of each public name, sorted by name.
+
+    Args:
+        modules: Names of each module, separated by spaces.
+    """
+    return dict(sorted((name, module) for module, names in modules.items() for name in names.split()))
+
+
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package that imports each of its public names on first use.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names
+from hookbus._utils import lazy_names, map_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -33,25 +33,18 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.weights import check_compatible as check_compatible
     from hookbus.checkpoint.weights import flatten_weights as flatten_weights
 
-_MODULES = {
-    "CheckpointSaver": "hookbus.checkpoint.saver",
-    "CheckpointStore": "hookbus.checkpoint.store",
-    "Sidecar": "hookbus.checkpoint.sidecars",
-    "StopSaver": "hookbus.checkpoint.saver",
-    "atomic_write": "hookbus.checkpoint.atomic_files",
-    "check_averages": "hookbus.checkpoint.weights",
-    "check_compatible": "hookbus.checkpoint.weights",
-    "check_scheduler_steps": "hookbus._training.lr_scheduler",
-    "flatten_weights": "hookbus.checkpoint.weights",
-    "get_first_changes": "hookbus._training.lr_scheduler",
-    "load_scheduler": "hookbus._training.lr_scheduler",
-    "make_temporary_name": "hookbus.checkpoint.atomic_files",
-    "read_checkpoint": "hookbus.checkpoint.state",
-    "remove_temporary_files": "hookbus.checkpoint.atomic_files",
-    "schema": "hookbus._utils.schema",
-    "wrap_invalid_data": "hookbus.checkpoint.contents",
-    "write_checkpoint": "hookbus.checkpoint.state",
-    "write_json": "hookbus.checkpoint.atomic_files",
-}
+_MODULES = map_names(
+    {
+        "hookbus._training.lr_scheduler": "check_scheduler_steps get_first_changes load_scheduler",
+        "hookbus._utils.schema": "schema",
+        "hookbus.checkpoint.atomic_files": "atomic_write make_temporary_name remove_temporary_files write_json",
+        "hookbus.checkpoint.contents": "wrap_invalid_data",
+        "hookbus.checkpoint.saver": "CheckpointSaver StopSaver",
+        "hookbus.checkpoint.sidecars": "Sidecar",
+        "hookbus.checkpoint.state": "read_checkpoint write_checkpoint",
+        "hookbus.checkpoint.store": "CheckpointStore",
+        "hookbus.checkpoint.weights": "check_averages check_compatible flatten_weights",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

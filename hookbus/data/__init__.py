@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names
+from hookbus._utils import lazy_names, map_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from hookbus.data.loaders import loader_length as loader_length
     from hookbus.data.rng import derive_seed as derive_seed
 
-_MODULES = {
-    "derive_seed": "hookbus.data.rng",
-    "get_targets": "hookbus.data.batches",
-    "iter_datasets": "hookbus.data.loaders",
-    "loader_length": "hookbus.data.loaders",
-    "move_to_device": "hookbus.data.batches",
-}
+_MODULES = map_names(
+    {
+        "hookbus.data.batches": "get_targets move_to_device",
+        "hookbus.data.loaders": "iter_datasets loader_length",
+        "hookbus.data.rng": "derive_seed",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names
+from hookbus._utils import lazy_names, map_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -28,20 +28,15 @@ if TYPE_CHECKING:
     from hookbus.distributed.unwrap import strip_wrappers as strip_wrappers
     from hookbus.distributed.unwrap import unwrap_model as unwrap_model
 
-_MODULES = {
-    "Collectives": "hookbus.distributed.collectives",
-    "clean_names": "hookbus.distributed.unwrap",
-    "has_sharded_tensors": "hookbus.distributed.sharding",
-    "is_main": "hookbus.distributed.process_group",
-    "match_names": "hookbus.distributed.unwrap",
-    "named_modules": "hookbus.distributed.unwrap",
-    "named_parameters": "hookbus.distributed.unwrap",
-    "rank": "hookbus.distributed.process_group",
-    "sharding_of": "hookbus.distributed.sharding",
-    "strip_wrappers": "hookbus.distributed.unwrap",
-    "to_full_tensors": "hookbus.distributed.sharding",
-    "unwrap_model": "hookbus.distributed.unwrap",
-    "world_size": "hookbus.distributed.process_group",
-}
+_MODULES = map_names(
+    {
+        "hookbus.distributed.collectives": "Collectives",
+        "hookbus.distributed.process_group": "is_main rank world_size",
+        "hookbus.distributed.sharding": "has_sharded_tensors sharding_of to_full_tensors",
+        "hookbus.distributed.unwrap": (
+            "clean_names match_names named_modules named_parameters strip_wrappers unwrap_model"
+        ),
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

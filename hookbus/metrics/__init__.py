@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names
+from hookbus._utils import lazy_names, map_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from hookbus.metrics.results import resolve_metric_name as resolve_metric_name
     from hookbus.metrics.windows import Window as Window
 
-_MODULES = {
-    "Metrics": "hookbus.metrics.results",
-    "Window": "hookbus.metrics.windows",
-    "ambiguous_direction_message": "hookbus.metrics.direction",
-    "infer_direction": "hookbus.metrics.direction",
-    "resolve_metric_name": "hookbus.metrics.results",
-}
+_MODULES = map_names(
+    {
+        "hookbus.metrics.direction": "ambiguous_direction_message infer_direction",
+        "hookbus.metrics.results": "Metrics resolve_metric_name",
+        "hookbus.metrics.windows": "Window",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

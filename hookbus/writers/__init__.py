@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names
+from hookbus._utils import lazy_names, map_names
 
 # Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
@@ -33,31 +33,22 @@ if TYPE_CHECKING:
     from hookbus.writers.writer import RecordKey as RecordKey
     from hookbus.writers.writer import Writer as Writer
 
-_MODULES = {
-    "AppendOnlyFile": "hookbus.writers.append_only_file",
-    "OutputFiles": "hookbus.writers.output_files",
-    "RecordKey": "hookbus.writers.writer",
-    "Writer": "hookbus.writers.writer",
-    "WriterConfig": "hookbus.writers.hook",
-    "WriterHook": "hookbus.writers.hook",
-    "claim_directory": "hookbus.writers.output_files",
-    "flatten": "hookbus.writers.tags",
-    "get_learning_rates": "hookbus.writers.tags",
-    "image_directory": "hookbus.writers.output_files",
-    "is_plain_file": "hookbus.writers.output_files",
-    "is_secret": "hookbus._utils.secrets",
-    "iter_numbered_paths": "hookbus.writers.output_files",
-    "name_learning_rates": "hookbus.writers.tags",
-    "open_for_writing": "hookbus._utils.files",
-    "open_regular_file": "hookbus._utils.files",
-    "read_regular_file": "hookbus._utils.files",
-    "redact": "hookbus._utils.redaction",
-    "redact_config": "hookbus._utils.redaction",
-    "resolve_output_path": "hookbus.writers.output_files",
-    "sanitize_name": "hookbus.writers.tags",
-    "set_aside": "hookbus.writers.output_files",
-    "to_finite_array": "hookbus.writers.host_copies",
-    "to_pil_image": "hookbus.writers.images",
-}
+_MODULES = map_names(
+    {
+        "hookbus._utils.files": "open_for_writing open_regular_file read_regular_file",
+        "hookbus._utils.redaction": "redact redact_config",
+        "hookbus._utils.secrets": "is_secret",
+        "hookbus.writers.append_only_file": "AppendOnlyFile",
+        "hookbus.writers.hook": "WriterConfig WriterHook",
+        "hookbus.writers.host_copies": "to_finite_array",
+        "hookbus.writers.images": "to_pil_image",
+        "hookbus.writers.output_files": (
+            "OutputFiles claim_directory image_directory is_plain_file iter_numbered_paths resolve_output_path "
+            "set_aside"
+        ),
+        "hookbus.writers.tags": "flatten get_learning_rates name_learning_rates sanitize_name",
+        "hookbus.writers.writer": "RecordKey Writer",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)
