@@ -119,14 +119,7 @@ def lock_directory(
 def preview(
     path: Path, *, resume: bool = False, overwrite: bool = False, writes_config: bool = False
 ) -> tuple[Path, str]:
-    """Return the directory that `acquire` would lock, without locking it, and the error message if it would fail.
-
-    Args:
-        path: As in `acquire`.
-        resume: As in `acquire`.
-        overwrite: As in `acquire`.
-        writes_config: Whether the run writes its configuration to `config.yaml`.
-    """
+    """Return the directory that `acquire` would lock, without locking it, and the error message if it would fail."""
     any_run = resume or overwrite
     target = next(candidate for candidate in _candidates(path) if any_run or not contains_training_run(candidate))
     reason = get_write_error(target)
@@ -140,10 +133,6 @@ def preview(
 
 def remove_run(directory: Path, recorded: RecordedRun) -> list[Path]:
     """Remove the files of a run. A removal that is interrupted is completed by the next run in the directory.
-
-    Args:
-        directory: Work directory, which is locked.
-        recorded: Run in the directory.
 
     Returns:
         Files in the directories of the run, and in the place of its outputs, that it did not write.
@@ -186,13 +175,7 @@ def remove_run_files(directory: Path, run: str) -> None:
 
 
 def remove_leftovers(directory: Path, outputs: Iterable[str], runs: Iterable[str]) -> None:
-    """Remove the temporary files of killed runs in every directory of a work directory in which runs write files.
-
-    Args:
-        directory: Work directory, which is locked.
-        outputs: Registered outputs.
-        runs: IDs of the runs.
-    """
+    """Remove the temporary files of killed runs in every directory of a work directory in which runs write files."""
     folders = {directory, *_iter_folders(directory / name for name in {*DIRECTORIES.values(), *outputs})}
     folders |= {(directory / name).parent for name in outputs if _is_own_kind((directory / name).parent)}
     for folder in folders:
@@ -201,12 +184,7 @@ def remove_leftovers(directory: Path, outputs: Iterable[str], runs: Iterable[str
 
 
 def remove_partial_files(directory: Path, runs: Iterable[str]) -> None:
-    """Remove the partial files of killed runs in a directory outside the work directory, unless it is in use.
-
-    Args:
-        directory: Directory in which the runs wrote files. It is not created.
-        runs: IDs of the runs.
-    """
+    """Remove the partial files of killed runs in a directory outside the work directory, unless it is in use."""
     if not directory.is_dir():
         return
     with suppress(WorkDirError, OSError):  # a directory that is no longer writable concerns no later run
@@ -241,13 +219,6 @@ def _candidates(path: Path) -> Iterator[Path]:
 
 def _lock_free_directory(path: Path, *, any_run: bool) -> tuple[Path, DirectoryLock]:
     """Lock the first directory that can be used.
-
-    Args:
-        path: Directory to use.
-        any_run: Whether a directory that contains a run can be used.
-
-    Returns:
-        The directory and its lock.
 
     Raises:
         WorkDirError: If no directory can be created or locked, or a foreign file has a name that a run needs.

@@ -21,25 +21,14 @@ MAX_SHOWN = 5
 """Number of parameters that a message lists."""
 
 COMPONENTS = (
-    "state_dict",
-    "ema_state_dict",
-    "optimizer",
-    "scheduler",
-    "scaler",
-    "loss",
-    "grads",
-    "rng",
-    "loop",
-    "ranks",
+    *("state_dict", "ema_state_dict", "optimizer", "scheduler", "scaler", "loss"),
+    *("grads", "rng", "loop", "ranks"),
 )
 """Keys of a checkpoint with the objects that the run knows. All others may contain further parameters."""
 
 
 class Completeness:
     """Check the checkpoints of one run, and the optimizers that step.
-
-    Args:
-        run: The run.
 
     Attributes:
         is_due: Whether the end of the iteration has to be checked.
@@ -76,11 +65,7 @@ class Completeness:
         return is_due
 
     def check_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:
-        """Check a checkpoint.
-
-        Raises:
-            CheckpointError: If a parameter or an optimizer is missing. The message names all of them.
-        """
+        """Check a checkpoint."""
         self.check(lambda: [part for key, part in checkpoint.items() if key not in COMPONENTS])
 
     def check(self, collect_others: Callable[[], list[Any]]) -> None:
@@ -117,7 +102,11 @@ class Completeness:
             missing = {
                 text: parameter for text, parameter in _iter_named_parameters(optimizer) if id(parameter) not in known
             }
-            lost = [text for text, parameter in missing.items() if not _contains_tensor(others(), parameter)]
+            lost = [
+                text
+                for text, parameter in missing.items()
+                if not any(_is_equal(leaf, parameter) for _, leaf in iter_leaves(others()))
+            ]
             if lost:
                 yield (
                     f"{label}: {len(lost)} of its parameters are in no model of the run: {_format(lost)}. Pass all "
@@ -178,12 +167,8 @@ def _shares_state(optimizer: Any, known: Any) -> bool:
     return has_same_groups and (not optimizer.state or optimizer.state is getattr(known, "state", None))
 
 
-def _contains_tensor(parts: list[Any], tensor: Any) -> bool:
-    """Return whether parts of a checkpoint contain the value of a tensor."""
-    return any(_is_equal(leaf, tensor) for _, leaf in iter_leaves(parts))
-
-
 def _is_equal(leaf: Any, tensor: Any) -> bool:
+    """Return whether a part of a checkpoint is the value of a tensor."""
     if isinstance(leaf, float):
         return bool(tensor.numel() == 1 and tensor.item() == leaf)
     # Hooks store copies, possibly on another device.

@@ -7,7 +7,7 @@ import fcntl
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -43,12 +43,8 @@ class DirectoryLock:
         recorded = [line.removeprefix(RUN) for line in lines if line.startswith(RUN)]
         self.runs = tuple(run for run in recorded if run.isascii() and run.isalnum())
         # The recorded runs are kept until their temporary files are removed.
-        self._write(self.runs)
+        self.record_runs(self.runs)
         _locks.add(self)
-
-    def record_run(self, run: str) -> None:
-        """Replace the recorded runs by the one that uses the directory now, before it creates temporary files."""
-        self._write((run,))
 
     def warn_if_unsupported(self, path: Path) -> None:
         """Log a warning if the file system of the directory does not support locks."""
@@ -67,7 +63,8 @@ class DirectoryLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _write(self, runs: tuple[str, ...]) -> None:
+    def record_runs(self, runs: Iterable[str]) -> None:
+        """Replace the recorded runs, before the one that uses the directory now creates temporary files."""
         if self._descriptor is None or not self._writable:
             return
         lines = [f"pid {os.getpid()} on {socket.gethostname()}", *(f"{RUN}{run}" for run in runs)]
@@ -98,16 +95,13 @@ def get_write_error(path: Path) -> str:
     """Return the reason why a directory cannot be written or created, without writing to it; "" if it can."""
     try:
         os.access(path, os.F_OK)  # unlike `Path.exists`, raises for an invalid name
-        parent = next(ancestor for ancestor in (path, *path.absolute().parents) if _is_taken(ancestor))
+        # A dangling link does not exist, but nothing can be created in its place.
+        parent = next(p for p in (path, *path.absolute().parents) if p.exists() or p.is_symlink())
     except (OSError, ValueError) as error:
         return get_reason(error)
     if not parent.is_dir():
         return f"{format_path(parent)} is not a directory"
     return "" if os.access(parent, os.W_OK) else f"no write permission in {format_path(parent)}"
-
-
-def _is_taken(path: Path) -> bool:
-    return path.exists() or path.is_symlink()  # a dangling link does not exist, but nothing can be created in its place
 
 
 def not_writable_error(
@@ -207,7 +201,9 @@ def acquire_lock(
             os.close(descriptor)
             raise not_lockable_error(path, get_reason(error), label, setting) from error
         unsupported = get_reason(error)
-    return DirectoryLock(descriptor, writable=is_new or _is_own(descriptor), unsupported=unsupported)
+    # A file that was written by a run and has no other name, under which it may belong to a user.
+    is_own = os.pread(descriptor, len(MARKER), 0) == MARKER and os.fstat(descriptor).st_nlink == 1
+    return DirectoryLock(descriptor, writable=is_new or is_own, unsupported=unsupported)
 
 
 def can_lock_new_file(directory: Path) -> bool:
@@ -234,11 +230,6 @@ def _open_lock_file(path: Path, label: str, setting: str) -> tuple[int, bool]:
         return os.open(path / LOCK, flags), False
     except OSError as error:
         raise not_writable_error(path, get_reason(error), label, setting) from error
-
-
-def _is_own(descriptor: int) -> bool:
-    """Return whether a lock file was written by a run, and has no other name under which it may belong to a user."""
-    return os.pread(descriptor, len(MARKER), 0) == MARKER and os.fstat(descriptor).st_nlink == 1
 
 
 def _read_owner(descriptor: int) -> str:

@@ -23,9 +23,6 @@ class SignalHandling:
 
     A signal to the process group may end DataLoader workers that do not ignore it: of an iterator that existed before
     the run, or of a loader that is not a DataLoader. Their loss is a consequence of the signal and not a failure.
-
-    Args:
-        run: The run.
     """
 
     def __init__(self, run: Run) -> None:
@@ -48,10 +45,6 @@ class SignalHandling:
         """Return whether an error is the consequence of a received signal, and enqueue the requests of the signal.
 
         Always False with multiple ranks: the other ranks train on a batch that this rank cannot read.
-
-        Args:
-            error: The error.
-            in_loader: Whether a loader raised it.
         """
         run = self._run
         if not self._requests or run.ranks.world_size > 1 or run.clock.mid_iteration:
@@ -84,12 +77,7 @@ def _is_lost_worker(error: Exception) -> bool:
 
 @contextmanager
 def handle_lost_workers(run: Run, *, in_loader: bool = False) -> Iterator[None]:
-    """Process the requests of a received signal if workers that it ended raise an error inside the context.
-
-    Args:
-        run: The run.
-        in_loader: Whether every error inside the context was raised by a loader.
-    """
+    """Process the requests of a received signal if workers that it ended raise an error inside the context."""
     try:
         yield
     except Exception as error:
@@ -104,9 +92,6 @@ def handle_interrupts(run: Run) -> Iterator[None]:
 
     The signal handler is not replaced if the script has set one, or outside the main thread, where Python does not
     deliver signals.
-
-    Args:
-        run: Run in progress inside the context.
     """
     previous = signal.getsignal(signal.SIGINT)
     if not _has_boundary(run) or previous is not signal.default_int_handler:
@@ -126,7 +111,10 @@ def handle_interrupts(run: Run) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
-    _apply_pending_interrupt(run)
+    # A Ctrl-C that was received after the last boundary. Other late stop requests are dropped.
+    run.request_sync.admit_interrupt()
+    late = run.queue.take(RequestKind.STOP)
+    run.confirm_stop([request for request in late if request.details["outcome"] == "interrupted"])
 
 
 @contextmanager
@@ -156,10 +144,3 @@ def _has_boundary(run: Run) -> bool:
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     return is_main_thread and (run.ranks.world_size == 1 or run.request_sync.active)
-
-
-def _apply_pending_interrupt(run: Run) -> None:
-    """Apply a Ctrl-C that was received after the last boundary. Other late stop requests are dropped."""
-    run.request_sync.admit_interrupt()
-    late = run.queue.take(RequestKind.STOP)
-    run.confirm_stop([request for request in late if request.details["outcome"] == "interrupted"])

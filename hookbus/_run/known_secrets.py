@@ -15,13 +15,7 @@ MIN_LENGTH = 6
 
 
 def redact_known(value: Any, config: Any, settings: Iterable[Any]) -> Any:
-    """Return a copy with secrets redacted, see `redact`, and without the secret values of a configuration and of hooks.
-
-    Args:
-        value: Nested mappings, sequences and values.
-        config: Configuration of the run.
-        settings: Settings of the hooks of the run.
-    """
+    """Return a copy with secrets redacted, also without the secret values of a configuration and of the hooks."""
     values = {secret for secret in _iter_secrets(config, settings) if len(secret) >= MIN_LENGTH}
     secrets = sorted(values, key=len, reverse=True)
     redacted = redact(value)

@@ -39,44 +39,30 @@ _NO_EFFECT_ALONE = frozenset(
 """Members of `Hook` that have no effect in a hook without listeners."""
 
 
-class NeverDue:
-    """Report the hooks of a run with a schedule that is never due, once each.
+def report_unreachable(run: Run) -> set[str]:
+    """Warn about schedules beyond the limits of a training, or about one that has reached them already.
 
-    Args:
-        run: The run.
+    Returns:
+        Subjects of the warnings.
     """
+    clock = run.clock
+    if run.mode == "train" and not clock.is_at_limit:
+        return _report(run, find_unreachable(run), set())
+    if run.mode == "train":
+        run.logger.warning(
+            "Nothing to train: %s epochs and %s iterations are already complete. Increase the limit, or start from "
+            "scratch.",
+            clock.epochs_done,
+            clock.iters_done,
+        )
+    return set()
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._reported: set[str] = set()
 
-    def report_before_training(self) -> None:
-        """Warn about schedules beyond the limits of the run, or about a run that has reached them already."""
-        run, clock = self._run, self._run.clock
-        if run.mode == "train" and not clock.is_at_limit:
-            self._report(find_unreachable(run))
-        elif run.mode == "train":
-            run.logger.warning(
-                "Nothing to train: %s epochs and %s iterations are already complete. Increase the limit, or start from "
-                "scratch.",
-                clock.epochs_done,
-                clock.iters_done,
-            )
-
-    def report_after_training(self) -> None:
-        """Warn about schedules that the complete run did not reach."""
-        # A run that was stopped may be resumed, and may reach them then.
-        if self._run.mode == "train" and self._run.outcome == "finished" and self._run.iters_done:
-            self._report({**_find_milestones(self._run, self._count), **_find(self._run, self._count)})
-
-    def _report(self, problems: dict[str, str]) -> None:
-        # In the order of registration: the order of a set differs between processes.
-        for subject in [subject for subject in problems if subject not in self._reported]:
-            self._run.logger.warning("%s %s", subject, problems[subject])
-        self._reported |= problems.keys()
-
-    def _count(self, unit: Unit) -> int | None:
-        clock = self._run.clock
+def report_unreached(run: Run, reported: set[str]) -> None:
+    """Warn about schedules that a complete training did not reach, except for the subjects of earlier warnings."""
+    # A run that was stopped may be resumed, and may reach them then.
+    if run.mode == "train" and run.outcome == "finished" and run.iters_done:
+        clock = run.clock
         counts: dict[Unit, int] = {
             "epoch": clock.epochs_done,
             "iter": clock.iters_done,
@@ -84,14 +70,18 @@ class NeverDue:
             "sample": clock.samples_done,
             "seconds": clock.whole_seconds,
         }
-        return counts.get(unit)
+        _report(run, {**_find_milestones(run, counts.get), **_find(run, counts.get)}, reported)
+
+
+def _report(run: Run, problems: dict[str, str], reported: set[str]) -> set[str]:
+    # In the order of registration: the order of a set differs between processes.
+    for subject in [subject for subject in problems if subject not in reported]:
+        run.logger.warning("%s %s", subject, problems[subject])
+    return set(problems)
 
 
 def find_unreachable(run: Run) -> dict[str, str]:
     """Return the problems of hooks without effect, and of schedules and settings beyond the limits of a run.
-
-    Args:
-        run: Run with its limits set; it has not started.
 
     Returns:
         The end of a sentence by its subject, such as `hook 'freeze'`.
@@ -151,7 +141,9 @@ def _find(run: Run, last_number: LastNumber) -> dict[str, str]:
         last = partial(_get_last_number, run, last_number, point)
         unit = _get_unit(schedule, point, last)
         if unit is None:
-            reachable |= {listener.hook} if _shares_schedule(listener.plugin) else set()
+            # The setting `when` is the schedule of all listeners, of which one may ignore it.
+            is_shared = isinstance(listener.plugin, Hook) and listener.plugin.config.when is not None
+            reachable |= {listener.hook} if is_shared else set()
         # A default number was not chosen for this run. It is reported if the loop has no such unit at all.
         elif (unit == "epoch" and has_no_epochs) or not _is_default(run, listener, point):
             problem = _format(point, schedule, unit, last(unit))
@@ -166,15 +158,11 @@ def _get_last_number(run: Run, last_number: LastNumber, point: Point, unit: Unit
     if unit != "batch":
         return last_number(unit)
     if point.unit != "batch":
-        bounds = (_get_longest_epoch(run), last_number("iter"))
+        length, observed = run.clock.epoch_length, run.clock.observed_epoch_length
+        # The last epoch may have been longer than the training loader.
+        bounds = (None if length is None else max(length, observed or 0), last_number("iter"))
         return min((bound for bound in bounds if bound is not None), default=None)
     return _get_validation_length(run) if point.name in VALIDATION_POINTS else None
-
-
-def _get_longest_epoch(run: Run) -> int | None:
-    """Return the length of the training loader, or that of the last epoch if it was longer; None if it is unknown."""
-    length, observed = run.clock.epoch_length, run.clock.observed_epoch_length
-    return None if length is None else max(length, observed or 0)
 
 
 def _get_validation_length(run: Run) -> int | None:
@@ -191,20 +179,11 @@ def _iter_schedules(run: Run) -> Iterator[tuple[Listener, Point, Schedule]]:
     """Yield the listeners with an active schedule, and their points."""
     for name, point in run.bus.points.items():
         for listener in run.bus.table.listeners(name, run):
-            schedule = listener.schedule
+            schedule, plugin = listener.schedule, listener.plugin
+            handles_ends = isinstance(plugin, Hook) and plugin.handles_incomplete_intervals
             # `every(None)`: the hook has no schedule at this point.
-            if schedule is None or schedule.next_due(0, None) >= NEVER or _handles_ends(listener.plugin):
-                continue
-            yield listener, point, schedule
-
-
-def _shares_schedule(plugin: object) -> bool:
-    """Return whether the setting `when` is the schedule of all listeners, of which one may ignore it."""
-    return isinstance(plugin, Hook) and plugin.config.when is not None
-
-
-def _handles_ends(plugin: object) -> bool:
-    return isinstance(plugin, Hook) and plugin.handles_incomplete_intervals
+            if schedule is not None and schedule.next_due(0, None) < NEVER and not handles_ends:
+                yield listener, point, schedule
 
 
 def _get_unit(schedule: Schedule, point: Point, last_number: LastNumber) -> Unit | None:

@@ -40,14 +40,14 @@ class Opening:
 class Participants:
     """Hooks that take part in a run.
 
-    Args:
-        run: The run.
+    Attributes:
+        brackets: Open points without `before_`, outermost first; empty before and after the run.
     """
 
     def __init__(self, run: Any) -> None:
         self._run = run
         self._openings: dict[str, Opening] = {}
-        self._brackets: list[str] = []  # open points without `before_`, outermost first
+        self.brackets: list[str] = []
         self._waiting: dict[str, set[str]] = {"iteration": set(), "evaluation": set()}
 
     # -- called at the points ----------------------------------------------------------------
@@ -55,20 +55,19 @@ class Participants:
     def begin(self) -> None:
         """Begin to open the hooks; called before the listeners of `before_run`."""
         self.open("run")
-        members = list(self._run.bus.pm.members.items())
-        for name, member in members:
+        for name, member in list(self._run.bus.pm.members.items()):
             if "before_run" not in member.implementations:
                 self.add(name)
 
     def open(self, bracket: str) -> None:
         """Record an opening event; called before its listeners."""
         self.close(bracket)
-        self._brackets.append(bracket)
+        self.brackets.append(bracket)
 
     def close(self, bracket: str) -> None:
         """Record a closing event, which also closes everything inside; called before its listeners."""
-        if bracket in self._brackets:
-            del self._brackets[self._brackets.index(bracket) :]
+        if bracket in self.brackets:
+            del self.brackets[self.brackets.index(bracket) :]
 
     def has_waiting(self, place: str) -> bool:
         """Return whether a hook was registered within the current iteration or evaluation."""
@@ -106,11 +105,6 @@ class Participants:
             names.discard(name)
 
     # -- registration during the run -----------------------------------------------------------
-
-    @property
-    def brackets(self) -> tuple[str, ...]:
-        """Open points without `before_`, outermost first; empty before and after the run."""
-        return tuple(self._brackets)
 
     def add(self, name: str) -> None:
         """Add a hook, unless it takes part already; called before it is opened."""

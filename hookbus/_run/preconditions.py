@@ -39,9 +39,6 @@ NO_VALIDATION = (
 def check_preconditions(run: Run) -> None:
     """Check that a run can start. All errors at once: a run on a cluster is often started only to find the next one.
 
-    Args:
-        run: Run to check; it has not started, and it has no work directory yet.
-
     Raises:
         HookbusError: If a precondition is not met. The message contains all of them, one per line.
     """
@@ -61,12 +58,7 @@ def _find_errors(run: Run) -> Iterator[HookbusError]:
 
 
 def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
-    """Yield the errors of hooks of a run: validations and directories that they require, and their own checks.
-
-    Args:
-        run: The run.
-        hooks: Hooks to check, by name.
-    """
+    """Yield the errors of hooks of a run: validations and directories that they require, and their own checks."""
     # First, because a hook may find the metrics that it requires in its check.
     errors = list(_find_check_errors(run, hooks))
     if run.mode == "train":
@@ -80,18 +72,13 @@ def _find_check_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusE
         try:
             hook.check(run)
         except ConfigError as error:
-            yield ConfigError(_format_message(name, hook, problem) for problem in error.problems)
+            yield ConfigError(f"{_format_name(name, hook)}: {problem}" for problem in error.problems)
         except HookbusError as error:
-            yield replace_message(error, _format_message(name, hook, str(error)))
+            yield replace_message(error, f"{_format_name(name, hook)}: {error}")
 
 
 def describe_missing_validation(reader: str, metrics: Collection[str]) -> str:
-    """Return the problem of a run without validations.
-
-    Args:
-        reader: What requires the validations.
-        metrics: Metrics that it reads; empty if it reads none in particular.
-    """
+    """Return the problem of a run without validations."""
     required = f"{', '.join(map(repr, metrics))} of a validation" if metrics else "validations"
     return f"{reader} requires {required}, but {NO_VALIDATION}"
 
@@ -106,7 +93,7 @@ def _find_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Con
         return
     for name, hook in hooks.items():
         if hook.schedules_validation:
-            yield ConfigError([_format_message(name, hook, f"the hook requests validations, but {NO_VALIDATION}")])
+            yield ConfigError([f"{_format_name(name, hook)}: the hook requests validations, but {NO_VALIDATION}"])
         # A custom loop may validate itself: it emits `after_val` with its results.
         elif run.trainer is not None and hook.requires_validation:
             yield ConfigError([describe_missing_validation(_format_name(name, hook), hook.required_metrics)])
@@ -124,16 +111,11 @@ def _find_output_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigE
             others = "".join(f", or set `{setting}` to an absolute path" for setting in hook.output_paths)
             problems = [f"requires a work directory, got none. Set `work_dir`{others}."]
         if problems:
-            yield ConfigError(_format_message(name, hook, problem) for problem in problems)
+            yield ConfigError(f"{_format_name(name, hook)}: {problem}" for problem in problems)
 
 
 def find_limit_errors(run: Run, hooks: Collection[str]) -> Iterator[ConfigError]:
-    """Yield the errors of schedules that require the end of the training if the end is unknown.
-
-    Args:
-        run: The run.
-        hooks: Names of the hooks to check.
-    """
+    """Yield the errors of schedules that require the end of the training if the end is unknown."""
     if run.mode != "train":
         return
     for name, point in run.bus.points.items():
@@ -144,26 +126,16 @@ def find_limit_errors(run: Run, hooks: Collection[str]) -> Iterator[ConfigError]
 
 def _find_limit_problem(run: Run, listener: Listener, point: Point) -> str:
     """Return why the schedule of a listener can never be evaluated, or "" if it can."""
-    if listener.schedule is None:
-        return ""
-    try:
-        listener.schedule.check_limit(PointCounters(run.clock, point))
-    except ConfigError as error:
-        return "" if _may_become_known(run, listener, point) else str(error)
-    return ""
-
-
-def _may_become_known(run: Run, listener: Listener, point: Point) -> bool:
-    """Return whether the limit is known as soon as a custom loop reads its loader through `run.batches`."""
-    if run.trainer is not None or listener.schedule is None:
-        return False
     clock = Clock()
-    clock.max_epochs, clock.max_iters, clock.epoch_length = run.max_epochs, run.max_iters, 1
+    clock.max_epochs, clock.max_iters, clock.epoch_length = run.max_epochs, run.max_iters, run.clock.epoch_length
+    if run.trainer is None:  # the length is known as soon as a custom loop reads its loader through `run.batches`
+        clock.epoch_length = clock.epoch_length or 1
     try:
-        listener.schedule.check_limit(PointCounters(clock, point))
-    except ConfigError:
-        return False
-    return True
+        if listener.schedule is not None:
+            listener.schedule.check_limit(PointCounters(clock, point))
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def admit(run: Run, name: str, hook: object) -> None:
@@ -201,7 +173,10 @@ def _open(run: Run, name: str, hook: object) -> None:
     if run.resumed is not None:  # the setup of the run is complete
         if run.mode == "train" and run.config:
             _emit(run, "log_config", name)
-        _restore(run, name, hook)
+        if isinstance(hook, Hook) and name in run.orphaned_hook_states:
+            from hookbus.checkpoint.hook_states import load_late_state  # imports torch
+
+            load_late_state(run, name, hook)
     for bracket in run.participants.brackets[1:]:
         if bracket == "train" and isinstance(hook, CheckpointSaver):
             run.watch_completeness()
@@ -213,19 +188,6 @@ def _emit(run: Run, point: str, name: str) -> None:
     """Emit a point to one hook, unless it has unregistered itself."""
     if name in run.bus.hooks and point not in WITHIN:
         run.bus.table.compile_for_hook(point, name, run)()
-
-
-def _restore(run: Run, name: str, hook: object) -> None:
-    """Load the state that the resumed checkpoint contains for a hook."""
-    if isinstance(hook, Hook) and name in run.orphaned_hook_states:
-        from hookbus.checkpoint.hook_states import load_late_state  # imports torch
-
-        load_late_state(run, name, hook)
-
-
-def _format_message(name: str, hook: Hook, problem: str) -> str:
-    """Return a message that starts with the hook and its package."""
-    return f"{_format_name(name, hook)}: {problem}"
 
 
 def _format_name(name: str, hook: Hook) -> str:

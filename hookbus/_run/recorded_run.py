@@ -91,13 +91,7 @@ def get_config_header(run: str) -> str:
 
 
 def find_config_problem(directory: Path, outputs: Iterable[str], runs: Iterable[str]) -> str:
-    """Return the error of a `config.yaml` that a run would overwrite although no run has written it; "" without one.
-
-    Args:
-        directory: Work directory.
-        outputs: Registered outputs.
-        runs: IDs of the runs whose file is overwritten, also if it is not registered.
-    """
+    """Return the error of a `config.yaml` that a run would overwrite although no run has written it; "" without one."""
     path = directory / CONFIG
     if not is_replaceable(path):
         return describe_foreign_file(path, "it is not a regular file")
@@ -152,10 +146,6 @@ def find_list_problem(directory: Path, *, contains_run: bool) -> str:
 def append_output(directory: Path, name: str) -> None:
     """Append an output to the list, durably.
 
-    Args:
-        directory: Work directory. Multiple ranks may append at the same time.
-        name: Path relative to the directory.
-
     Raises:
         OSError: If the list cannot be written, or is not a regular file.
     """
@@ -173,13 +163,7 @@ def append_output(directory: Path, name: str) -> None:
 
 
 def write_outputs(directory: Path, names: Iterable[str], run: str) -> None:
-    """Replace the list, such as one with a truncated line.
-
-    Args:
-        directory: Work directory.
-        names: All outputs.
-        run: ID of the run that uses the directory.
-    """
+    """Replace the list, such as one with a truncated line."""
     text = "".join(f"{line}\n" for line in (HEADER, *map(json.dumps, sorted(names))))
     with suppress(OSError):  # on a full disk the former list is kept, and `append_output` completes its last line
         atomic_write(directory / OUTPUTS, lambda file: file.write(text.encode()), run=run)
@@ -192,10 +176,6 @@ def is_replaceable(path: Path) -> bool:
 
 def remove_output(directory: Path, name: str) -> bool:
     """Remove an output; a directory is removed with its content.
-
-    Args:
-        directory: Work directory.
-        name: Listed path.
 
     Returns:
         False if the path is foreign and kept: a link or special file in the place of the output, or a path that leads

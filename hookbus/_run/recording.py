@@ -30,9 +30,6 @@ class Recording:
 
     Hooks with `records_means` write the means of training on their own schedules. One record is emitted per step: of
     those delivered together, that of the shortest window.
-
-    Args:
-        bus: Bus of the run.
     """
 
     def __init__(self, bus: EventBus) -> None:

@@ -227,10 +227,6 @@ class RequestMixin(ServiceMethods):
         if self.interrupted:
             self.bus.invalidate()  # recompiled events raise `StopLoop` in a custom loop that does not stop
 
-    def leave_epoch(self) -> None:
-        """End the epoch. Called when requests are processed."""
-        self.training_data.leaving_epoch = True
-
     def _enqueue(self, kind: RequestKind, reason: str, *, requested_by: str | None = None, **details: Any) -> None:
         """Add a request to the queue, or drop it with a warning if the run has failed."""
         request = self._make_request(kind, reason, requested_by or self._requester(), details)
@@ -241,7 +237,7 @@ class RequestMixin(ServiceMethods):
         if self.exception is not None and not (kind is RequestKind.SAVE and self.boundary_state.accepts_saves):
             self.warn_dropped(request)
             return
-        self.queue.add(request)
+        self.queue.waiting.append(request)
         self.pending = True
 
     def _make_request(self, kind: RequestKind, reason: str, requested_by: str, details: Mapping[str, Any]) -> Request:

@@ -33,12 +33,7 @@ SKIPPABLE = ("before_train_iter", "after_forward")
 
 @dataclass(frozen=True, slots=True)
 class _RankRequests:
-    """Pending requests of one rank.
-
-    Attributes:
-        point, iteration: Boundary that the rank has reached.
-        requests: Pending requests; savers are represented by their names.
-    """
+    """Boundary that a rank has reached, and its pending requests, in which savers are represented by their names."""
 
     point: str
     iteration: int
@@ -47,9 +42,6 @@ class _RankRequests:
 
 class RequestSync:
     """Requests of a run, synchronized across ranks.
-
-    Args:
-        run: The run.
 
     Attributes:
         active: Whether ranks synchronize requests.
@@ -112,9 +104,6 @@ class RequestSync:
     def sync_at_boundary(self, point: str) -> bool:
         """Synchronize the pending requests at a boundary. A collective call.
 
-        Args:
-            point: Point of the boundary.
-
         Returns:
             Whether the pending requests can be processed at this boundary.
 
@@ -173,7 +162,8 @@ class RequestSync:
         import torch
 
         clock = self._run.clock
-        digest = _digest(own)
+        # Not `hash`, which is randomized per process; 7 bytes fit into an int64 with both signs.
+        digest = int.from_bytes(hashlib.blake2b(repr(own).encode(), digest_size=7).digest())
         # One all-reduce: the maxima of a digest and of its negative are opposite only if all digests are equal.
         vector = torch.tensor([digest, -digest, int(clock.seconds)])
         greatest, least, clock.synced_seconds = self._run.ranks.all_reduce("requests", vector, "max").tolist()
@@ -229,12 +219,6 @@ def _replace_saver(request: Request, look_up: Callable[[Any], Any]) -> Request:
     return request if saver is None else replace(request, details={**request.details, "saver": look_up(saver)})
 
 
-def _digest(requests: _RankRequests) -> int:
-    """Return a hash of pending requests that is equal on all ranks for equal requests."""
-    # Not `hash`, which is randomized per process; 7 bytes fit into an int64 with both signs.
-    return int.from_bytes(hashlib.blake2b(repr(requests).encode(), digest_size=7).digest())
-
-
 def _describe_hook(name: str, hook: object) -> str:
     """Return a description of a hook, equal on all ranks for equal hooks and settings."""
     text = f"{name}: {type(hook).__name__} of {package_label(hook)}"
@@ -257,10 +241,7 @@ def _difference_message(rank: int, own: list[str], other_rank: int, other: list[
     pairs = enumerate(zip_longest(own, other, fillvalue="none"), 1)
     number, pair = next((number, pair) for number, pair in pairs if pair[0] != pair[1])
     both = sorted([f"  rank {rank}: {pair[0]}", f"  rank {other_rank}: {pair[1]}"])
-    return "\n".join(
-        [
-            f"The hooks of the ranks differ at position {number}. "
-            "Register the same hooks in the same order on every rank:",
-            *both,
-        ]
+    message = (
+        f"The hooks of the ranks differ at position {number}. Register the same hooks in the same order on every rank:"
     )
+    return "\n".join([message, *both])

@@ -87,12 +87,7 @@ class Request:
 
 @dataclass(slots=True)
 class Record:
-    """Request of a writer for the means of a window at the end of the iteration.
-
-    Attributes:
-        window: Window of logged values.
-        deliver: Function that is called with the means and the step.
-    """
+    """Request of a writer for the means of a window, with which `deliver` is called at the end of the iteration."""
 
     window: Window
     deliver: Callable[[Metrics, int], None]
@@ -112,10 +107,6 @@ class RequestQueue:
 
     def __bool__(self) -> bool:
         return bool(self.waiting)
-
-    def add(self, request: Request) -> None:
-        """Add a request to the pending requests."""
-        self.waiting.append(request)
 
     def take(self, kind: RequestKind) -> list[Request]:
         """Remove and return the pending requests of one type, sorted by the name of the hook."""
@@ -138,12 +129,9 @@ def process_requests(run: Run, point: str) -> None:
     """Process the pending requests, unless the event is nested in another event.
 
     Called after events of `VALIDATION_POINTS`.
-
-    Args:
-        run: Run whose queue is processed.
-        point: Point of the event that has just ended.
     """
-    if _is_deferred(run, point):
+    # Requests are left to a later boundary within another event, an iteration or a validation.
+    if in_nested_event(run) or (point == AFTER_VAL and (run.validations.is_executing or run.clock.mid_iteration)):
         return
     # Reset first: a request that a signal handler adds from here on sets it again.
     queue, run.pending = run.queue, False
@@ -154,7 +142,9 @@ def process_requests(run: Run, point: str) -> None:
     deliver_records(run, everything=point in ("after_train", "after_run") and not run.resumable)
     if run.request_sync.sync_at_boundary(point):
         _drop_if_aborted(run)
-        if queue.take(RequestKind.VALIDATE) and not _epoch_truncated(run, point):
+        # The validation of an epoch that a stop request has truncated is left to the run that completes the epoch.
+        is_truncated = point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_truncated
+        if queue.take(RequestKind.VALIDATE) and not is_truncated:
             _validate(run, sanity=point == "before_train")
             run.request_sync.sync_at_boundary(point)  # hooks of one rank may have made requests during the validation
         # In an epoch in which the run has ended, a best checkpoint is saved before the remaining code of its body.
@@ -177,22 +167,6 @@ def _check_iteration(run: Run) -> None:
         run.completeness.check(lambda: [collect_hook_states(run), collect_loop_state(run.state)])
 
 
-def _is_deferred(run: Run, point: str) -> bool:
-    """Return whether requests are left to a later boundary: within another event, an iteration or a validation."""
-    if in_nested_event(run):
-        return True
-    return point == AFTER_VAL and (run.validations.is_executing or run.clock.mid_iteration)
-
-
-def _epoch_truncated(run: Run, point: str) -> bool:
-    """Return whether this is the end of an epoch that a stop request has truncated.
-
-    Its validation is left to the run that resumes and completes the epoch. A stop request in the last iteration
-    truncates nothing: the epoch is complete and is validated.
-    """
-    return point in ENDS_OF_EPOCH and bool(run.stops) and run.clock.epoch_truncated
-
-
 def _drop_if_aborted(run: Run) -> None:
     """Drop the pending validations and saves of an aborted run, whose weights are corrupted."""
     if run.aborted:
@@ -208,7 +182,7 @@ def _save_and_stop(run: Run, queue: RequestQueue, point: str) -> None:
         _process_saves(run, queue)
     # After the saves: a checkpoint is taken before the run or the epoch stops.
     if queue.take(RequestKind.STOP_EPOCH):
-        run.leave_epoch()
+        run.training_data.leaving_epoch = True
     run.confirm_stop(queue.take(RequestKind.STOP))
     if run.mode == "train" and run.ended_at is None and run.should_stop and _may_end_within_epoch(run):
         _save_last(run, queue)
@@ -231,20 +205,14 @@ def _may_end_within_epoch(run: Run) -> bool:
 def _process_saves(run: Run, queue: RequestQueue) -> None:
     """Process the pending saves, except those for a state that a resumed run could not continue from."""
     saves = queue.take(RequestKind.SAVE)
-    # The optimizer state belongs to the weights at the end of training, which the model no longer contains.
-    dropped = saves if run.weights.exchanged else [request for request in saves if _is_late(run, request)]
+    # The optimizer state belongs to the weights at the end of training, which the model no longer contains. A run that
+    # was stopped within an epoch has saved the checkpoint of the stop: the resumed run executes the rest of the epoch.
+    is_late = bool(run.stops) and run.is_captured
+    dropped = [r for r in saves if run.weights.exchanged or (is_late and isinstance(r.details["saver"], StopSaver))]
     for request in dropped:
         run.warn_dropped(request)
     if len(dropped) < len(saves):
         _save(run, [request for request in saves if request not in dropped])
-
-
-def _is_late(run: Run, request: Request) -> bool:
-    """Return whether a save was requested after the run was stopped within an epoch.
-
-    The resumed run executes the rest of the epoch, so its checkpoint is the one of the stop.
-    """
-    return bool(run.stops) and run.is_captured and isinstance(request.details["saver"], StopSaver)
 
 
 def _save_last(run: Run, queue: RequestQueue) -> None:
@@ -259,12 +227,7 @@ def _save_last(run: Run, queue: RequestQueue) -> None:
 
 
 def deliver_records(run: Run, *, everything: bool) -> None:
-    """Deliver the requested means to writers; without an optimizer step, the records remain pending.
-
-    Args:
-        run: The run.
-        everything: Whether to deliver the records without an optimizer step as well, at the end of the run.
-    """
+    """Deliver the requested means to writers; without an optimizer step, the records remain pending."""
     if not run.records or not (everything or run.clock.stepped):
         return
     records, run.records = run.records, {}
@@ -287,13 +250,7 @@ def deliver_records(run: Run, *, everything: bool) -> None:
 
 
 def deliver_results(run: Run, requests: Iterable[tuple[str, Callable[[Metrics], object]]], results: Metrics) -> None:
-    """Deliver the results of a validation or test, sorted by the name of the hook that requested them.
-
-    Args:
-        run: The run.
-        requests: Name of the hook, and function to call with the results.
-        results: Complete results.
-    """
+    """Deliver the results of a validation or test, sorted by the name of the hook that requested them."""
     for requester, deliver in sorted(requests, key=lambda request: request[0]):
         _call_for_hook(run, requester, "the requested results", partial(deliver, results))
 
@@ -333,12 +290,8 @@ def _find_savers(run: Run) -> list[StopSaver]:
 
 def _save(run: Run, saves: list[Request]) -> None:
     """Save one checkpoint per saver for all of its requests."""
-    groups: dict[int, tuple[CheckpointSaver, list[Request]]] = {}
-    for request in saves:
-        saver = request.details["saver"]
-        groups.setdefault(id(saver), (saver, []))[1].append(request)
-    for saver, requests in groups.values():
-        _save_once(run, saver, requests)
+    for saver in {id(request.details["saver"]): request.details["saver"] for request in saves}.values():
+        _save_once(run, saver, [request for request in saves if request.details["saver"] is saver])
 
 
 def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> None:

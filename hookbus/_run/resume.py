@@ -72,10 +72,6 @@ def find_resumed_checkpoint(run: Run) -> Path | None:
 def verify_resume(resume: str | Path, ranks: Collectives) -> str | Path:
     """Verify the checkpoint to resume from, unless it is chosen automatically. Called before a directory is locked.
 
-    Args:
-        resume: "auto", "never" or the path of a checkpoint.
-        ranks: Collective communication between the processes of the run.
-
     Returns:
         "auto", "never" or the path of the checkpoint.
 
@@ -89,10 +85,6 @@ def verify_resume(resume: str | Path, ranks: Collectives) -> str | Path:
 
 def resume_run(run: Run, path: Path | None) -> None:
     """Restore a run from a verified checkpoint and log its position.
-
-    Args:
-        run: Run that has started.
-        path: Path of the checkpoint; None if `find_resumed_checkpoint` has found none.
 
     Raises:
         CheckpointError: If the checkpoint is not compatible with the run.
@@ -149,10 +141,6 @@ def get_checkpoint_directories(run: Run) -> list[Path]:
 def find_checkpoint(directories: Iterable[Path], work_dir: Path | None) -> FoundCheckpoint | None:
     """Return the newest valid checkpoint of a run. Checksums are verified, and no file is modified.
 
-    Args:
-        directories: Directories to search, in this order.
-        work_dir: Work directory of the run; None if it has none.
-
     Returns:
         The checkpoint; None if the run has not committed any.
 
@@ -174,12 +162,7 @@ def find_checkpoint(directories: Iterable[Path], work_dir: Path | None) -> Found
 
 
 def _locate_best_files(run: Run, directory: Path) -> None:
-    """Set the paths of the best files, which are stored relative to directories that may have been renamed or copied.
-
-    Args:
-        run: Run that has been restored.
-        directory: Directory of the checkpoint, which may be that of another run.
-    """
+    """Set the paths of the best files, stored relative to directories that may have been renamed or copied."""
     directories = [run.work_dir.path] if run.work_dir is not None else []
     with suppress(CheckpointError, ConfigError):  # a validation or test without a work directory writes no checkpoints
         directories += get_checkpoint_directories(run)

@@ -14,7 +14,7 @@ from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
-from hookbus._run.never_due import NeverDue
+from hookbus._run.never_due import report_unreachable, report_unreached
 from hookbus._run.objects import (
     check_loss,
     find_mode_problems,
@@ -221,11 +221,10 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
             run.resumed = bool(run.resumed)
             if run.mode == "train":
                 _begin_training(run)
-            never_due = NeverDue(run)
-            never_due.report_before_training()
+            reported = report_unreachable(run)
             yield run
             run.outcome = resolve_outcome(run)
-            never_due.report_after_training()
+            report_unreached(run, reported)
     except BaseException as error:
         record_failure(run, error)
         raise
@@ -293,12 +292,7 @@ def ensure_no_active_run(bus: HookBus) -> None:
 
 
 def may_resume(resume: object, work_dir: str | Path | None) -> bool:
-    """Return whether a run may continue from a checkpoint: from a given one, or one of a run in its work directory.
-
-    Args:
-        resume: Validated argument `resume`.
-        work_dir: Work directory, None for a run without files.
-    """
+    """Return whether a run may continue from a checkpoint: from a given one, or one of a run in its work directory."""
     # Without a work directory, checkpoints may be in a directory of the checkpoint hook.
     return resume != "never" and (resume != "auto" or not work_dir or contains_training_run(Path(work_dir)))
 
@@ -319,15 +313,6 @@ def acquire_work_dir(
     work_dir: str | Path | None, resume: object, overwrite: bool, ranks: Collectives
 ) -> WorkDir | None:
     """Acquire the work directory of a run on rank 0, for all ranks.
-
-    Args:
-        work_dir: Directory for the files of the run; None for a run without files.
-        resume: Validated argument `resume`.
-        overwrite: Whether to remove a run that exists in the directory.
-        ranks: Collective communication between the processes of the run.
-
-    Returns:
-        The work directory; None if `work_dir` is None.
 
     Raises:
         ConfigError: If both `resume` and `overwrite` are set, or `work_dir` is empty.
@@ -389,11 +374,7 @@ def _log_work_dir(run: Run) -> None:
 
 
 def _check_config_file(run: Run) -> None:
-    """Raise if the run would write its configuration to a file that no run has written.
-
-    Raises:
-        WorkDirError: If there is such a file.
-    """
+    """Raise if the run would write its configuration to a file that no run has written."""
     if run.mode != "train" or run.work_dir is None or not hasattr(run.config, "to_yaml"):
         return
     if problem := run.work_dir.find_config_problem(run.id):

@@ -119,11 +119,7 @@ class StatusFile:
         return self.fields.get("outcome") == REMOVED
 
     def is_damaged(self, runs: Collection[str]) -> bool:
-        """Return whether an invalid file is nevertheless that of a run in the directory.
-
-        Args:
-            runs: IDs of the runs that other files in the directory were written by.
-        """
+        """Return whether an invalid file is nevertheless that of a run in the directory."""
         if self.content is None or not runs:
             return False
         # After a failure of the disk, the file is empty or consists of zeros, or parts of it are lost.
@@ -166,9 +162,6 @@ class Metadata(UserDict[str, Any]):
 def parse_status(data: bytes) -> dict[str, Any]:
     """Return the content of `status.json`, validated. Keys that this version does not know are kept.
 
-    Args:
-        data: Content of the file.
-
     Raises:
         ValueError: If it is not valid JSON, or a value is invalid; the message contains the key.
     """
@@ -179,11 +172,6 @@ def parse_status(data: bytes) -> dict[str, Any]:
 
 def replace_status(path: Path, status: Mapping[str, Any], error: OSError) -> str:
     """Replace the status of a running run without additional space, after it could not be written.
-
-    Args:
-        path: Path of `status.json`.
-        status: Final status.
-        error: Error of the write.
 
     Returns:
         Message that states what happened.

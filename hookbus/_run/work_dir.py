@@ -88,14 +88,10 @@ class WorkDir:
         return path
 
     def begin(self, run: str) -> None:
-        """Record the run that uses the directory, before it creates temporary files. Only rank 0 does so.
-
-        Args:
-            run: ID of the run.
-        """
+        """Record the run that uses the directory, before it creates temporary files. Only rank 0 does so."""
         if self._lock is None or run == self._run:
             return
-        self._lock.record_run(run)
+        self._lock.record_runs([run])
         if not self._run and read_outputs(self.path) != self._outputs:
             write_outputs(self.path, self._outputs, run)
         self._run = run
@@ -150,9 +146,6 @@ class WorkDir:
 
         A run that is killed later is thus not mistaken for one that has no checkpoint to resume from. The file is
         written for the first checkpoint; the path of a later one is written with the next status.
-
-        Args:
-            path: Path of the checkpoint.
         """
         with self._status_lock:
             is_first = self._checkpoint is None
@@ -161,11 +154,7 @@ class WorkDir:
                 self._rewrite_status()
 
     def record_directory(self, path: Path) -> None:
-        """Record in `status.json` a directory outside the work directory, before the run writes files in it.
-
-        Args:
-            path: Absolute path of the directory.
-        """
+        """Record in `status.json` a directory outside the work directory, before the run writes files in it."""
         with self._status_lock:
             # A name that is not valid UTF-8 cannot be stored in the file.
             if str(path) not in self._elsewhere and str(path).isprintable():
@@ -209,11 +198,7 @@ class WorkDir:
         }
 
     def find_config_problem(self, run: str) -> str:
-        """Return the error of a `config.yaml` that no run has written; "" if the file can be written.
-
-        Args:
-            run: ID of the run that writes the file.
-        """
+        """Return the error of a `config.yaml` that no run has written; "" if the file can be written."""
         return find_config_problem(self.path, self._outputs, {run, self.recorded_run} - {""})
 
     def write_config(self, text: str, run: str) -> None:

@@ -56,22 +56,14 @@ class ErrorStore:
         return ErrorStore(self._store, self._rank, self._attempt + 1)
 
     def publish(self, error: BaseException) -> None:
-        """Publish the error of this rank, unless another rank has published one.
-
-        Args:
-            error: Error of this rank; an error that was caused by another rank is not published.
-        """
+        """Publish the error of this rank, unless another rank has published one."""
         if self._store is not None and not isinstance(error, RankError):
             with suppress(RuntimeError):  # the process of the store may have ended
                 # Atomic: the first error wins, later ones are consequences.
                 self._store.compare_set(self._key, "", f"rank {self._rank} failed: {format_error_first_line(error)}")
 
     def translate(self, error: BaseException) -> BaseException:
-        """Return an error that names the failed rank if an error is torch's about a lost connection.
-
-        Args:
-            error: Raised exception; any other exception is returned unchanged.
-        """
+        """Return an error that names the failed rank if an error is torch's about a lost connection."""
         if not _is_communication_error(error):
             return error
         reason = self._remote_error() or "another rank exited without reporting an error, or timed out"

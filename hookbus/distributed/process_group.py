@@ -144,9 +144,6 @@ def reported_by_main(message: str) -> bool:
     Avoids one report per rank of an error that all ranks have, such as an invalid configuration. Rank 0 publishes a
     hash of its message in torchrun's store, and the other ranks wait for it for up to `REPORT_TIMEOUT_SECONDS`.
     Without that store, every rank reports its own messages.
-
-    Args:
-        message: Message of this process.
     """
     if not is_distributed() or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False
@@ -187,9 +184,6 @@ def exit_process(code: int) -> NoReturn:
 
     After a failed run, a worker thread may still be blocked on another process and wake up during finalization, see
     `drain_threads`.
-
-    Args:
-        code: Exit code.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

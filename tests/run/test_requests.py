@@ -80,7 +80,7 @@ def test_requests_of_one_type_are_taken_sorted_by_requester() -> None:
     assert not queue
     stops, save = [request(RequestKind.STOP, name) for name in "bca"], request(RequestKind.SAVE, "a")
     for pending in (stops[0], save, *stops[1:]):
-        queue.add(pending)
+        queue.waiting.append(pending)
     assert queue
     assert queue.take(RequestKind.STOP) == [stops[2], stops[0], stops[1]]
     assert queue.take(RequestKind.STOP) == []
@@ -92,7 +92,7 @@ def test_pending_requests_can_be_dropped() -> None:
     queue = RequestQueue()
     waiting = [request(RequestKind.STOP, "b"), request(RequestKind.SAVE, "b"), request(RequestKind.VALIDATE, "a")]
     for pending in waiting:
-        queue.add(pending)
+        queue.waiting.append(pending)
     assert queue.drop() == [waiting[2], waiting[1], waiting[0]]
     assert not queue
     assert list(queue.history) == []
