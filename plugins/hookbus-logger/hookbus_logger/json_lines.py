@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from hookbus.checkpoint import atomic_write
 from hookbus.writers import open_for_writing, open_regular_file
@@ -22,6 +22,28 @@ MAX_SEARCHED_LINES, MAX_SEARCHED_BYTES = 1000, 16 << 20
 """Number of lines, and their maximum size in bytes, in which `contains_line` searches."""
 
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+
+
+class LogPosition(NamedTuple):
+    """Position in a log at the time of a checkpoint.
+
+    Attributes:
+        rows: Number of rows.
+        moment: Moment of the newest rows; None if it is closed.
+        keys: Sort keys of the rows of this moment.
+        name: Name of the file; "" in checkpoints of earlier versions.
+        first: Digest of the first row, see `JsonLines.first`; None in checkpoints of earlier versions.
+    """
+
+    rows: int
+    moment: object
+    keys: list[Any]
+    name: str = ""
+    first: str | None = None
+
+    def is_in(self, path: Path) -> bool:
+        """Return whether a file is the log of this position, according to its content."""
+        return bool(self.first) and contains_line(path, str(self.first))
 
 
 class JsonLines:
@@ -84,9 +106,10 @@ class JsonLines:
         if not offset:
             self.first = _hash_line(line)
 
-    def moment(self) -> tuple[object, list[Any]]:
-        """Return the current moment and the keys of its rows; None and an empty list if it is closed."""
-        return self._moment, list(self._keys)
+    @property
+    def position(self) -> LogPosition:
+        """Current position in the file."""
+        return LogPosition(self.rows, self._moment, list(self._keys), self.path.name, self.first)
 
     def reopen_moment(self, moment: object, keys: list[Any]) -> None:
         """Continue a moment with the last rows of the file.

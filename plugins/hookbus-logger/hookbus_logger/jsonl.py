@@ -16,10 +16,10 @@ from hookbus.errors import HookError, HookWarning
 from hookbus.metrics import Metrics
 from hookbus.writers import redact_config, resolve_output_path
 from hookbus_logger.config import JsonlConfig
-from hookbus_logger.json_lines import JsonLines, Row
+from hookbus_logger.json_lines import JsonLines, LogPosition, Row
 from hookbus_logger.metric_recorder import STATE, MetricRecorder, get_epoch
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
-from hookbus_logger.run_log import POSITION_FIELDS, LogPosition, OpeningRows, open_log, truncate_log
+from hookbus_logger.run_log import POSITION_FIELDS, OpeningRows, open_log, truncate_log
 
 _check_position = schema.record(
     {"moment": schema.any_value, "keys": schema.list_of(schema.any_value)},
@@ -53,7 +53,7 @@ class JsonlHook(MetricRecorder):
         self._opening: OpeningRows | None = None
         self._early_rows: list[Row] = []
         self._reported_problems: set[str] = set()
-        self._pending_rows: deque[tuple[Row, Row]] = deque()
+        self._pending_rows: deque[Row] = deque()
         self._dropped_rows, self._has_warned = 0, False
 
     # -- the file ------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class JsonlHook(MetricRecorder):
         if self._log is not None:
             self._write_pending(self._log)
             self._log.close_moment()
-            self._position = LogPosition.of(self._log)
+            self._position = self._log.position
             self._log.close()
         if lost := self._dropped_rows + len(self._pending_rows):
             warnings.warn(
@@ -143,9 +143,8 @@ class JsonlHook(MetricRecorder):
         if self._log is not None:
             # A resume removes the rows after the position, which must include those whose write failed before.
             self._write_pending(self._log)
-        position = self._position if self._log is None else LogPosition.of(self._log)
-        log = {"rows": None} if position is None else position.to_state()
-        return {**super().state_dict(), **log}
+        position = self._position if self._log is None else self._log.position
+        return {**super().state_dict(), **({"rows": None} if position is None else position._asdict())}
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Raise if a state cannot be restored."""
@@ -156,7 +155,11 @@ class JsonlHook(MetricRecorder):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         super().load_state_dict(state)
-        self._position = LogPosition.from_state(state)
+        self._position = None
+        if state["rows"] is not None:
+            # Checkpoints of earlier versions contain neither the name nor the digest.
+            name = Path(state.get("name", "")).name
+            self._position = LogPosition(state["rows"], state["moment"], list(state["keys"]), name, state.get("first"))
 
     # -- internal ------------------------------------------------------------------------------
 
@@ -219,15 +222,15 @@ class JsonlHook(MetricRecorder):
 
     def _append(self, row: Row) -> None:
         if self._log is not None:
-            self._pending_rows.append((row, {name: row[name] for name in POSITION_FIELDS}))
+            self._pending_rows.append(row)
             self._write_pending(self._log)
 
     def _write_pending(self, file: JsonLines) -> None:
         """Write the buffered rows in order; after an error, the rest is retried with the next row."""
         while self._pending_rows:
-            row, position = self._pending_rows[0]
+            row = self._pending_rows[0]
             try:
-                file.write(row, moment=position, key=get_sort_key(row))
+                file.write(row, moment={name: row[name] for name in POSITION_FIELDS}, key=get_sort_key(row))
             except OSError as error:
                 self._warn_write_error(error)
                 return

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from hookbus import Run
 from hookbus.checkpoint import remove_temporary_files
 from hookbus.errors import format_path
 from hookbus.writers import is_plain_file, iter_numbered_paths, set_aside
-from hookbus_logger.json_lines import JsonLines, Row, contains_line, iter_rows
+from hookbus_logger.json_lines import JsonLines, LogPosition, Row, iter_rows
 from hookbus_logger.rows import get_identity, get_sort_key, has_equal_content
 
 POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
@@ -23,49 +21,6 @@ POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
 OPENING_POINTS = {"before_run", "before_train"}
 EPOCH_OPENING_POINTS = {"before_epoch", "before_train_epoch"}
 """Points that a run repeats when it resumes, and those that it repeats when it resumes within an epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """Position in a log at the time of a checkpoint.
-
-    Attributes:
-        rows: Number of rows.
-        moment: Moment of the newest rows.
-        keys: Sort keys of the rows of this moment.
-        name: Name of the file; "" if the checkpoint does not contain it.
-        first: Digest of the first row, see `JsonLines.first`.
-    """
-
-    rows: int
-    moment: object = None
-    keys: list[Any] = field(default_factory=list)
-    name: str = ""
-    first: str | None = None
-
-    @classmethod
-    def of(cls, log: JsonLines) -> LogPosition:
-        """Return the current position in a log."""
-        moment, keys = log.moment()
-        return cls(log.rows, moment, keys, log.path.name, log.first)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> LogPosition | None:
-        """Return the position in the state of a hook; None if the log could not be written."""
-        if state["rows"] is None:
-            return None
-        # Checkpoints of earlier versions contain neither the name nor the digest.
-        name = Path(state.get("name", "")).name
-        return cls(state["rows"], state["moment"], list(state["keys"]), name, state.get("first"))
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the state of a hook."""
-        fields = {"rows": self.rows, "moment": self.moment, "keys": self.keys}
-        return {**fields, "name": self.name, "first": self.first}
-
-    def is_in(self, path: Path) -> bool:
-        """Return whether a file is the log of this position, according to its content."""
-        return bool(self.first) and contains_line(path, str(self.first))
 
 
 def open_log(run: Run, path: Path, position: LogPosition | None, current: Path | None) -> JsonLines:
@@ -90,8 +45,8 @@ def open_log(run: Run, path: Path, position: LogPosition | None, current: Path |
                 log.name,
             )
     # A run that starts at iteration 0 keeps the log of a training that was stopped before its first checkpoint.
-    elif run.mode == "train" and not run.resumed and log != current and _contains_training(log):
-        set_aside(run, log)
+    elif run.mode == "train" and not run.resumed and log != current and any(map(_is_training, iter_rows(log))):
+        set_aside(run, log)  # separate validations and tests write no rows of a training
     remove_temporary_files(log.parent, run.id)
     return JsonLines(log, run.id)
 
@@ -167,11 +122,6 @@ def _truncate_to_position(log: JsonLines, position: LogPosition) -> None:
     log.filter_rows(is_retained)
     if position.keys and log.rows == position.rows:
         log.reopen_moment(position.moment, position.keys)
-
-
-def _contains_training(path: Path) -> bool:
-    """Return whether a log contains rows of a training; separate validations and tests write none."""
-    return any(_is_training(row) for row in iter_rows(path))
 
 
 def _is_training(row: Row) -> bool:

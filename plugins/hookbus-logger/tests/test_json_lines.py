@@ -162,12 +162,12 @@ def test_rows_are_inserted_into_a_reopened_moment(path: Path) -> None:
     for key in "abd":
         lines.write({"key": key}, moment="before" if key == "a" else 1, key=key)
     lines.write({"key": "c"}, moment=1, key="c")
-    moment = lines.moment()
+    position = lines.position
     lines.close()
 
-    assert moment == (1, ["b", "c", "d"])
+    assert (position.moment, position.keys) == (1, ["b", "c", "d"])
     reopened = JsonLines(path)
-    reopened.reopen_moment(*moment)
+    reopened.reopen_moment(position.moment, position.keys)
     reopened.write({"key": "bb"}, moment=1, key="bb")
     reopened.write({"key": "a"}, moment=2, key="a")
     assert [row["key"] for row in read_jsonl(path)] == ["a", "b", "bb", "c", "d", "a"]

@@ -28,12 +28,8 @@ def is_profiling() -> bool:
     """
     # A second profiler would take over the data of the first one; one that records while another warms up causes a
     # segmentation fault (torch 2.13). torch reports only recording profilers, so all `profile` objects are inspected.
-    return bool(torch._C._autograd._profiler_enabled()) or any(map(_is_active_profiler, gc.get_referrers(profile)))
-
-
-def _is_active_profiler(referrer: object) -> bool:
-    """Return whether an object is a started profiler with a schedule."""
-    return type(referrer) is profile and referrer.step_rec_fn is not None
+    profilers = [referrer for referrer in gc.get_referrers(profile) if type(referrer) is profile]
+    return bool(torch._C._autograd._profiler_enabled()) or any(one.step_rec_fn is not None for one in profilers)
 
 
 class Cycle:

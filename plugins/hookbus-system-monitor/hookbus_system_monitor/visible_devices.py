@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 UUID_PREFIXES = ("GPU-", "MIG-")
@@ -50,10 +49,11 @@ def parse_visible_devices(text: str | None) -> list[Entry] | None:
     """
     if text is None:
         return None
-    parse = _parse_index if not text.startswith(UUID_PREFIXES) else partial(_parse_uuid, kind=text[:4])
+    prefix = text[:4] if text.startswith(UUID_PREFIXES) else ""
     entries: list[Entry] = []
-    for entry in map(parse, text.split(",")):
-        if entry is None:
+    for word in text.split(","):
+        entry = word if prefix else _parse_index(word)
+        if entry is None or not word.startswith(prefix):
             break
         if entry in entries:
             return []
@@ -96,10 +96,6 @@ def _parse_index(word: str) -> int | None:
     match = INDEX_PATTERN.match(word)
     index = -1 if match is None else int(match[1])
     return index if index >= 0 else None
-
-
-def _parse_uuid(word: str, kind: str) -> str | None:
-    return word if word.startswith(kind) else None
 
 
 def _get_by_index(index: int, gpus: Sequence[Gpu | None]) -> Gpu | None:
