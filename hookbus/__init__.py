@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from hookbus.lifecycle import Lifecycle as Lifecycle
     from hookbus.metrics.results import Metrics as Metrics
     from hookbus.trainer.trainer import Trainer as Trainer
-    from hookbus.writers.hook import WriterConfig as WriterConfig
     from hookbus.writers.hook import WriterHook as WriterHook
+    from hookbus.writers.metric_recorder import WriterConfig as WriterConfig
     from hookbus.writers.writer import Writer as Writer
 
 __version__ = "0.1.0"
@@ -74,7 +74,8 @@ _MODULES = map_names(
         "hookbus.lifecycle": "Lifecycle",
         "hookbus.metrics.results": "Metrics",
         "hookbus.trainer.trainer": "Trainer",
-        "hookbus.writers.hook": "WriterConfig WriterHook",
+        "hookbus.writers.hook": "WriterHook",
+        "hookbus.writers.metric_recorder": "WriterConfig",
         "hookbus.writers.writer": "Writer",
     }
 )

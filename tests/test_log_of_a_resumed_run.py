@@ -18,7 +18,7 @@ from hookbus import Hook, HookBus, Metrics, Priority, Run, Trainer
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 from hookbus_eval import EvalHook
 from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
-from hookbus_logger.metric_recorder import MetricRecorder
+from hookbus_logger.epoch_recorder import EpochRecorder
 from hookbus_timer import IterTimerHook
 from tests.crashes import run_in_fork
 from tests.toys import net, pairs
@@ -66,7 +66,7 @@ class EndingHook(Hook):
             self.METHODS[self.method](run)
 
 
-class AppendOnlyHook(MetricRecorder):
+class AppendOnlyHook(EpochRecorder):
     """Writer whose records can be truncated from a step on, but not replaced, as in TensorBoard."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
@@ -78,9 +78,9 @@ class AppendOnlyHook(MetricRecorder):
         lines = self.path.read_text().splitlines(keepends=True) if self.path.exists() else []
         self.path.write_text("".join(line for line in lines if int(line.split()[0]) <= run.steps_done))
 
-    def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
+    def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
         with self.path.open("a") as file:
-            file.write(f"{step} {run.iters_done} {dict(metrics)} {dict(rates)}\n")
+            file.write(f"{step} {run.iters_done} {dict(metrics)} {dict(run.learning_rates())}\n")
 
 
 class ConsoleFileHook(Hook):

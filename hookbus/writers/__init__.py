@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from hookbus._utils.redaction import redact_config as redact_config
     from hookbus._utils.secrets import is_secret as is_secret
     from hookbus.writers.append_only_file import AppendOnlyFile as AppendOnlyFile
-    from hookbus.writers.hook import WriterConfig as WriterConfig
     from hookbus.writers.hook import WriterHook as WriterHook
     from hookbus.writers.host_copies import to_finite_array as to_finite_array
     from hookbus.writers.images import to_pil_image as to_pil_image
+    from hookbus.writers.metric_recorder import MetricRecorder as MetricRecorder
+    from hookbus.writers.metric_recorder import WriterConfig as WriterConfig
     from hookbus.writers.output_files import OutputFiles as OutputFiles
     from hookbus.writers.output_files import claim_directory as claim_directory
     from hookbus.writers.output_files import image_directory as image_directory
@@ -39,9 +40,10 @@ _MODULES = map_names(
         "hookbus._utils.redaction": "redact redact_config",
         "hookbus._utils.secrets": "is_secret",
         "hookbus.writers.append_only_file": "AppendOnlyFile",
-        "hookbus.writers.hook": "WriterConfig WriterHook",
+        "hookbus.writers.hook": "WriterHook",
         "hookbus.writers.host_copies": "to_finite_array",
         "hookbus.writers.images": "to_pil_image",
+        "hookbus.writers.metric_recorder": "MetricRecorder WriterConfig",
         "hookbus.writers.output_files": (
             "OutputFiles claim_directory image_directory is_plain_file iter_numbered_paths resolve_output_path "
             "set_aside"

@@ -10,7 +10,8 @@ from hookbus._utils.arguments import split_settings
 from hookbus._utils.known_keys import explain_unknown_key
 from hookbus.errors import ConfigError
 from hookbus.hook import snake_case, validate_config
-from hookbus.writers.hook import WriterConfig, WriterHook
+from hookbus.writers.hook import WriterHook
+from hookbus.writers.metric_recorder import WriterConfig
 from hookbus.writers.writer import Writer
 
 if TYPE_CHECKING:

@@ -20,21 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
-
-from hookbus._events.markers import hookimpl
-from hookbus._events.schedules import every
 from hookbus._utils.imports import require_library
 from hookbus._utils.schema import boolean, either, integer, list_of, mapping_of, number, record, string, tuple_of
 from hookbus.checkpoint.atomic_files import remove_temporary_files
 from hookbus.distributed.process_group import is_main
 from hookbus.errors import HookError, HookWarning
-from hookbus.hook import HookConfig, Priority
 from hookbus.metrics.results import Metrics
-from hookbus.metrics.windows import Window
 from hookbus.writers.entries import OUTCOMES, Entry, EntryFactory, RecentRecords, WrittenSteps
 from hookbus.writers.host_copies import snapshot_value
 from hookbus.writers.log_points import LogPointsMixin
+from hookbus.writers.metric_recorder import MetricRecorder, WriterConfig
 from hookbus.writers.output_files import register_directory, set_aside
 from hookbus.writers.thread import WriterThread
 from hookbus.writers.writer import Writer
@@ -43,13 +38,7 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
 
 
-class WriterConfig(HookConfig):
-    """Schedule of the training metrics."""
-
-    interval: int = Field(default=50, gt=0, description="Log the means of training metrics every N iterations.")
-
-
-class WriterHook(LogPointsMixin):
+class WriterHook(MetricRecorder, LogPointsMixin):
     """Base class of hooks that write training means, validation results and `log_*` data through a `Writer`.
 
     The means of training are logged every `interval` iterations and at the end of training; their step is the number of
@@ -68,11 +57,6 @@ class WriterHook(LogPointsMixin):
             backend is retried.
     """
 
-    Config = WriterConfig
-    priority = Priority.NORMAL
-    observer = True
-    ranks = "main"
-    records_means = True
     config: WriterConfig
     state_schema = record(
         {"recent": list_of(tuple_of(integer(), mapping_of(either(number(), string())))), "waiting": boolean},
@@ -188,18 +172,14 @@ class WriterHook(LogPointsMixin):
         self._warned = self._opened = self._started = False
         self._make_writer = self.writer_factory(run)
         self._writer_thread = WriterThread(limit=self.queue_bytes, period=self.period, pause=self.pause)
-        if mode == "train":
-            # Requested before the first value is logged, so that the metric store collects values from the start.
-            self._get_window(run)
-            run.track_learning_rates()
+        super().before_run(run, mode)
 
     def before_train(self, run: Run) -> None:
         """Start the thread; after a resume, first write the numbers that a kill may have lost."""
         for step, values in self._recent:
             self._enqueue_entry(self._entries.make_numbers(values, step))
         self._start_thread(run)
-        if self._record_pending:
-            self._request_record(run)
+        super().before_train(run)
 
     def after_run(self, run: Run) -> None:
         """Write the outcome. A run that did not train starts the thread here."""
@@ -222,17 +202,9 @@ class WriterHook(LogPointsMixin):
         elif thread.first_error and not self._warned:
             _warn(f"hook {self.name!r}: {thread.first_error}.")
 
-    # -- training metrics ----------------------------------------------------------------------
-
-    @hookimpl(when=every("interval"))
-    def after_train_iter(self, run: Run) -> None:
-        """Request a record."""
-        self._request_record(run)
-
-    def after_train(self, run: Run) -> None:
-        """Log the remaining values, unless a checkpoint contains them for the resumed run."""
-        if self._get_window(run) and not run.resumable:
-            self._request_record(run)
+    def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
+        """Enqueue the means of training, the learning rates and the steps of named optimizers."""
+        self.log_scalars(run, {**metrics, **run.learning_rates(), **run.optimizer_steps()}, step)
 
     # -- for subclasses ------------------------------------------------------------------------
 
@@ -268,14 +240,14 @@ class WriterHook(LogPointsMixin):
     def state_dict(self) -> dict[str, Any]:
         """Return the recent numbers, which a kill may lose, the pending request, and the records of the start."""
         recent, opening = self._recent.to_builtin(), sorted(self._opening_records)
-        return {"recent": recent, "waiting": self._record_pending, "opening": opening}
+        return {**super().state_dict(), "recent": recent, "opening": opening}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
+        super().load_state_dict(state)
         self._recent = RecentRecords()
         for step, values in state["recent"]:
             self._recent.add(step, {name: snapshot_value(value) for name, value in values.items()})
-        self._record_pending = state["waiting"]
         self._opening_records = set(state.get("opening", ()))  # absent in earlier checkpoints
         self._start_iteration = None
 
@@ -285,21 +257,8 @@ class WriterHook(LogPointsMixin):
         self._written = WrittenSteps()
         self._entries = EntryFactory(self.backend_name, self._written)
         self._recent = RecentRecords()
-        self._record_pending = False
         self._opening_records: set[str] = set()
         self._start_iteration: int | None = None
-
-    def _get_window(self, run: Run) -> Window:
-        return run.metrics.window(self.name)
-
-    def _request_record(self, run: Run) -> None:
-        # The record may be delivered several iterations later, at the next optimizer step.
-        self._record_pending = True
-        run.request_record(self._get_window(run), self._deliver)
-
-    def _deliver(self, metrics: Metrics, step: int) -> None:
-        self._record_pending = False
-        self.log_scalars(self.run, {**metrics, **self.run.learning_rates(), **self.run.optimizer_steps()}, step)
 
     def _enqueue_entry(self, entry: Entry) -> None:
         if self._writer_thread is None:

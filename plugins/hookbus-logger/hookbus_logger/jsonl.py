@@ -16,8 +16,8 @@ from hookbus.errors import HookError, HookWarning
 from hookbus.metrics import Metrics
 from hookbus.writers import redact_config, resolve_output_path
 from hookbus_logger.config import JsonlConfig
+from hookbus_logger.epoch_recorder import STATE, EpochRecorder, get_epoch
 from hookbus_logger.json_lines import JsonLines, LogPosition, Row
-from hookbus_logger.metric_recorder import STATE, MetricRecorder, get_epoch
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 from hookbus_logger.run_log import POSITION_FIELDS, OpeningRows, open_log, truncate_log
 
@@ -30,7 +30,7 @@ MAX_PENDING_ROWS = 1000
 """Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
 
 
-class JsonlHook(MetricRecorder):
+class JsonlHook(EpochRecorder):
     """Write training metrics, results and the output of other hooks to a file, one JSON object per line.
 
     A resumed run removes the rows written after its checkpoint and writes them again. A file that is not a log of the
@@ -116,9 +116,10 @@ class JsonlHook(MetricRecorder):
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
+    def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
         """Write the mean metrics over an interval, the learning rates and the steps of named optimizers."""
-        self._write_numbers(run, "train", {**metrics, **rates, **run.optimizer_steps()}, step, metrics.nonfinite)
+        values = {**metrics, **run.learning_rates(), **run.optimizer_steps()}
+        self._write_numbers(run, "train", values, step, metrics.nonfinite)
 
     def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
         """Write the results of a validation or test, or scalars logged by another hook or the training loop."""

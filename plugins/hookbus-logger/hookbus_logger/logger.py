@@ -13,6 +13,7 @@ from hookbus.errors import format_error
 from hookbus.metrics import Metrics
 from hookbus_logger.config import LoggerConfig
 from hookbus_logger.console import get_console, print_block, print_line, redirect_messages
+from hookbus_logger.epoch_recorder import STATE, EpochRecorder, get_epoch, has_epochs
 from hookbus_logger.format import (
     Cell,
     Part,
@@ -23,13 +24,12 @@ from hookbus_logger.format import (
     is_time,
     join_groups,
 )
-from hookbus_logger.metric_recorder import STATE, MetricRecorder, get_epoch, has_epochs
 
 STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
 OUTCOME_STYLES = {"finished": "bold green", "failed": "bold red"}
 
 
-class LoggerHook(MetricRecorder):
+class LoggerHook(EpochRecorder):
     """Print training metrics, results and log messages on the console.
 
     The table of an epoch is printed after all other hooks have processed the epoch, checkpoints included, so that it
@@ -65,8 +65,9 @@ class LoggerHook(MetricRecorder):
 
     # -- training ------------------------------------------------------------------------------
 
-    def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
+    def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
         """Print the position in the run, learning rates, mean metrics and times on one line."""
+        rates = run.learning_rates()
         distinct = dict.fromkeys(map(_format_rate, rates, rates.values()))
         lr = [("lr ", "dim"), (", ".join(distinct), "")] if distinct else []
         # Times are printed once: those of an earlier interval would appear to belong to this one.

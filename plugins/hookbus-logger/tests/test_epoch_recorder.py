@@ -1,6 +1,6 @@
 """Tests of the times and contents of training records, also after a resume."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from hookbus import Hook, HookBus, Metrics, Trainer, every, hookimpl
 from hookbus._run.run import Run
 from hookbus.testing import fake_training
-from hookbus_logger.metric_recorder import MetricRecorder, get_epoch
+from hookbus_logger.epoch_recorder import EpochRecorder, get_epoch
 
 from .toys import StopAt
 
 
-class Recorder(MetricRecorder):
+class Recorder(EpochRecorder):
     """Store records: iteration, step, mean loss and learning rates."""
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
@@ -26,9 +26,9 @@ class Recorder(MetricRecorder):
         self.rates: list[dict[str, float]] = []
         self.count_at_save = 0
 
-    def write_record(self, run: Run, metrics: Metrics, step: int, rates: Mapping[str, float]) -> None:
+    def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
         self.records.append((run.iters_done, step, metrics["train/loss"]))
-        self.rates.append(dict(rates))
+        self.rates.append(dict(run.learning_rates()))
 
     def state_dict(self) -> dict[str, Any]:
         self.count_at_save = len(self.records)
