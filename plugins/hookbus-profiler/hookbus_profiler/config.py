@@ -91,7 +91,7 @@ class ProfilerConfig(HookConfig):
     )
 
     @model_validator(mode="after")
-    def _check_schedule(self) -> ProfilerConfig:
+    def _check_settings(self) -> ProfilerConfig:
         plan = self.plan
         # With by_epoch the number of iterations is unknown here.
         if not self.by_epoch and plan.length > self.profile_iters:
@@ -99,10 +99,6 @@ class ProfilerConfig(HookConfig):
                 f"schedule: {plan}, but profile_iters is {self.profile_iters}. Set `profile_iters: {plan.length}` or "
                 "shorten the schedule."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_exports(self) -> ProfilerConfig:
         if self.export_tensorboard and not self.export_chrome_trace:
             raise ValueError(
                 "export_chrome_trace: no effect while export_tensorboard is true, got False, because both are the same "

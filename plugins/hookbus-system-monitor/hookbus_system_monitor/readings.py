@@ -46,21 +46,12 @@ class Reader:
         Args:
             reraise: Exceptions to propagate, because they concern more than this probe.
         """
+        unavailable: Values = dict.fromkeys(probe.names)
         return self.call(
-            probe.label,
-            lambda: dict(zip(probe.names, probe.read(), strict=True)),
-            dict.fromkeys(probe.names),
-            reraise=reraise,
+            probe.label, lambda: dict(zip(probe.names, probe.read(), strict=True)), unavailable, reraise=reraise
         )
 
-    def call(
-        self,
-        label: str,
-        read: Callable[[], T],
-        default: T,
-        *,
-        reraise: tuple[type[Exception], ...] = (),
-    ) -> T:
+    def call(self, label: str, read: Callable[[], T], default: T, *, reraise: tuple[type[Exception], ...] = ()) -> T:
         """Return the result of a function, or a default if it fails.
 
         Args:
@@ -72,15 +63,11 @@ class Reader:
         except reraise:
             raise
         except Exception as error:  # monitoring must not affect the training
-            self._report(label, error)
+            if label not in self._reported:
+                self._reported.add(label)
+                reason = format_reason(error)
+                self._log_warning(f"{label} is unavailable: {reason}. Its values are omitted until it is available.")
             return default
-
-    def _report(self, label: str, error: Exception) -> None:
-        if label not in self._reported:
-            self._reported.add(label)
-            self._log_warning(
-                f"{label} is unavailable: {format_reason(error)}. Its values are omitted until it is available."
-            )
 
 
 def format_reason(error: Exception) -> str:
