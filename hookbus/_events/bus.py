@@ -81,8 +81,7 @@ class EventBus(ActionDeclarations):
         self.lock = RLock()
         self._init_actions(action_arguments(actions))
         self.pm = BusPluginManager(self, find_alias)
-        implementations = self.pm.members.implementations
-        self.table = EventTable(order, implementations, self.invalidate, self.release, effects, self.actions)
+        self.table = EventTable(self, order, effects)
         self.calls = DispatchTable(lambda name: self.table.compile(name, self.current), self.lock)
         self.pm.add_specs(self.actions, firstresult=True)
         self._add(points)

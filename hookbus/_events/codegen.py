@@ -68,7 +68,10 @@ def compile_point(
 
     own = {"run": run, "_clock": clock, "_schedule": schedule, "_handle_exception": on_error, LISTENER_LINES: lines}
     own["_view"] = counter_view(clock, point)
-    module_globals: dict[str, Any] = {**namespace, **_build_namespace(listeners, schedule), **own}
+    own |= {f"_{i}": listener.call for i, listener in enumerate(listeners)}
+    own |= {f"_predicate_{i}": listener.predicate for i, listener in enumerate(listeners)}
+    own |= {f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())}
+    module_globals: dict[str, Any] = {**namespace, **own}
     exec(compile_source(source, point.name), module_globals)
     return module_globals[point.name]  # type: ignore[no-any-return]
 
@@ -107,15 +110,6 @@ def generate_spec_class(arguments: Mapping[str, Sequence[str]], *, firstresult: 
         lines += ["    @mark", f"    def {name}({', '.join(('self', 'run', *names))}): ..."]
     exec(compile_source("\n".join(lines) + "\n", "specs"), namespace)
     return namespace["Spec"]  # type: ignore[no-any-return]
-
-
-def _build_namespace(listeners: Sequence[Listener], schedule: ScheduleGate | None) -> dict[str, object]:
-    """Return the objects that the source calls, by name."""
-    return {
-        **{f"_{i}": listener.call for i, listener in enumerate(listeners)},
-        **{f"_predicate_{i}": listener.predicate for i, listener in enumerate(listeners)},
-        **{f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())},
-    }
 
 
 def _remaining_listeners(raiser: Listener, listeners: Sequence[Listener], due: Sequence[bool]) -> list[Listener]:

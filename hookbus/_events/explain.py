@@ -118,7 +118,6 @@ def _mark_absent(constraints: tuple[str, ...], names: set[str]) -> tuple[str, ..
 
 
 def _format_options(row: Row) -> str:
-    parts = [f"when {row.when}"] if row.when else []
-    parts += [f"before {', '.join(row.before)}"] if row.before else []
-    parts += [f"after {', '.join(row.after)}"] if row.after else []
+    options = {"when": row.when, "before": ", ".join(row.before), "after": ", ".join(row.after)}
+    parts = [f"{name} {text}" for name, text in options.items() if text]
     return f"  {'; '.join(parts)}" if parts else ""

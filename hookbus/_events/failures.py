@@ -22,13 +22,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hookbus._events.checks import is_configured
 from hookbus._events.failure_records import FailureCounts, annotate, merge_exceptions
 from hookbus._events.ordering import Listener
 from hookbus._events.points import Counters
 from hookbus.errors import ConfigError, HookWarning
+
+if TYPE_CHECKING:
+    from hookbus._events.bus import EventBus
 
 T = TypeVar("T")
 
@@ -49,20 +52,17 @@ class Failures:
     """Application of the policy to the exceptions of hooks.
 
     Args:
-        on_change: Called when the dispatch tables must be compiled again.
-        on_disabled: Called with the name and the plugin of a hook that was disabled.
+        bus: Bus of the hooks.
         non_aborting: Points that call every listener even if one of them fails.
 
     Attributes:
         counts: Failures by hook.
     """
 
-    def __init__(
-        self, on_change: Callable[[], None], on_disabled: Callable[[str, object], None], non_aborting: Collection[str]
-    ) -> None:
+    def __init__(self, bus: EventBus, non_aborting: Collection[str]) -> None:
         self.non_aborting = frozenset(non_aborting)
         self.counts = FailureCounts()
-        self._on_change, self._on_disabled = on_change, on_disabled
+        self._bus = bus
         self._pending: list[BaseException] = []
         # Id of the exception that propagates from an event. If the event is nested, the enclosing event must not apply
         # the policy of its own hook. A reference instead of the id would keep the frames of the traceback alive.
@@ -139,8 +139,8 @@ class Failures:
             record.disabled = f"epoch {clock.current('epoch')}, iteration {clock.current('iter')}"
         # The first failure makes `reset_on_success` wrap the listeners of the hook; disabling removes them.
         if record.count == 1 or is_last:
-            self._on_change()
+            self._bus.invalidate()
         if is_last:
-            self._on_disabled(hook, plugin)
+            self._bus.release(hook, plugin)
         if record.count == 1:
             warnings.warn(record.describe_first(hook, point), HookWarning, stacklevel=1)

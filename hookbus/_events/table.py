@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +16,12 @@ from hookbus._events.listeners import build_listener, resolve_priority
 from hookbus._events.ordering import Listener, sort_listeners
 from hookbus._events.points import Counters, CounterView, Point
 
+if TYPE_CHECKING:
+    from hookbus._events.bus import EventBus
+
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
 Replace = Callable[[str], Callable[..., None] | None]
-Implementations = Callable[[str], Iterable[Implementation]]
-"""Function that returns the implementations of a point or an action, in registration order."""
 Statements = Callable[[str, Any], Sequence[str]]
 """Function of a point and a run that returns statements of the generated function of the point."""
 
@@ -127,12 +128,9 @@ class EventTable:
     """Event tables, from which the functions of points and actions are compiled.
 
     Args:
+        bus: Bus whose plugins implement the points and actions.
         order: "nested" or "ascending".
-        implementations: Function that returns the implementations of the registered plugins.
-        on_change: Called when the tables must be compiled again.
-        on_disabled: Called with the name and the plugin of a hook that was disabled because it failed.
         effects: What a run executes at its points in addition to the listeners.
-        actions: Arguments of each action, by name.
 
     Attributes:
         points: Points by name.
@@ -146,26 +144,16 @@ class EventTable:
             directly.
     """
 
-    def __init__(
-        self,
-        order: Order,
-        implementations: Implementations,
-        on_change: Callable[[], None],
-        on_disabled: Callable[[str, object], None],
-        effects: PointEffects,
-        actions: Mapping[str, tuple[str, ...]],
-    ) -> None:
+    def __init__(self, bus: EventBus, order: Order, effects: PointEffects) -> None:
         self.order = order
         self.points: dict[str, Point] = {}
         self.steps: dict[str, Step] = {}
         self.priority_overrides: dict[str, int] = {}
-        self.failures = Failures(on_change, on_disabled, effects.non_aborting)
+        self.failures = Failures(bus, effects.non_aborting)
         self.wrap: Wrap | None = None
         self.replace_event: Replace | None = None
         self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
-        self._implementations = implementations
-        self._actions = actions
-        self._effects = effects
+        self._bus, self._effects = bus, effects
 
     def compile(self, name: str, run: EventRun) -> Callable[..., Any] | None:
         """Compile the function that emits a point or executes an action.
@@ -178,7 +166,7 @@ class EventTable:
         """
         if name in self.steps:
             implementations = self.action_implementations(name, run)
-            return build_step(name, self._actions[name], self.steps[name], implementations)
+            return build_step(name, self._bus.actions[name], self.steps[name], implementations)
         if name not in self.points:
             raise AttributeError(name)
         if self.replace_event is not None:
@@ -245,7 +233,7 @@ class EventTable:
         )
 
     def _active_implementations(self, name: str, run: EventRun) -> list[Implementation]:
-        return [item for item in self._implementations(name) if self._is_active(item, name, run)]
+        return [item for item in self._bus.pm.members.implementations(name) if self._is_active(item, name, run)]
 
     def _is_active(self, implementation: Implementation, name: str, run: EventRun) -> bool:
         # A disabled hook may still have threads and files to release.
@@ -256,8 +244,9 @@ class EventTable:
     def action_implementations(self, action: str, run: EventRun) -> list[Implementation]:
         """Return the implementations of an action, outermost first."""
         is_disabled = self.failures.counts.is_disabled
-        implementations = (item for item in self._implementations(action) if not is_disabled(item.hook))
-        return sorted((i for i in implementations if run.receives(i.hook, action)), key=self._nesting_key)
+        implementations = self._bus.pm.members.implementations(action)
+        active = (i for i in implementations if not is_disabled(i.hook) and run.receives(i.hook, action))
+        return sorted(active, key=self._nesting_key)
 
     def _nesting_key(self, implementation: Implementation) -> tuple[int, int]:
         """Return the sort key of an implementation: tryfirst and trylast take precedence over the priority."""
