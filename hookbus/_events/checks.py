@@ -1,6 +1,6 @@
 """Validation of plugins before registration.
 
-`inspect_plugin` reads a plugin without executing its code. It returns the implementations, or raises an error with the
+`Inspection` reads a plugin without executing its code. It contains the implementations, or raises an error with the
 name of the hook, its package, its signature, and the expected signature.
 """
 
@@ -101,34 +101,6 @@ class Implementation:
     accepts_kwargs: bool
 
 
-def inspect_plugin(
-    plugin: object,
-    name: str,
-    points: Mapping[str, Point],
-    actions: Mapping[str, tuple[str, ...]],
-    find_alias: AliasLookup,
-) -> Inspection:
-    """Validate a plugin and return its implementations.
-
-    Args:
-        plugin: A `Hook`, or any object or module with marked functions.
-        name: Instance name, for error messages.
-        points: Points of the bus, by name.
-        actions: Arguments of each action, by name.
-        find_alias: Lookup of callback names of other frameworks, for error messages.
-
-    Returns:
-        Implementations, and methods whose point is not declared.
-
-    Raises:
-        RegistrationError: If the plugin is invalid, or a name is probably a misspelled point. The message states the
-            reason and the fix.
-    """
-    inspection = Inspection(plugin, name, points, actions, find_alias)
-    inspection.run()
-    return inspection
-
-
 def as_hook_list(hooks: object) -> list[Any]:
     """Return an iterable of hooks as a list.
 
@@ -165,14 +137,21 @@ def _iter_names(plugin: object) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Inspection:
-    """Validation of one plugin and its result, see `inspect_plugin`.
+    """Validation of one plugin, and its result.
 
     Attributes:
-        plugin: The plugin.
-        name: Instance name.
+        plugin: A `Hook`, or any object or module with marked functions.
+        name: Instance name, for error messages.
+        points: Points of the bus, by name.
+        actions: Arguments of each action, by name.
+        find_alias: Lookup of callback names of other frameworks, for error messages.
         implementations: One entry per implemented point or action.
         unmatched: Errors of the methods that must be points and that match no declared point, by method; None for a
             method marked as optional. They become listeners if their point is declared.
+
+    Raises:
+        RegistrationError: If the plugin is invalid, or a name is probably a misspelled point. The message states the
+            reason and the fix.
     """
 
     plugin: object
@@ -187,18 +166,6 @@ class Inspection:
     def __post_init__(self) -> None:
         # Static lookup throughout: `getattr` would execute properties of the plugin.
         self.own_options = inspect.getattr_static(self.plugin, OPTIONS_ATTRIBUTE, {})
-
-    @property
-    def errors(self) -> list[RegistrationError]:
-        """Errors of the unmatched methods that are required to match."""
-        return [error for error in self.unmatched.values() if error is not None]
-
-    def fail(self, problem: str) -> RegistrationError:
-        """Return the error for the plugin with a reason and a fix."""
-        return registration_error(self.plugin, self.name, problem)
-
-    def run(self) -> None:
-        """Validate the methods of the plugin."""
         methods: dict[str, str] = {}
         for name in _iter_names(self.plugin):
             if (item := self._check_method(name)) is None:
@@ -210,6 +177,10 @@ class Inspection:
         # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
         if not self.implementations and not self.unmatched and not is_configured(self.plugin):
             raise self.fail(_not_a_hook_message(self.plugin))
+
+    def fail(self, problem: str) -> RegistrationError:
+        """Return the error for the plugin with a reason and a fix."""
+        return registration_error(self.plugin, self.name, problem)
 
     def _check_method(self, name: str) -> Implementation | None:
         static = get_static_method(self.plugin, name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pluggy
 
 from hookbus._events.call_stack import in_event
-from hookbus._events.checks import AliasLookup, Inspection, inspect_plugin, is_configured, registration_error
+from hookbus._events.checks import AliasLookup, Inspection, is_configured, registration_error
 from hookbus._events.codegen import generate_spec_class
 from hookbus._events.listeners import check_common_keys, check_listeners, check_priority
 from hookbus._events.markers import PROJECT
@@ -262,7 +262,7 @@ class BusPluginManager(pluggy.PluginManager):
         """
         for name, member in list(self.members.items()):
             if names is None or name in names:
-                yield from (error for error in member.unmatched.values() if error is not None)
+                yield from filter(None, member.unmatched.values())
 
     def check_pending(self) -> None:
         """Check that every method that must be a point matches a declared point, as each run does when it begins.
@@ -294,7 +294,7 @@ class BusPluginManager(pluggy.PluginManager):
         updated, declared = {}, {*points, *(actions or ())}
         for name, member in list(self.members.items()):
             if member.unmatched or any(hasattr(type(member.plugin), target) for target in declared):
-                inspection = inspect_plugin(member.plugin, name, every, every_action, self._find_alias)
+                inspection = Inspection(member.plugin, name, every, every_action, self._find_alias)
                 self._check_inspection(inspection)
                 updated[name] = RegisteredPlugin(inspection, member.owner)
         for member in updated.values() if self.warns_of_deprecations else ():
@@ -359,22 +359,22 @@ class BusPluginManager(pluggy.PluginManager):
     def _inspect(self, plugin: object, name: str, priority: int | None) -> Inspection:
         inspection = self._inspect_and_discover(plugin, name)
         # A function names its point, so that an unknown point is an error at once.
-        if isinstance(plugin, FunctionPlugin) and inspection.errors:
-            raise inspection.errors[0]
+        if isinstance(plugin, FunctionPlugin) and (error := next(filter(None, inspection.unmatched.values()), None)):
+            raise error
         self._check_inspection(inspection, priority)
         return inspection
 
     def _inspect_and_discover(self, plugin: object, name: str) -> Inspection:
         bus = self._bus
         try:
-            inspection = inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
+            inspection = Inspection(plugin, name, bus.points, bus.actions, self._find_alias)
         except RegistrationError:
             if not self._discover_points(plugin):
                 raise
         else:
             if not inspection.unmatched or not self._discover_points(plugin):
                 return inspection
-        return inspect_plugin(plugin, name, bus.points, bus.actions, self._find_alias)
+        return Inspection(plugin, name, bus.points, bus.actions, self._find_alias)
 
     def _discover_points(self, plugin: object) -> bool:
         # The plugin may implement points of its own or another package, which are imported only when needed.
