@@ -169,9 +169,9 @@ def remove_run_files(directory: Path, run: str) -> None:
             remove(file)
     remove_orphaned_sidecars(directory, run)
     if run and any(iter_generations(directory)):
-        from hookbus.checkpoint.store import remove_unreferenced  # imports torch
+        from hookbus.checkpoint.store import CheckpointStore  # imports torch
 
-        remove_unreferenced(directory, run)
+        CheckpointStore(directory, run).remove_unreferenced()
 
 
 def remove_leftovers(directory: Path, outputs: Iterable[str], runs: Iterable[str]) -> None:

@@ -60,12 +60,7 @@ def atomic_write(
 
 
 def add_link(source: Path, target: Path) -> None:
-    """Add a second name to a committed file: a hard link, or a copy if the file system does not support hard links.
-
-    Raises:
-        CheckpointError: If the source has no valid sidecar.
-        OSError: If the link could not be written, or if a file of another owner has its name; see `atomic_write`.
-    """
+    """Add a second name to a committed file, see `CheckpointStore.add_link`."""
     sidecar = sidecars.read_sidecar(source)
     if sidecar is None:
         name = format_path(sidecars.get_sidecar_path(source).name)

@@ -51,11 +51,6 @@ def check_optimizer_structure(state: Any, key: str) -> None:
 def check_optimizer(optimizer: Any, state: Mapping[str, Any], key: str) -> None:
     """Raise if an optimizer cannot use the values of a state with as many parameters. Other classes are not checked.
 
-    Args:
-        optimizer: Optimizer of the run.
-        state: Its state in a checkpoint, with a valid structure.
-        key: Key of the state.
-
     Raises:
         InvalidDataError: If a value is invalid.
     """
@@ -154,10 +149,6 @@ def _to_number(value: Any) -> Any:
 
 def check_grads(parameters: Mapping[str, Tensor], grads: Mapping[str, Any]) -> None:
     """Raise if a gradient has another shape than its parameter.
-
-    Args:
-        parameters: Parameters by name.
-        grads: Gradients by name of the parameter.
 
     Raises:
         InvalidDataError: If a gradient is not a tensor of the shape.

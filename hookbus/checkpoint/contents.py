@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hookbus._utils.schema import (
-    Check,
     InvalidDataError,
     any_value,
     boolean,
@@ -36,27 +35,16 @@ RNG_WORDS = 625
 SEED = integer(-(2**63), 2**64 - 1)
 
 
-def _try(load: Callable[[Any], object], expected: str) -> Check:
-    """Require a value that a function accepts. Tensors without data, as in metadata, are not checked further."""
-
-    def check(value: Any, key: str) -> None:
-        parts = value if isinstance(value, (list, tuple)) else [value]
-        if any(isinstance(part, Tensor) and part.device.type == "meta" for part in parts):
-            return
-        try:
-            load(value)
-        except Exception as error:
-            raise InvalidDataError(key, expected, f"{shorten(value)} ({shorten(str(error))})") from None
-
-    return check
-
-
-def _all(*checks: Check) -> Check:
-    def check(value: Any, key: str) -> None:
-        for inner in checks:
-            inner(value, key)
-
-    return check
+def _try_state(library: str, load: Callable[[Any], object], value: Any, key: str) -> None:
+    """Raise unless a library loads a state of its RNG. Tensors without data, as in metadata, are not checked."""
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    if any(isinstance(part, Tensor) and part.device.type == "meta" for part in parts):
+        return
+    try:
+        load(value)
+    except Exception as error:
+        got = f"{shorten(value)} ({shorten(str(error))})"
+        raise InvalidDataError(key, f"a state of {library}'s RNG", got) from None
 
 
 def _load_numpy_state(value: Any) -> None:
@@ -70,23 +58,24 @@ def _check_python_state(value: Any, key: str) -> None:
     list_of(any_value, 3, 3)(value, key)
     list_of(integer(0, 2**32 - 1), RNG_WORDS, RNG_WORDS)(value[1], f"{key}[1]")
     nullable(number(finite=True))(value[2], f"{key}[2]")
-    _load_python_state(value, key)
+    _try_state("Python", lambda state: random.Random().setstate((state[0], tuple(state[1]), state[2])), value, key)
 
 
 def _check_numpy_state(value: Any, key: str) -> None:
     list_of(any_value, 5, 5)(value, key)
     tensor(1, torch.int64, RNG_WORDS - 1)(value[1], f"{key}[1]")
     integer(0, RNG_WORDS - 1)(value[2], f"{key}[2]")
-    _try(_load_numpy_state, "a state of NumPy's RNG")(value, key)
+    _try_state("NumPy", _load_numpy_state, value, key)
 
 
-_load_python_state = _try(
-    lambda value: random.Random().setstate((value[0], tuple(value[1]), value[2])), "a state of Python's RNG"
-)
+def _check_torch_state(value: Any, key: str) -> None:
+    _bytes(value, key)
+    _try_state("torch", lambda state: torch.Generator().set_state(state), value, key)
+
+
 _bytes = tensor(1, torch.uint8, 1 << 20)
-_torch_state = _all(_bytes, _try(lambda value: torch.Generator().set_state(value), "a state of torch's RNG"))
 _rng = record(
-    {"python": _check_python_state, "torch": _torch_state}, {"numpy": _check_numpy_state, "cuda": list_of(_bytes)}
+    {"python": _check_python_state, "torch": _check_torch_state}, {"numpy": _check_numpy_state, "cuda": list_of(_bytes)}
 )
 
 _scalar = either(number(), tensor(maximum=1))

@@ -79,10 +79,6 @@ def is_generation(path: Path) -> bool:
 def resolve_pointer(path: Path, content: Mapping[str, Any]) -> Path | None:
     """Return the generation that a file refers to, None if the file is itself a checkpoint.
 
-    Args:
-        path: Path of the file.
-        content: Content of the file.
-
     Raises:
         CheckpointError: If the directory of the generation does not exist.
         CheckpointCorruptedError: If the reference is not the name of a generation.
@@ -183,10 +179,6 @@ def _hash_or_raise(path: Path) -> str:
 
 def remove_generation(directory: Path, run: str) -> None:
     """Delete the files of a generation, and its directory unless it contains other files.
-
-    Args:
-        directory: Directory of the generation.
-        run: ID of the run that wrote it.
 
     Raises:
         CheckpointCorruptedError: If the manifest, which lists the files, is missing or corrupted.

@@ -109,11 +109,6 @@ def load_hook_states(run: Run, states: MutableMapping[str, Any]) -> None:
 def load_late_state(run: Run, name: str, hook: Hook) -> None:
     """Load the state of a hook that is registered after the run was resumed.
 
-    Args:
-        run: Resumed run, whose checkpoint contains a state of the hook.
-        name: Instance name of the hook.
-        hook: The hook.
-
     Raises:
         CheckpointError: If the hook cannot load its state, or the state has a version that the hook cannot load.
     """

@@ -46,10 +46,6 @@ def resolve_path(path: Path | str) -> Path:
 def load_file(path: Path, **options: Any) -> dict[str, Any]:
     """Load a file with `torch.load(weights_only=True)`, which executes no code from it.
 
-    Args:
-        path: Path of the file.
-        options: Further keyword arguments of `torch.load`.
-
     Raises:
         CheckpointError: If the file cannot be opened, or does not contain a dict.
         CheckpointCorruptedError: If `torch.save` did not write the file, or it contains other objects than data.
@@ -72,14 +68,7 @@ def load_file(path: Path, **options: Any) -> dict[str, Any]:
 
 
 def load_on_meta(path: Path | str) -> dict[str, Any]:
-    """Load a checkpoint with its tensors on the meta device, without reading their data.
-
-    Args:
-        path: Path of the file or generation. It is not verified against its sidecar.
-
-    Raises:
-        CheckpointError: If the file does not exist, or is not a checkpoint.
-    """
+    """Load the metadata of a file or generation, see `CheckpointStore.load_on_meta`."""
     path = resolve_path(path)
     directory = path if path.is_dir() else resolve_pointer(path, content := load_file_on_meta(path))
     return content if directory is None else load_file_on_meta(directory / COMMON_FILE)

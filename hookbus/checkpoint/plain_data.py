@@ -31,10 +31,6 @@ _loadable_types: set[type] = set()
 def validate_plain_data(value: Any, where: str) -> None:
     """Raise if a checkpoint, or a component of it, cannot be loaded without executing code.
 
-    Args:
-        value: Checkpoint or component.
-        where: Name of the value in the message.
-
     Raises:
         CheckpointError: If the value contains an object that is neither a built-in Python type nor a tensor.
     """
@@ -120,10 +116,6 @@ def to_plain_data(state: Any, where: str) -> Any:
     """Return a state dict in new containers, with NumPy scalars converted to Python numbers.
 
     NumPy scalars occur as learning rates set by users and as metric values.
-
-    Args:
-        state: Return value of the `state_dict()` of a hook, optimizer, scheduler or scaler.
-        where: Name of the state in the message.
 
     Raises:
         CheckpointError: If the state contains an object that is neither a built-in Python type nor a tensor.

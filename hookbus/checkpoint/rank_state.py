@@ -40,12 +40,7 @@ def add_rank_states(checkpoint: dict[str, Any], run: Run) -> None:
 
 
 def select_rank_state(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
-    """Return a checkpoint with the state of this rank; a rank that did not write the checkpoint is reseeded.
-
-    Args:
-        checkpoint: Checkpoint, possibly written with another world size.
-        run: Run to resume.
-    """
+    """Return a checkpoint with the state of this rank; a rank that did not write the checkpoint is reseeded."""
     rank_states, rank = checkpoint.get("ranks", ()), run.ranks.rank
     if rank < len(rank_states):
         own = rank_states[rank]
@@ -73,10 +68,6 @@ def reshard(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
 
     Accumulated gradients are replaced by their mean over the ranks, as DistributedDataParallel would average them. All
     ranks get the metric sums of rank 0. New ranks are reseeded.
-
-    Args:
-        checkpoint: Checkpoint to adapt.
-        run: Run to resume.
 
     Raises:
         CheckpointError: If the number of samples per iteration would change.

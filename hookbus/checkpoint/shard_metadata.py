@@ -46,11 +46,6 @@ _check_content = record({"tensors": mapping_of(_tensor)})
 def write_metadata(directory: Path, metadata: Metadata, storage: Mapping[MetadataIndex, _StorageInfo]) -> None:
     """Write the metadata of the shards in a directory.
 
-    Args:
-        directory: Directory that contains the shards.
-        metadata: Tensors by name.
-        storage: Location of each shard.
-
     Raises:
         OSError: If the file could not be written.
     """

@@ -145,20 +145,7 @@ _check_names = mapping_of(string())
 
 
 def write_generation(folder: Path, checkpoint: dict[str, Any], generation: int, ranks: Collectives) -> dict[str, Any]:
-    """Write a checkpoint with sharded tensors. A collective call, which fails on all ranks or on none.
-
-    Args:
-        folder: Directory in which the directory of the generation is created.
-        checkpoint: Checkpoint of this rank. Values that are not sharded are taken from rank 0.
-        generation: Number of the generation, whose directory does not exist yet.
-        ranks: Collectives of the run; outside the main thread, those of a separate process group.
-
-    Returns:
-        Content of a file that refers to this generation.
-
-    Raises:
-        CheckpointError: If the generation could not be written. Nothing of it remains, and no other file is modified.
-    """
+    """Write a checkpoint with sharded tensors below a folder, see `CheckpointStore.write_sharded`."""
     common, tensors = _split_sharded(checkpoint)
     final, run = folder / get_directory_name(generation), checkpoint["loop"]["id"]
     # The unique part of the name is random, so rank 0 chooses it for all ranks.

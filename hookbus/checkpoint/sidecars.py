@@ -120,15 +120,7 @@ def written_by(path: Path, run: str) -> bool:
 
 
 def is_available(path: Path, run: str) -> bool:
-    """Return whether a run can write a file: neither it nor its sidecar exists, or the run has written them.
-
-    Args:
-        path: Path of the file.
-        run: ID of the run.
-
-    Raises:
-        OSError: If the owner is unknown because the system could not read the sidecar.
-    """
+    """Return whether a run can write a file, see `CheckpointStore.is_available`."""
     if os.path.lexists(path):
         return written_by(path, run)
     if not os.path.lexists(get_sidecar_path(path)):
@@ -139,15 +131,7 @@ def is_available(path: Path, run: str) -> bool:
 
 
 def verify(path: Path) -> Sidecar:
-    """Verify size and hash of a file against its sidecar.
-
-    Returns:
-        Entry of the sidecar that the file matches.
-
-    Raises:
-        CheckpointError: If the file or its sidecar is missing.
-        CheckpointCorruptedError: If the file matches no entry of its sidecar.
-    """
+    """Verify size and hash of a file against its sidecar, see `CheckpointStore.verify`."""
     shown = format_path(path)
     if not os.path.isfile(path):
         raise CheckpointError(f"{shown}: file does not exist, or is not a regular file.")

@@ -328,10 +328,6 @@ def check_keys(checkpoint: Mapping[str, Any]) -> None:
 def extract_weights(checkpoint: Mapping[str, Any], *, averaged: bool = False) -> Mapping[str, Any]:
     """Return the weights of a checkpoint or state dict.
 
-    Args:
-        checkpoint: Checkpoint or state dict.
-        averaged: Return the averaged weights instead of the raw ones. Default: False.
-
     Raises:
         CheckpointError: If `averaged` is set and the checkpoint contains no averaged weights.
     """

@@ -175,27 +175,17 @@ class CheckpointStore:
         Raises:
             OSError: If a generation cannot be removed.
         """
-        remove_unreferenced(self.directory, self.run)
-
-
-def remove_unreferenced(folder: Path, run: str) -> None:
-    """Remove the generations of a run that no file refers to.
-
-    Args:
-        folder: Directory that contains references and generations.
-        run: ID of the run; generations of other runs are kept.
-    """
-    # A link to a directory is foreign, even if a generation was moved and replaced by the link.
-    unreferenced = {directory for _, directory in generations.iter_generations(folder) if not directory.is_symlink()}
-    for path in folder.glob("[!.]*.pth") if unreferenced else ():
-        # A FIFO in the place of a file would block.
-        if os.path.isfile(path):
-            unreferenced -= _get_references(path)
-    for directory in unreferenced:
-        # Without a valid manifest the owner is unknown, so the directory is kept.
-        with suppress(CheckpointError):
-            if generations.read_manifest(directory)["run"] == run:
-                generations.remove_generation(directory, run)
+        # A link to a directory is foreign, even if a generation was moved and replaced by the link.
+        unreferenced = {path for _, path in generations.iter_generations(self.directory) if not path.is_symlink()}
+        for path in self.directory.glob("[!.]*.pth") if unreferenced else ():
+            # A FIFO in the place of a file would block.
+            if os.path.isfile(path):
+                unreferenced -= _get_references(path)
+        for directory in unreferenced:
+            # Without a valid manifest the owner is unknown, so the directory is kept.
+            with suppress(CheckpointError):
+                if generations.read_manifest(directory)["run"] == self.run:
+                    generations.remove_generation(directory, self.run)
 
 
 def _get_references(path: Path) -> set[Path | None]:

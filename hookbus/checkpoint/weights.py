@@ -30,10 +30,6 @@ def add_versions(weights: dict[str, Any], versions: Mapping[str, Any] | None) ->
     """Return weights with the versions of modules, which torch stores in an attribute of a state dict.
 
     Modules that convert files of older versions when they are loaded read them.
-
-    Args:
-        weights: State dict.
-        versions: Versions by name of the module; None for a state dict without versions.
     """
     if versions is None:
         return weights

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint import CheckpointStore, atomic_files
 from hookbus.checkpoint.generations import read_manifest, verify_generation
 from hookbus.checkpoint.load import load_file, load_on_meta
 from hookbus.checkpoint.sharded import read_generation, write_generation
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
-from hookbus.checkpoint.store import remove_unreferenced
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.sharding import is_sharded
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
@@ -220,7 +219,7 @@ def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path
         path = write_sharded_checkpoint(folder, 2, "epoch_2.pth", weight=WEIGHT + 1)
         atomic_files.add_link(path, folder / "last.pth")
         atomic_files.remove(folder / "epoch_1.pth")
-        remove_unreferenced(folder, "a-run")
+        CheckpointStore(folder, "a-run").remove_unreferenced()
 
     def check_and_reset() -> None:
         if folder.exists():
@@ -231,7 +230,7 @@ def test_kill_at_any_time_leaves_the_newest_referenced_generation(tmp_path: Path
             assert len(difference) == 1
             atomic_files.remove_temporary_files(folder, "a-run")
             atomic_files.remove_orphaned_sidecars(folder, "a-run")
-            remove_unreferenced(folder, "a-run")
+            CheckpointStore(folder, "a-run").remove_unreferenced()
             files = sorted(folder.glob("*.pth"))
             generations = {str(load_file(path)["generation"]["directory"]) for path in files}
             sidecars = {f"{path.name}.json" for path in files}

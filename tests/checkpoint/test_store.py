@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hookbus.checkpoint import atomic_files
+from hookbus.checkpoint import CheckpointStore, atomic_files
 from hookbus.checkpoint.generations import verify_generation
-from hookbus.checkpoint.store import remove_unreferenced
 from tests.sharded_models import single_process_group, write_sharded_checkpoint
 
 
@@ -27,7 +26,7 @@ def test_unreferenced_generations_are_removed(tmp_path: Path) -> None:
         write_sharded_checkpoint(tmp_path, generation, "last.pth")
     atomic_files.add_link(tmp_path / "last.pth", tmp_path / "best.pth")
     write_sharded_checkpoint(tmp_path, 4, "last.pth")
-    remove_unreferenced(tmp_path, "a-run")
+    CheckpointStore(tmp_path, "a-run").remove_unreferenced()
 
     assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_3", "generation_4"]
     assert list(tmp_path.glob(".*")) == []
@@ -39,7 +38,7 @@ def test_generations_of_other_runs_and_without_a_manifest_are_kept(tmp_path: Pat
     (tmp_path / "generation_2/manifest.json").write_text("{}")
     for path in tmp_path.glob("*.pth"):
         atomic_files.remove(path)
-    remove_unreferenced(tmp_path, "a-run")
+    CheckpointStore(tmp_path, "a-run").remove_unreferenced()
 
     assert sorted(path.name for path in tmp_path.glob("generation_*")) == ["generation_1", "generation_2"]
 
@@ -49,7 +48,7 @@ def test_reference_counts_without_a_sidecar_but_not_if_corrupted(tmp_path: Path)
         write_sharded_checkpoint(tmp_path, generation, f"epoch_{generation}.pth")
         (tmp_path / f"epoch_{generation}.pth.json").unlink()
     (tmp_path / "epoch_2.pth").write_bytes(b"")
-    remove_unreferenced(tmp_path, "a-run")
+    CheckpointStore(tmp_path, "a-run").remove_unreferenced()
 
     assert [path.name for path in tmp_path.glob("generation_*")] == ["generation_1"]
 
@@ -59,7 +58,7 @@ def test_generation_that_was_replaced_by_a_link_is_kept(tmp_path: Path) -> None:
     atomic_files.remove(write_sharded_checkpoint(folder, 1))
     (folder / "generation_1").rename(tmp_path / "moved")
     (folder / "generation_1").symlink_to(tmp_path / "moved")
-    remove_unreferenced(folder, "a-run")
+    CheckpointStore(folder, "a-run").remove_unreferenced()
 
     assert (folder / "generation_1").is_symlink()
     verify_generation(folder / "generation_1")
@@ -72,7 +71,7 @@ def test_foreign_files_in_a_generation_are_kept(tmp_path: Path, calls: int) -> N
     (tmp_path / "generation_1/__0_0.distcp").unlink()
     (tmp_path / "generation_1/__0_0.distcp").symlink_to(tmp_path / "generation_1/notes.txt")
     for _ in range(calls):
-        remove_unreferenced(tmp_path, "a-run")
+        CheckpointStore(tmp_path, "a-run").remove_unreferenced()
 
     assert sorted(path.name for path in (tmp_path / "generation_1").iterdir()) == ["__0_0.distcp", "notes.txt"]
     assert (tmp_path / "generation_1/notes.txt").read_text() == "years of work"
@@ -83,7 +82,7 @@ def test_generation_of_a_reference_that_cannot_be_read_is_kept(tmp_path: Path, m
     write_sharded_checkpoint(tmp_path, 1)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "load", raise_io_error)
-        remove_unreferenced(tmp_path, "a-run")
+        CheckpointStore(tmp_path, "a-run").remove_unreferenced()
 
     verify_generation(tmp_path / "generation_1")
 
@@ -95,6 +94,6 @@ def raise_io_error(*_: object, **__: object) -> None:
 def test_fifo_with_the_name_of_a_reference_does_not_block(tmp_path: Path) -> None:
     write_sharded_checkpoint(tmp_path, 1)
     os.mkfifo(tmp_path / "epoch_2.pth")
-    remove_unreferenced(tmp_path, "a-run")
+    CheckpointStore(tmp_path, "a-run").remove_unreferenced()
 
     verify_generation(tmp_path / "generation_1")

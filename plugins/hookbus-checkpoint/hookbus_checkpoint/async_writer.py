@@ -16,7 +16,7 @@ from hookbus.checkpoint import flatten_weights
 from hookbus.distributed import Collectives, named_parameters, sharding_of
 from hookbus.errors import CheckpointError, format_path
 from hookbus_checkpoint.saving import Save
-from hookbus_checkpoint.snapshot import Snapshot
+from hookbus_checkpoint.snapshot import Snapshot, iter_tensors
 
 
 class WeightsChangedError(CheckpointError):
@@ -58,9 +58,6 @@ class AsyncWriter:
 
         With multiple processes a completed save is reported at the next save or at the end of the run, because a single
         rank must not emit events on its own.
-
-        Args:
-            run: The run.
         """
         if sharding_of(run.model) is not None:
             # Collectives of the writer threads must not interleave with those of the training.
@@ -89,11 +86,6 @@ class AsyncWriter:
         """Copy a checkpoint, and write the copy on the thread. `wait` must have been called for the previous save.
 
         Sharded weights are written by all ranks, each on its own thread.
-
-        Args:
-            save: The save.
-            checkpoint: The content.
-            run: The run.
         """
         stable = self._stable.find(checkpoint, run) if self._overlap and self._overlap_is_valid is not False else []
         copy = self._snapshot.take(checkpoint, stable)
@@ -192,10 +184,6 @@ class StableTensors:
     def find(self, checkpoint: dict[str, Any], run: Run) -> list[Tensor | dict[Any, Any]]:
         """Find parameters, averages, optimizer state, and the RNG state, which was created for the checkpoint.
 
-        Args:
-            checkpoint: Content of a checkpoint.
-            run: The run.
-
         Returns:
             Tensors, and dicts of tensors; empty for a run without an optimizer, whose weights may change at any time.
         """
@@ -222,7 +210,7 @@ class StableTensors:
 
     def watch_states(self) -> None:
         """Start to detect changes in place of the states as well; may be called on another thread."""
-        self._watched += _get_versions(_collect_tensors(self._states))
+        self._watched += _get_versions(iter_tensors(self._states))
 
     def is_unchanged(self) -> bool:
         """Whether no watched tensor changed. Ends the detection and releases the tensors."""
@@ -232,15 +220,3 @@ class StableTensors:
 
 def _get_versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     return [(tensor, tensor._version) for tensor in tensors]
-
-
-def _collect_tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Return the tensors among values and in nested dicts."""
-    stack, tensors = list(values), []
-    while stack:
-        value = stack.pop()
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif isinstance(value, dict):
-            stack += value.values()
-    return tensors

@@ -43,9 +43,6 @@ class BestTracker:
     def collect_requested_metrics(self, hooks: Iterable[object]) -> None:
         """Collect the metrics whose best checkpoint other hooks request; none with `save_best: false`.
 
-        Args:
-            hooks: Hooks of the run.
-
         Raises:
             ConfigError: If two hooks request different directions of a metric.
         """
@@ -90,9 +87,6 @@ class BestTracker:
         deleted, or if the run resumes from an older checkpoint. If the weights of the best result are not those of the
         run, the file cannot be written: a warning is logged, and the path of the result is removed.
 
-        Args:
-            run: The run.
-
         Yields:
             Full names of metrics with their best results.
         """
@@ -111,10 +105,6 @@ class BestTracker:
         """Yield the metrics that improved.
 
         A metric that an earlier validation provided and this one lacks is skipped.
-
-        Args:
-            run: The run.
-            metrics: Results of a validation.
 
         Yields:
             Full names of metrics with their new best results.
@@ -244,11 +234,6 @@ def publish(run: Run, path: Path, best: tuple[str, BestResult] | None) -> None:
 
     The metadata of the file contains the metric, its value, and the step. Tied weights are written under each name.
     Must be called on every rank: sharded weights are all-gathered, and rank 0 writes.
-
-    Args:
-        run: Completed run.
-        path: The file, which gets a sidecar.
-        best: Metric and its best result, None for the final weights.
 
     Raises:
         CheckpointError: If the best checkpoint cannot be loaded, or the file cannot be written.

@@ -25,9 +25,6 @@ def get_file_stem(metric: str) -> str:
 
     Letters and digits of any script are kept, other characters are replaced by an underscore.
 
-    Args:
-        metric: Name of the metric.
-
     Returns:
         A non-empty name of at most `MAX_STEM_BYTES` bytes in UTF-8.
     """

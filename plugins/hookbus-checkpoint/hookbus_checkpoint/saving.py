@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,14 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from hookbus import BestResult, Run
 from hookbus.checkpoint import CheckpointStore, write_checkpoint
 from hookbus.distributed import Collectives, has_sharded_tensors
 from hookbus.errors import CheckpointError, format_path
-from hookbus.metrics import Metrics
-from hookbus_checkpoint.snapshot import NO_MEMORY, get_memory
+from hookbus_checkpoint.snapshot import NO_MEMORY, get_memory, iter_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +46,14 @@ class CheckpointDirectory:
 
     Attributes:
         store: Files and generations in the directory, and the run that owns them.
+        keep: Maximum number of periodic checkpoints; None to keep all.
         periodic: Names of the periodic checkpoints of this run that may be removed, oldest first.
         generation: Generation of the latest checkpoint.
         record: Function that is called with the path of each committed checkpoint, on the thread that wrote it.
     """
 
     store: CheckpointStore
+    keep: int | None = None
     periodic: list[str] = field(default_factory=list)
     generation: int = 0
     record: Callable[[Path], object] = _ignore
@@ -113,30 +112,22 @@ class CheckpointDirectory:
         self.periodic = [*(name for name in self.periodic if name not in plan.counted), *plan.counted]
         return self.generation
 
-    def finish(self, plan: Plan, keep: int | None) -> None:
-        """Create the links of a committed checkpoint, and remove checkpoints that exceed the retention.
-
-        Args:
-            plan: Names of the checkpoint.
-            keep: Maximum number of periodic checkpoints; None to keep all.
-        """
+    def finish(self, plan: Plan) -> None:
+        """Create the links of a committed checkpoint, and remove checkpoints that exceed the retention."""
         # Links first: an interruption in between must not leave fewer checkpoints than before the save.
         for path in plan.links:
             self.store.add_link(plan.path, path)
         reused = [path for path in (plan.path, *plan.links) if path.name not in plan.counted]
         self._fingerprints.update({path.name: self._get_fingerprint(path) for path in reused})
-        self.remove_excess(keep)
+        self.remove_excess()
 
-    def remove_excess(self, keep: int | None) -> None:
+    def remove_excess(self) -> None:
         """Remove the checkpoints that exceed the retention, and the generations that no file refers to.
-
-        Args:
-            keep: Maximum number of periodic checkpoints; None to keep all.
 
         Raises:
             OSError: If a checkpoint cannot be removed; it remains in the list, and the next call tries again.
         """
-        while keep is not None and len(self.periodic) > keep:
+        while self.keep is not None and len(self.periodic) > self.keep:
             # A foreign file may have replaced the checkpoint.
             if self.store.written_by(self.path / self.periodic[0]):
                 self.store.remove(self.path / self.periodic[0])
@@ -182,44 +173,37 @@ class CheckpointDirectory:
         return tuple((entry.st_ino, entry.st_size, entry.st_mtime_ns) for entry in entries)
 
 
-@dataclass(slots=True)
 class Save:
-    """One save.
+    """One save, which is registered in the run and in the directory before its content is collected.
 
-    Attributes:
+    Args:
+        run: The run.
         directory: Checkpoints of the directory.
         plan: Names of the checkpoint.
         bests: Best results of this checkpoint, by metric.
-        keep: Maximum number of periodic checkpoints; None to keep all.
+
+    Attributes:
+        plan: Argument of the same name.
         metrics: Results at the time of the save.
-        generation: Number of the checkpoint, set by `register`.
     """
 
-    directory: CheckpointDirectory
-    plan: Plan
-    bests: dict[str, BestResult]
-    keep: int | None
-    metrics: Metrics
-    generation: int = 0
-    _periodic_before: list[str] = field(default_factory=list)
-    _best_before: dict[str, BestResult | None] = field(default_factory=dict)
-
-    def register(self, run: Run) -> None:
-        """Register the checkpoint in the run and in the directory, before its content is collected."""
+    def __init__(self, run: Run, directory: CheckpointDirectory, plan: Plan, bests: dict[str, BestResult]) -> None:
+        self.plan, self.metrics = plan, run.metrics.results
+        self._directory, self._bests = directory, bests
         # The content includes this state: a run that resumes from the checkpoint must know its file names.
-        self._periodic_before = list(self.directory.periodic)
-        self._best_before = {metric: run.best.get(metric) for metric in self.bests}
-        self.generation = self.directory.begin(self.plan)
-        run.best.update(self.bests)
+        self._periodic_before = list(directory.periodic)
+        self._best_before = {metric: run.best.get(metric) for metric in bests}
+        self._generation = directory.begin(plan)
+        run.best.update(bests)
 
     def undo(self, run: Run) -> None:
-        """Undo `register`, except for names under which the checkpoint was committed."""
+        """Undo the registration, except for names under which the checkpoint was committed."""
         # A save may fail after its file was committed, while it creates links.
         names = run.ranks.call_on_main("the names of a failed save", self._get_committed_names)
         written = [name for name in self.plan.counted if name in names]
-        self.directory.periodic = [*(name for name in self._periodic_before if name not in written), *written]
+        self._directory.periodic = [*(name for name in self._periodic_before if name not in written), *written]
         for metric, before in self._best_before.items():
-            path = self.bests[metric].path
+            path = self._bests[metric].path
             if path is not None and path.name in names:
                 continue
             if before is None:
@@ -230,72 +214,53 @@ class Save:
     def write(self, checkpoint: dict[str, Any]) -> None:
         """Write the checkpoint, create its links, and remove checkpoints that exceed the retention.
 
-        Args:
-            checkpoint: The content.
-
         Raises:
             CheckpointError: If the checkpoint could not be written. Existing checkpoints are unchanged.
         """
         try:
-            write_checkpoint(self.plan.path, checkpoint, self.generation)
-            self.directory.record(self.plan.path)
-            self.directory.finish(self.plan, self.keep)
+            write_checkpoint(self.plan.path, checkpoint, self._generation)
+            self._directory.record(self.plan.path)
+            self._directory.finish(self.plan)
         except OSError as error:
             with suppress(OSError):  # the failed save is reported
-                self.directory.store.remove_unreferenced()
+                self._directory.store.remove_unreferenced()
             raise CheckpointError(self._format_error(error, checkpoint)) from error
 
     def write_collective(self, checkpoint: dict[str, Any], ranks: Collectives) -> None:
         """Write the checkpoint collectively: each rank writes its shards, and rank 0 writes everything else.
-
-        Args:
-            checkpoint: The content.
-            ranks: Collectives of the writing threads.
 
         Raises:
             CheckpointError: If any rank could not write its part.
         """
         if has_sharded_tensors(checkpoint):
             # Before rank 0 commits the main file, which refers to the shards.
-            checkpoint = self.directory.store.write_sharded(checkpoint, self.generation, ranks)
+            checkpoint = self._directory.store.write_sharded(checkpoint, self._generation, ranks)
         ranks.call_on_main(f"the checkpoint {self.plan.path}", partial(self.write, checkpoint))
         self.sync_file_list(ranks)
 
     def sync_file_list(self, ranks: Collectives) -> None:
         """Broadcast the names of the periodic checkpoints, which only rank 0 changes during a write."""
-        self.directory.periodic = ranks.broadcast("the periodic files", self.directory.periodic)
+        self._directory.periodic = ranks.broadcast("the periodic files", self._directory.periodic)
 
-    def _get_committed_names(self) -> list[str]:
-        return [path.name for path in (self.plan.path, *self.plan.links) if self._is_committed(path)]
-
-    def _is_committed(self, path: Path) -> bool:
-        try:
-            return self.directory.store.verify(path).generation == self.generation
-        except CheckpointError:
-            return False
+    def _get_committed_names(self) -> set[str]:
+        names = set()
+        for path in (self.plan.path, *self.plan.links):
+            with suppress(CheckpointError):
+                if self._directory.store.verify(path).generation == self._generation:
+                    names.add(path.name)
+        return names
 
     def _format_error(self, error: OSError, checkpoint: dict[str, Any]) -> str:
-        required = sum(tensor.untyped_storage().nbytes() for tensor in iter_tensors(checkpoint))
         # The directory itself may be what could not be created.
-        parents = (self.directory.path, *self.directory.path.absolute().parents)
+        parents = (self._directory.path, *self._directory.path.absolute().parents)
         existing = next(path for path in parents if path.is_dir())
         return (
-            f"{format_path(self.plan.path)} could not be written: {error}. About {required:,} bytes are required, and "
-            f"{shutil.disk_usage(existing).free:,} are available. Existing files are unchanged."
+            f"{format_path(self.plan.path)} could not be written: {error}. About {count_bytes(checkpoint):,} bytes are "
+            f"required, and {shutil.disk_usage(existing).free:,} are available. Existing files are unchanged."
         )
 
 
-def iter_tensors(value: Any) -> Iterator[Tensor]:
-    """Yield one tensor per storage in a nested checkpoint; tensors without a storage are omitted."""
-    seen = {NO_MEMORY}
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, Tensor):
-            if get_memory(item) not in seen:
-                seen.add(get_memory(item))
-                yield item
-        elif isinstance(item, dict):
-            stack += item.values()
-        elif isinstance(item, (list, tuple, set)):
-            stack += item
+def count_bytes(checkpoint: Any) -> int:
+    """Return the size of the tensors of a checkpoint; memory that several of them share counts once."""
+    by_memory = {get_memory(tensor): tensor for tensor in iter_tensors(checkpoint)}
+    return sum(tensor.untyped_storage().nbytes() for memory, tensor in by_memory.items() if memory != NO_MEMORY)

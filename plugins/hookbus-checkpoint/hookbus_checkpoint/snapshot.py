@@ -6,7 +6,7 @@ well. The written file is therefore byte-identical to one that is written synchr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -27,9 +27,6 @@ IMMUTABLE_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 def get_memory(tensor: Tensor) -> Memory:
     """Return the memory that a tensor is a view of, which is equal for tensors that share it.
-
-    Args:
-        tensor: Any tensor.
 
     Returns:
         The memory, or `NO_MEMORY` for empty, sparse, quantized, conjugated and negated tensors, and for tensors of a
@@ -52,8 +49,9 @@ class Snapshot:
     """
 
     def __init__(self) -> None:
+        # Memory of the latest complete copy, by size in bytes.
         self._buffers: dict[int, list[Tensor]] = {}
-        self._copying = _Copier({}, set())
+        self._start(())
 
     def take(self, checkpoint: dict[str, Any], deferred: Iterable[Tensor | dict[Any, Any]] = ()) -> dict[str, Any]:
         """Copy a checkpoint to CPU memory. Overwrites the previous copy.
@@ -66,74 +64,56 @@ class Snapshot:
         Returns:
             The copy. Deferred values are the originals until `finish` is called.
         """
-        self._copying = _Copier(self._buffers, {id(value) for value in deferred})
-        copy: dict[str, Any] = self._copying.copy(checkpoint)
-        if not self._copying.pending:
+        self._start(deferred)
+        copy: dict[str, Any] = self._copy(checkpoint)
+        if not self._pending:
             self.finish()
         return copy
 
     def finish(self) -> None:
         """Copy the deferred values into the copy that `take` returned."""
-        self._copying.finish()
-        self._buffers = self._copying.used
+        # `_copied` starts here: memory that was copied in `take` may change afterwards.
+        self._copied.clear()
+        self._deferred.clear()
+        for target, key, original in self._pending:
+            target[key] = self._copy(original)
+        # Released here, on the writer thread, because the training waits for the start of the next copy.
+        for container in (self._pending, self._copies, self._targets):
+            container.clear()
+        self._buffers = self._used
 
     def release_originals(self) -> None:
         """Release the original tensors. `is_unchanged` must not be called afterwards."""
-        self._copying.copied.clear()
+        self._copied.clear()
 
     def is_unchanged(self) -> bool:
         """Whether the memory that `finish` copied is bitwise unchanged since."""
-        return all(
-            torch.equal(_view_as_int64(target), _view_as_int64(source.cpu())) for target, source in self._copying.copied
-        )
+        return all(torch.equal(_view_as_int64(target), _view_as_int64(source.cpu())) for target, source in self._copied)
 
     @property
     def allocated_bytes(self) -> int:
         """Size of the reused memory in bytes."""
         return sum(size * len(buffers) for size, buffers in self._buffers.items())
 
-
-class _Copier:
-    """Copy in progress.
-
-    Args:
-        buffers: Memory of the previous copy, by size in bytes.
-        deferred: IDs of the values that `finish` copies.
-
-    Attributes:
-        used: Memory of this copy, by size in bytes.
-        pending: Deferred values: the dict of the copy, the key, and the original.
-        copied: Pairs of target and source memory, as bytes, that `finish` copied.
-    """
-
-    def __init__(self, buffers: dict[int, list[Tensor]], deferred: set[int]) -> None:
-        self.used: dict[int, list[Tensor]] = {}
-        self.pending: list[tuple[dict[Any, Any], Any, Any]] = []
-        self.copied: list[tuple[Tensor, Tensor]] = []
-        self._free = {size: list(memory) for size, memory in buffers.items()}
-        self._deferred = deferred
+    def _start(self, deferred: Iterable[Any]) -> None:
+        self._used: dict[int, list[Tensor]] = {}
+        self._free = {size: list(memory) for size, memory in self._buffers.items()}
+        self._deferred = {id(value) for value in deferred}
+        # Deferred values: the dict of the copy, the key, and the original.
+        self._pending: list[tuple[dict[Any, Any], Any, Any]] = []
+        # Pairs of target and source memory, as bytes.
+        self._copied: list[tuple[Tensor, Tensor]] = []
         self._targets: dict[Memory, Tensor] = {}
         # By id of the original. The checkpoint keeps the originals alive, so ids are not reused.
         self._copies: dict[int, Any] = {}
 
-    def copy(self, value: Any) -> Any:
+    def _copy(self, value: Any) -> Any:
         """Copy a value. The same object results in the same copy."""
         if type(value) in IMMUTABLE_TYPES:
             return value
         if id(value) not in self._copies:
             self._copies[id(value)] = self._copy_value(value)
         return self._copies[id(value)]
-
-    def finish(self) -> None:
-        """Copy the pending values."""
-        # `copied` starts here: memory that was copied in `take` may change afterwards.
-        self.copied.clear()
-        self._deferred.clear()
-        for target, key, original in self.pending:
-            target[key] = self.copy(original)
-        # Released here, on the writer thread, because the training waits for the start of the next copy.
-        for container in (self.pending, self._copies, self._targets):
-            container.clear()
 
     def _copy_value(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -142,20 +122,22 @@ class _Copier:
             copy = self._copy_tensor(value.detach()).requires_grad_(value.requires_grad)
             return nn.Parameter(copy, value.requires_grad) if isinstance(value, nn.Parameter) else copy
         if isinstance(value, (list, tuple, set)):
-            return type(value)(value if _are_immutable(value) else [self.copy(item) for item in value])
+            return type(value)(
+                value if IMMUTABLE_TYPES.issuperset(map(type, value)) else [self._copy(item) for item in value]
+            )
         return bytearray(value) if isinstance(value, bytearray) else value
 
     def _copy_dict(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        # `copy` keeps the type, such as the OrderedDict of a state dict.
+        # `dict.copy` keeps the type, such as the OrderedDict of a state dict.
         copy = value.copy()
         for key, item in value.items():
             if id(item) in self._deferred:
-                self.pending.append((copy, key, item))
+                self._pending.append((copy, key, item))
             elif type(item) not in IMMUTABLE_TYPES:
-                copy[key] = self.copy(item)
+                copy[key] = self._copy(item)
         # The state dict of a module has the attribute `_metadata`.
         if getattr(value, "__dict__", None):
-            vars(copy).update(self.copy(vars(value)))
+            vars(copy).update(self._copy(vars(value)))
         return copy
 
     def _copy_tensor(self, tensor: Tensor) -> Tensor:
@@ -172,20 +154,29 @@ class _Copier:
         # Pinned memory makes the copy from the device faster.
         target = self._allocate(source.numel(), pinned=tensor.is_cuda)
         target.copy_(source)
-        self.copied.append((target, source))
+        self._copied.append((target, source))
         return target
 
     def _allocate(self, size: int, *, pinned: bool) -> Tensor:
         free = self._free.get(size)
         memory = free.pop() if free else torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
-        self.used.setdefault(size, []).append(memory)
+        self._used.setdefault(size, []).append(memory)
         return memory
-
-
-def _are_immutable(values: Iterable[Any]) -> bool:
-    return IMMUTABLE_TYPES.issuperset(map(type, values))
 
 
 def _view_as_int64(memory: Tensor) -> Tensor:
     """View memory as 64-bit integers, which compare several times faster, if its size is a multiple of 8 bytes."""
     return memory if memory.numel() % 8 else memory.view(torch.int64)
+
+
+def iter_tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in a nested checkpoint."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Tensor):
+            yield item
+        elif isinstance(item, dict):
+            stack += item.values()
+        elif isinstance(item, (list, tuple, set)):
+            stack += item

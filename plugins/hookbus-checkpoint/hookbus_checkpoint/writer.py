@@ -38,7 +38,7 @@ class CheckpointWriter:
 
     def __init__(self, config: CheckpointConfig, best: BestTracker) -> None:
         self._config, self._best = config, best
-        self._directory = CheckpointDirectory(CheckpointStore(Path()))
+        self._directory = CheckpointDirectory(CheckpointStore(Path()), config.max_keep_ckpts)
         self._save: Save | None = None
         self._async_writer: AsyncWriter | None = None
         self._unfinished: Save | None = None
@@ -49,15 +49,10 @@ class CheckpointWriter:
     # -- the run -----------------------------------------------------------------------------
 
     def attach(self, run: Run, directory: Path, name: str) -> None:
-        """Prepare for a run. A run that continues in the same directory keeps its list of files.
-
-        Args:
-            run: The run.
-            directory: Directory of the checkpoints.
-            name: Name of the hook.
-        """
+        """Prepare for a run. A run that continues in the same directory keeps its list of files."""
         if run.iters_done == 0 or directory != self._directory.path:
-            self._directory, self._saved_at = CheckpointDirectory(CheckpointStore(directory)), None
+            self._directory = CheckpointDirectory(CheckpointStore(directory), self._config.max_keep_ckpts)
+            self._saved_at = None
         if run.get(LATEST_SAVES) is None:
             run.provide(LATEST_SAVES, {})
         if self._config.async_save:
@@ -66,9 +61,6 @@ class CheckpointWriter:
 
     def begin(self, run: Run) -> None:
         """Claim the directory at the start of the training.
-
-        Args:
-            run: The run.
 
         Raises:
             WorkDirError: If the directory is in use by an active run.
@@ -103,10 +95,6 @@ class CheckpointWriter:
     def plan(self, run: Run, requests: list[Request]) -> Path:
         """Decide the names of a checkpoint for all requests, and register it before its content is collected.
 
-        Args:
-            run: The run.
-            requests: The requests.
-
         Returns:
             The path of the checkpoint.
         """
@@ -118,18 +106,13 @@ class CheckpointWriter:
         # Rank 0 decides, because names depend on the existing files.
         decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests))
         plan, bests, self._directory.generation = decided
-        self._save = Save(self._directory, plan, bests, self._config.max_keep_ckpts, run.metrics.results)
-        self._save.register(run)
+        self._save = Save(run, self._directory, plan, bests)
         run.require(LATEST_SAVES)[os.path.realpath(self._directory.path)] = self
         self._saved_at = (run.epochs_done, run.iters_done)
         return plan.path
 
     def write(self, run: Run, checkpoint: dict[str, Any]) -> bool | None:
         """Write the planned checkpoint, or start to write it with `async_save`; a failed save is undone.
-
-        Args:
-            run: The run.
-            checkpoint: The content.
 
         Returns:
             Whether the checkpoint is the best of a metric; None if it failed or is in progress.
@@ -154,9 +137,6 @@ class CheckpointWriter:
     def wait_for_pending(self, run: Run) -> None:
         """Wait for a save in progress, and emit `after_save_checkpoint` for it. Must be called on all ranks.
 
-        Args:
-            run: The run.
-
         Raises:
             CheckpointError: If the checkpoint could not be written and `on_save_error` is "raise".
         """
@@ -166,9 +146,6 @@ class CheckpointWriter:
 
     def publish(self, run: Run) -> None:
         """Write the weights as safetensors.
-
-        Args:
-            run: Completed run.
 
         Raises:
             CheckpointError: If the file could not be written and `on_save_error` is "raise".
@@ -208,7 +185,7 @@ class CheckpointWriter:
     def _remove_excess(self) -> list[str]:
         """Remove checkpoints that exceed the retention, and return the names of the others."""
         try:
-            self._directory.remove_excess(self._config.max_keep_ckpts)
+            self._directory.remove_excess()
         except OSError as error:
             raise CheckpointError(
                 f"{format_path(self._directory.path)}: older checkpoints cannot be removed: {error}. Check the "
@@ -225,8 +202,11 @@ class CheckpointWriter:
         due = [detail["periodic"] for detail in details if "periodic" in detail]
         # A request of another hook without details needs a separate name unless it becomes the last checkpoint.
         if not (due or bests or last):
-            due = [self._get_position(run)]
-        plan = self._select_names(run, due, list(names.values()), last)
+            is_epoch_complete = self._config.by_epoch and not run.epoch_open
+            due = [("epoch", run.epochs_done) if is_epoch_complete else ("iteration", run.iters_done)]
+        periodic = [self._get_available_name(run, self._config.file_name(*position)) for position in due]
+        pinned = [name for name, position in zip(periodic, due, strict=True) if self._config.is_pinned(*position)]
+        plan = self._directory.plan(periodic, list(names.values()), last, pinned)
         placed = {m: replace(best, path=self._directory.path / names[m]) for m, best in bests.items()}
         # Another hook of this run may have written to the directory since it was scanned.
         latest = self._get_latest_writer(run) or self
@@ -236,11 +216,6 @@ class CheckpointWriter:
         """Return the writer of the latest save in the directory, of which two hooks may use different paths."""
         writers: dict[str, CheckpointWriter] = run.require(LATEST_SAVES)
         return writers.get(os.path.realpath(self._directory.path))
-
-    def _select_names(self, run: Run, due: list[tuple[str, int]], best: list[str], last: str | None) -> Plan:
-        periodic = [self._get_available_name(run, self._config.file_name(*position)) for position in due]
-        pinned = [name for name, position in zip(periodic, due, strict=True) if self._config.is_pinned(*position)]
-        return self._directory.plan(periodic, best, last, pinned)
 
     def _wait(self, save: Save, ranks: Collectives) -> None:
         async_writer = self._async_writer
@@ -263,11 +238,6 @@ class CheckpointWriter:
                 available,
             )
         return available
-
-    def _get_position(self, run: Run) -> tuple[str, int]:
-        """Return the position that names a requested checkpoint: the epoch if it is complete, else the iteration."""
-        is_epoch_complete = self._config.by_epoch and not run.epoch_open
-        return ("epoch", run.epochs_done) if is_epoch_complete else ("iteration", run.iters_done)
 
     def _succeeds(self, run: Run, save: Save, work: Callable[[], object]) -> bool:
         try:

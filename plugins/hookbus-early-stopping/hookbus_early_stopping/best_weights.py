@@ -36,10 +36,6 @@ class BestWeights(NamedTuple):
     def from_file(cls, run: Run, metric: str) -> BestWeights | None:
         """Load the weights of the best checkpoint.
 
-        Args:
-            run: Run that wrote the checkpoint.
-            metric: Metric whose best checkpoint is loaded.
-
         Returns:
             The weights, or None if the run has no best checkpoint for this metric.
 
@@ -82,9 +78,6 @@ def check_savers(run: Run) -> None:
 
 def check_saver(saver: Any) -> None:
     """Check that the checkpoint hook keeps the best checkpoint.
-
-    Args:
-        saver: Hook that writes checkpoints; None if there is none.
 
     Raises:
         ConfigError: If no hook writes checkpoints, or the checkpoint hook keeps no best checkpoint.

@@ -261,9 +261,6 @@ class Monitor:
     def get_score(self, metrics: Metrics) -> float | None:
         """Return the value of the metric.
 
-        Args:
-            metrics: Results of a validation.
-
         Returns:
             The value, or None if the metric is missing and `strict` is False.
 
