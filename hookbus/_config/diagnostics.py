@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from hookbus._config.document import Document, Path
-from hookbus._config.hooks import add_instance_name, get_hook_class
+from hookbus._config.hooks import add_instance_name, find_hook_class
 from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.known_keys import explain_unknown_key
 from hookbus._utils.packages import DATASETS_GROUP, HOOKS_GROUP, MODELS_GROUP
 from hookbus._utils.plugin_entries import BLOCK_VARIABLE, blocked_names, get_publishing_package
 from hookbus._utils.settings import validation_messages
 from hookbus.discovery import list_entries
-from hookbus.errors import HookbusError, HookWarning
+from hookbus.errors import HookWarning
 
 Entries = list[tuple[Any, Path]]
 """Settings of each hook with their path in the file."""
@@ -129,11 +128,8 @@ def format_errors(
 def _settings_by_hook(entries: Entries) -> dict[str, Collection[str]]:
     """Return the settings of the hooks that the file names. These hooks are imported in any case."""
     types = [entry.get("type") for entry, _ in entries if isinstance(entry, Mapping)]
-    settings: dict[str, Collection[str]] = {}
-    for name in {type_ for type_ in types if isinstance(type_, str)}:
-        with suppress(HookbusError):  # reported when the hook is built
-            settings[name] = getattr(getattr(get_hook_class(name), "Config", None), "model_fields", ())
-    return settings
+    names = {type_ for type_ in types if isinstance(type_, str)}
+    return {name: getattr(getattr(find_hook_class(name), "Config", None), "model_fields", ()) for name in names}
 
 
 def _may_be_setting(message: str) -> bool:

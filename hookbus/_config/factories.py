@@ -44,7 +44,7 @@ class Factories:
         self.problems: list[str] = []
         for name in ("model", "dataset", "training"):
             if config.is_missing(name):
-                self._add_problem((), f"the section {name} is missing. Add it to the run file.")
+                self.add_problem((), f"the section {name} is missing. Add it to the run file.")
         self.dataset = self._find_published("dataset", config.dataset, DATASETS_GROUP, "dataset")
         self.model = self._find_published("model", config.model, MODELS_GROUP, "model")
         self.optimizer = self._find_in_torch("optimizer", config.optimizer, torch.optim, "an optimizer of torch.optim")
@@ -70,7 +70,7 @@ class Factories:
                 else discovery.load_entry(discovery.find_entry(component.type, group, kind))
             )
         except (PluginError, ImportError) as error:
-            self._add_problem((section, "type"), str(error))
+            self.add_problem((section, "type"), str(error))
             return None
         return self._check_keywords(section, factory, component)
 
@@ -85,7 +85,7 @@ class Factories:
             try:
                 return self._check_keywords(section, import_string(name), component)
             except ImportError as error:
-                self._add_problem(path, str(error))
+                self.add_problem(path, str(error))
                 return None
         factory = getattr(namespace, name, None)
         if name.startswith("_") or not callable(factory):
@@ -94,20 +94,20 @@ class Factories:
                 (attribute for attribute, value in vars(namespace).items() if callable(value) and attribute[0] != "_"),
             )
             advice = f"For your own, use an import string such as my_module:{shorten(name)}."
-            self._add_problem(path, f"{format_value(name)} is not {kind}.{hint} {advice}")
+            self.add_problem(path, f"{format_value(name)} is not {kind}.{hint} {advice}")
             return None
         return self._check_keywords(section, factory, component)
 
     def _check_keywords(self, section: str, factory: Any, component: Component | str) -> Factory | None:
         """Return the factory of a section and report the keys of the section that it does not accept."""
         if not callable(factory):
-            self._add_problem((section, "type"), f"should refer to a callable, got {format_value(factory)}.")
+            self.add_problem((section, "type"), f"should refer to a callable, got {format_value(factory)}.")
             return None
         known = accepted_keywords(factory)
         if isinstance(component, Component) and "**" not in known:
             for key in (key for key in component.settings if key not in known):
                 problem = f"unknown key.{explain_unknown_key(key, [*known, *type(component).model_fields])}"
-                self.problems.append(self._config.format_problem((section, key), problem, at_key=True))
+                self.add_problem((section, key), problem, at_key=True)
         return factory  # type: ignore[no-any-return]
 
     def _build_metrics(self) -> dict[str, EvalMetric]:
@@ -121,10 +121,10 @@ class Factories:
                 built = build_metrics([metric] if isinstance(key, int) else {key: metric})
             except ConfigError as error:
                 for problem in error.problems:
-                    self._add_problem(("metrics", key), problem.removeprefix("metrics: "))
+                    self.add_problem(("metrics", key), problem.removeprefix("metrics: "))
                 continue
             for name in built.keys() & metrics.keys():
-                self._add_problem(("metrics", key), duplicate_name_error(name))
+                self.add_problem(("metrics", key), duplicate_name_error(name))
             metrics |= built
         return metrics
 
@@ -142,21 +142,22 @@ class Factories:
             torch.empty(0, device=None if device == "auto" else device)
         except (RuntimeError, AssertionError) as error:
             reason = shorten(str(error).partition("\n")[0].rstrip("."), 200)
-            self._add_problem(
+            self.add_problem(
                 ("device",), f"{format_value(device)} cannot be used: {reason}. Set auto to use the available device."
             )
 
     def _check_paths(self) -> None:
         config = self._config
         if problem := find_name_problem(config.work_dir):
-            self._add_problem(("work_dir",), problem)
+            self.add_problem(("work_dir",), problem)
         file = find_initial_file(config.resume, config.load_from.path if config.load_from else None, config.work_dir)
         if file is not None and (problem := find_file_problem(str(file[1]))):
             path: Path = ("load_from", "path") if file[0] == "load_from" else ("resume",)
-            self._add_problem(config.to_document_path(path), problem)
+            self.add_problem(config.to_document_path(path), problem)
 
-    def _add_problem(self, path: Path, message: str) -> None:
-        self.problems.append(self._config.format_problem(path, message))
+    def add_problem(self, path: Path, message: str, *, at_key: bool = False) -> None:
+        """Add an error message with the location of a path."""
+        self.problems.append(self._config.format_problem(path, message, at_key=at_key))
 
 
 def accepted_keywords(factory: Factory) -> Mapping[str, inspect.Parameter]:

@@ -207,16 +207,22 @@ def register_defaults(bus: HookBus, names: Iterable[str]) -> None:
 def add_instance_name(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of one entry of a mapping of hooks. The name is also the type, if none is set."""
     type_ = settings.get("type", name)
-    return {"type": type_, _instance_key(type_): name, **settings}
+    cls = type_ if isinstance(type_, type) else find_hook_class(type_)
+    model = cls.Config if cls is not None and issubclass(cls, Hook) else HookConfig
+    return {"type": type_, model.instance_key: name, **settings}
+
+
+def find_hook_class(type_: object) -> type | None:
+    """Return the class of a hook, or None if there is none, which is reported when the hook is built."""
+    try:
+        return get_hook_class(type_) if isinstance(type_, str) else None
+    except HookbusError:
+        return None
 
 
 def hide_declared_settings(settings: Mapping[str, Any]) -> Any:
     """Return settings with a type in which the values that the hook class declares as secrets are redacted."""
-    type_ = settings.get("type")
-    try:
-        cls = get_hook_class(type_) if isinstance(type_, str) else None
-    except HookbusError:  # a disabled hook whose package is not installed
-        cls = None
+    cls = find_hook_class(settings.get("type"))
     # A hook declares its settings in its config model, in the parameters of `__init__`, or in both.
     hidden = hide_declared(settings, cls.Config) if cls is not None and issubclass(cls, Hook) else settings
     return hide_declared(hidden, cls)
@@ -262,15 +268,6 @@ def _from_keywords(cls: type, parameters: Mapping[str, inspect.Parameter], setti
         hook._config = validate_config(hook.Config, {**config, **common}, {}, cls.__name__)
         warn_of_settings(hook, hook.config, common)
     return hook
-
-
-def _instance_key(kind: object) -> str:
-    """Return the key that contains the instance name of a hook."""
-    try:
-        cls = get_hook_class(kind) if isinstance(kind, str) else kind
-    except HookbusError:  # an unknown type is reported when the hook is built
-        cls = Hook
-    return cls.Config.instance_key if isinstance(cls, type) and issubclass(cls, Hook) else HookConfig.instance_key
 
 
 def _show(value: object) -> str:

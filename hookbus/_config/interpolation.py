@@ -203,7 +203,7 @@ def dump_resolved(
         to_file_path: Function that converts a path in the configuration to a path in the document.
     """
     writer = _Writer(document, to_file_path)
-    lines = _yaml.dump(writer.convert(raw, shown, ())).split("\n")
+    lines = _yaml.dump(_map_pairs(raw, shown, writer.convert)).split("\n")
     locations = _yaml.parse("\n".join(lines), "").value_locations if writer.comments else {}
     for path, comment in writer.comments.items():
         location = locations.get(path)
@@ -218,7 +218,8 @@ def show_references(
     """Return a dump in which secrets from the environment are replaced by their references, for records."""
     if not document.references:
         return dumped
-    return _replace_changed(dumped, _Writer(document, to_file_path).convert(raw, redact(dumped), ()))
+    shown = _map_pairs(raw, redact(dumped), _Writer(document, to_file_path).convert)
+    return _map_pairs(dumped, shown, _select_reference)
 
 
 def reject_redacted_values(document: Document) -> None:
@@ -233,6 +234,17 @@ def reject_redacted_values(document: Document) -> None:
             )
 
 
+def _map_pairs(left: Any, right: Any, convert: Callable[[Any, Any, Path], Any], path: Path = ()) -> Any:
+    """Return a structure with the converted leaves of two structures that have the same keys."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        triples = zip(right, left.values(), right.values(), strict=True)
+        return {key: _map_pairs(one, other, convert, (*path, key)) for key, one, other in triples}
+    if isinstance(left, list) and isinstance(right, list):
+        pairs = enumerate(zip(left, right, strict=True))
+        return [_map_pairs(one, other, convert, (*path, i)) for i, (one, other) in pairs]
+    return convert(left, right, path)
+
+
 class _Writer:
     """Select what is written for each value, and collect the comments."""
 
@@ -241,40 +253,29 @@ class _Writer:
         self.comments: dict[Path, str] = {}
 
     def convert(self, raw: Any, shown: Any, path: Path) -> Any:
-        if isinstance(raw, Mapping) and isinstance(shown, Mapping):
-            pairs = zip(raw.values(), shown.items(), strict=True)
-            return {key: self.convert(value, item, (*path, key)) for value, (key, item) in pairs}
-        if isinstance(raw, list) and isinstance(shown, list):
-            return [
-                self.convert(value, item, (*path, i)) for i, (value, item) in enumerate(zip(raw, shown, strict=True))
-            ]
         place = self._to_file_path(path)
         reference = self._document.references.get(place)
         # A number has no secrets, and nan differs from itself.
         if raw == shown or not isinstance(shown, str):
             if reference is not None:
                 self._add_comment(path, f"from the environment: {', '.join(reference.names)}")
-            return self._escape(raw)
+            return _escape(raw)
         template = get_safe_template(reference.template, hidden=shown == REDACTED) if reference is not None else None
         if template is None:
             self._add_comment(path, f"redacted: set {self._document.format_source(place)}")
-        return self._escape(shown) if template is None else template
-
-    def _escape(self, value: Any) -> Any:
-        """Escape `${`, which would be a reference when the file is loaded."""
-        return value.replace("${", "$${") if isinstance(value, str) else value
+        return _escape(shown) if template is None else template
 
     def _add_comment(self, path: Path, comment: str) -> None:
         self.comments[path] = escape_control_characters(shorten(comment, 200))
 
 
-def _replace_changed(dumped: Any, shown: Any) -> Any:
-    """Return the dump with the values that are references to the environment in `shown`."""
-    if isinstance(dumped, Mapping) and isinstance(shown, Mapping):
-        pairs = zip(dumped.items(), shown.values(), strict=True)
-        return {key: _replace_changed(value, item) for (key, value), item in pairs}
-    if isinstance(dumped, list) and isinstance(shown, list):
-        return [_replace_changed(value, item) for value, item in zip(dumped, shown, strict=True)]
+def _escape(value: Any) -> Any:
+    """Escape `${`, which would be a reference when the file is loaded."""
+    return value.replace("${", "$${") if isinstance(value, str) else value
+
+
+def _select_reference(dumped: Any, shown: Any, _: Path) -> Any:
+    """Return the shown value if it refers to the environment, else the dumped one."""
     is_reference = isinstance(shown, str) and "${env:" in shown.replace("$${", "")
     return shown if is_reference else dumped
 

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from types import NoneType
 from typing import Any
 
@@ -21,7 +20,7 @@ from hookbus._config.diagnostics import (
     sort_by_location,
 )
 from hookbus._config.document import Document, Path
-from hookbus._config.hooks import get_hook_class
+from hookbus._config.hooks import find_hook_class
 from hookbus._config.interpolation import reject_redacted_values, resolve_references, settle_types
 from hookbus._config.models import RunConfig
 from hookbus._config.overrides import apply_overrides
@@ -30,7 +29,7 @@ from hookbus._utils.arguments import check_keywords
 from hookbus._utils.files import open_regular_file
 from hookbus._utils.settings import validation_messages
 from hookbus._utils.values import format_value
-from hookbus.errors import ConfigError, PluginError
+from hookbus.errors import ConfigError
 from hookbus.hook import Hook
 
 
@@ -126,11 +125,9 @@ def _settle_hook(document: Document, entry: Any, path: Path) -> None:
     ]
     if not references or not isinstance(entry, dict):
         return
-    type_ = entry.get("type")
-    with suppress(PluginError):  # reported when the hook is built
-        cls = get_hook_class(type_) if isinstance(type_, str) else None
-        if cls is not None and issubclass(cls, Hook) and "config" in inspect.signature(cls).parameters:
-            settle_types(entry, references, lambda: _find_errors(cls.Config, entry))
+    cls = find_hook_class(entry.get("type"))
+    if cls is not None and issubclass(cls, Hook) and "config" in inspect.signature(cls).parameters:
+        settle_types(entry, references, lambda: _find_errors(cls.Config, entry))
 
 
 def _find_errors(model: type[BaseModel], data: Any) -> list[Path]:

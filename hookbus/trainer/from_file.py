@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from hookbus._config.document import Path
 from hookbus._config.factories import Factories, accepted_keywords
 from hookbus._config.load import parse_config
 from hookbus._config.models import RunConfig
@@ -73,8 +72,8 @@ def build_arguments(config: RunConfig, problems: list[str]) -> dict[str, Any]:
     # Before the model is built, so that its initial weights are reproducible.
     seed_everything(config.seed)
     parts = _TrainerBuilder(config, factories)
-    if parts.problems:
-        raise ConfigError(config.sort_problems(parts.problems))
+    if factories.problems:
+        raise ConfigError(config.sort_problems(factories.problems))
     assert parts.model is not None
     assert config.training is not None
     return {
@@ -106,7 +105,7 @@ class _TrainerBuilder:
 
     def __init__(self, config: RunConfig, factories: Factories) -> None:
         self._config, self._factories = config, factories
-        self.problems: list[str] = []
+        self._add_problem = factories.add_problem
         splits = self._build_splits()
         self.model = self._build_model(splits)
         self.loss = self._build_loss()
@@ -220,9 +219,6 @@ class _TrainerBuilder:
         keys = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
         place = keys[0] if len(keys) == 1 else "type"
         self._add_problem((section, place), template.format(cause.removeprefix(f"{place}: ")))
-
-    def _add_problem(self, path: Path, message: str) -> None:
-        self.problems.append(self._config.format_problem(path, message))
 
 
 def _to_splits(value: Any) -> Splits:
