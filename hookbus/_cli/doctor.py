@@ -64,22 +64,11 @@ def check_installed_hooks() -> Iterator[HookHealth]:
 
 
 def _check_plugin(plugin: PluginEntry) -> str:
+    """Import a hook in a separate process. Returns the reason if it cannot be used, else ""."""
     try:
         discovery.check_version(plugin)
     except PluginVersionError as error:
         return str(error)
-    return _try_import(plugin)
-
-
-def _find_conflict(plugin: PluginEntry, entries: list[PluginEntry]) -> str:
-    others = [entry.package for entry in entries if entry.name == plugin.name and entry.package != plugin.package]
-    if not others:
-        return ""
-    return f"{', '.join(others)} also publishes {plugin.name!r}; use {plugin.full_name!r} in run files"
-
-
-def _try_import(plugin: PluginEntry) -> str:
-    """Import a hook in a separate process. Returns the reason if the import fails, else ""."""
     command = [sys.executable, "-W", "ignore", "-c", PROBE, plugin.full_name]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
@@ -92,3 +81,10 @@ def _try_import(plugin: PluginEntry) -> str:
         return ""
     lines = process.stderr.strip().splitlines()
     return lines[-1] if lines else f"the import exited with code {process.returncode}"
+
+
+def _find_conflict(plugin: PluginEntry, entries: list[PluginEntry]) -> str:
+    others = [entry.package for entry in entries if entry.name == plugin.name and entry.package != plugin.package]
+    if not others:
+        return ""
+    return f"{', '.join(others)} also publishes {plugin.name!r}; use {plugin.full_name!r} in run files"

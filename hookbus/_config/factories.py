@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import pathlib
 from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -45,56 +47,26 @@ class Factories:
         for name in ("model", "dataset", "training"):
             if config.is_missing(name):
                 self.add_problem((), f"the section {name} is missing. Add it to the run file.")
-        self.dataset = self._find_published("dataset", config.dataset, DATASETS_GROUP, "dataset")
-        self.model = self._find_published("model", config.model, MODELS_GROUP, "model")
-        self.optimizer = self._find_in_torch("optimizer", config.optimizer, torch.optim, "an optimizer of torch.optim")
-        schedulers = torch.optim.lr_scheduler
-        self.scheduler = self._find_in_torch(
-            "scheduler", config.scheduler, schedulers, "a scheduler of torch.optim.lr_scheduler"
-        )
-        self.loss = self._find_in_torch("loss", config.loss, functional, "a loss of torch.nn.functional")
+        self.dataset = self._find("dataset", config.dataset, partial(_find_published, DATASETS_GROUP, "dataset"))
+        self.model = self._find("model", config.model, partial(_find_published, MODELS_GROUP, "model"))
+        self.optimizer = self._find("optimizer", config.optimizer, partial(_find_in_torch, torch.optim, "an optimizer"))
+        schedulers = partial(_find_in_torch, torch.optim.lr_scheduler, "a scheduler")
+        self.scheduler = self._find("scheduler", config.scheduler, schedulers)
+        self.loss = self._find("loss", config.loss, partial(_find_in_torch, functional, "a loss"))
         self.metrics = self._build_metrics()
         self.hooks = self._build_hooks()
         self._check_device()
         self._check_paths()
 
-    def _find_published(self, section: str, component: Component | None, group: str, kind: str) -> Factory | None:
-        """Return the factory of an entry point or an import string."""
-        if component is None:
-            return None
-        try:
-            is_import_string = ":" in component.type
-            factory = (
-                import_string(component.type)
-                if is_import_string
-                else discovery.load_entry(discovery.find_entry(component.type, group, kind))
-            )
-        except (PluginError, ImportError) as error:
-            self.add_problem((section, "type"), str(error))
-            return None
-        return self._check_keywords(section, factory, component)
-
-    def _find_in_torch(
-        self, section: str, component: Component | str | None, namespace: Any, kind: str
-    ) -> Factory | None:
-        """Return the factory of a name in a module of torch or of an import string."""
+    def _find(self, section: str, component: Component | str | None, look_up: Callable[[str], Any]) -> Factory | None:
+        """Return the factory of a section: an import string, or a name that a function looks up."""
         if component is None:
             return None
         name, path = (component, (section,)) if isinstance(component, str) else (component.type, (section, "type"))
-        if ":" in name or "." in name:
-            try:
-                return self._check_keywords(section, import_string(name), component)
-            except ImportError as error:
-                self.add_problem(path, str(error))
-                return None
-        factory = getattr(namespace, name, None)
-        if name.startswith("_") or not callable(factory):
-            hint = suggest_if_close(
-                name,
-                (attribute for attribute, value in vars(namespace).items() if callable(value) and attribute[0] != "_"),
-            )
-            advice = f"For your own, use an import string such as my_module:{shorten(name)}."
-            self.add_problem(path, f"{format_value(name)} is not {kind}.{hint} {advice}")
+        try:
+            factory = import_string(name) if ":" in name else look_up(name)
+        except (PluginError, ImportError) as error:
+            self.add_problem(path, str(error))
             return None
         return self._check_keywords(section, factory, component)
 
@@ -158,6 +130,23 @@ class Factories:
     def add_problem(self, path: Path, message: str, *, at_key: bool = False) -> None:
         """Add an error message with the location of a path."""
         self.problems.append(self._config.format_problem(path, message, at_key=at_key))
+
+
+def _find_published(group: str, kind: str, name: str) -> Any:
+    """Return the object of an entry point."""
+    return discovery.load_entry(discovery.find_entry(name, group, kind))
+
+
+def _find_in_torch(namespace: ModuleType, kind: str, name: str) -> Any:
+    """Return the object of a name in a module of torch, or of an import string."""
+    if "." in name:
+        return import_string(name)
+    public = [key for key, value in vars(namespace).items() if callable(value) and key[0] != "_"]
+    if name not in public:
+        hint = suggest_if_close(name, public)
+        advice = f"For your own, use an import string such as my_module:{shorten(name)}."
+        raise PluginError(f"{format_value(name)} is not {kind} of {namespace.__name__}.{hint} {advice}")
+    return getattr(namespace, name)
 
 
 def accepted_keywords(factory: Factory) -> Mapping[str, inspect.Parameter]:

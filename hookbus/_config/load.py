@@ -13,12 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from hookbus._config import yaml as _yaml
-from hookbus._config.diagnostics import (
-    format_errors,
-    hook_entries,
-    resolve_aliases,
-    sort_by_location,
-)
+from hookbus._config.diagnostics import format_errors, hook_entries, resolve_aliases, sort_by_location
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import find_hook_class
 from hookbus._config.interpolation import reject_redacted_values, resolve_references, settle_types

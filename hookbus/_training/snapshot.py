@@ -84,9 +84,7 @@ def _check_initialized(tensors: Iterable[Tensor]) -> None:
 def _capture_module(part: nn.Module) -> Iterator[Restore]:
     """Yield functions that restore the mode, the buffers and the extra state of a module without its children."""
     yield partial(setattr, part, "training", part.training)
-    for name, buffer in part._buffers.items():
-        if buffer is not None:
-            yield partial(_restore_item, part._buffers, name, _capture(buffer))
+    yield _capture(part._buffers)
     if type(part).get_extra_state is not nn.Module.get_extra_state:
         yield partial(part.set_extra_state, copy.deepcopy(part.get_extra_state()))
 
@@ -195,7 +193,3 @@ def _restore_tuple(target: tuple[Any, ...], items: list[Restore]) -> tuple[Any, 
     for restore in items:
         restore()
     return target
-
-
-def _restore_item(target: dict[str, Any], name: str, restore: Restore) -> None:
-    target[name] = restore()

@@ -17,12 +17,7 @@ from hookbus.checkpoint.contents import check_hook_records
 from hookbus.checkpoint.hook_states import check_hook_states, load_hook_states, restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.saver import CheckpointSaver
-from hookbus.checkpoint.state import (
-    check_resumable,
-    extract_weights,
-    load_weights,
-    read_checkpoint,
-)
+from hookbus.checkpoint.state import check_resumable, extract_weights, load_weights, read_checkpoint
 from hookbus.checkpoint.weights import check_compatible, get_structure
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import CheckpointError, HookbusError
