@@ -16,7 +16,7 @@ from hookbus._events.actions import (
 from hookbus._events.manager import BusPluginManager
 from hookbus._events.points import Point, check_name, is_action_spec
 from hookbus._events.table import DispatchTable, EventRun, EventTable
-from hookbus._utils.deprecations import Deprecation, read_deprecations
+from hookbus._utils.deprecations import read_deprecations
 from hookbus.errors import PointError, suggest_names
 
 P = ParamSpec("P")
@@ -44,7 +44,6 @@ class ActionDeclarations:
         self.actions = self._arguments = actions
         # The function that has declared an action, if any, and the hook; "" for the loop.
         self._declared_by: dict[str, tuple[Callable[..., Any] | None, str]] = {}
-        self._deprecated_actions: dict[str, Sequence[Deprecation]] = {}
 
     @overload
     def declare_action(self, action: str, args: Sequence[str] = ..., *, doc: str = ...) -> Callable[..., Any]: ...
@@ -147,7 +146,6 @@ class ActionDeclarations:
         deprecations = read_deprecations(source) if source is not None else ()
         self._check_declared(Point(name, args, None, "", ("Any",) * len(args), deprecations))
         updated = self.pm.inspect_for({}, {name: args}, deprecations)
-        self._deprecated_actions[name] = deprecations
         self.pm.add_specs({name: args}, firstresult=True)
         self._arguments[name], self._declared_by[name] = args, (source, self.pm.members.find_calling_hook())
         self.table.steps[name] = step or missing_step(name, args)

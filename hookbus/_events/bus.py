@@ -26,7 +26,7 @@ from hookbus._events.registry import FunctionPlugin, PointOwners
 from hookbus._events.schedules import Schedule
 from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, PointEffects, Replace, Wrap
 from hookbus._utils import packages
-from hookbus._utils.deprecations import Deprecation, deprecated, to_deprecations
+from hookbus._utils.deprecations import Deprecation, deprecated, read_deprecations, to_deprecations
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -185,7 +185,8 @@ class EventBus(ActionDeclarations):
     def get_deprecations(self, name: str) -> Sequence[Deprecation]:
         """Return the deprecations of a point or an action and of its arguments."""
         point = self.points.get(name)
-        return self._deprecated_actions.get(name, ()) if point is None else point.deprecations
+        source, _ = self._declared_by.get(name, (None, ""))
+        return point.deprecations if point is not None else read_deprecations(source) if source is not None else ()
 
     def _check_declared(self, point: Point) -> None:
         """Check the names of a point or an action."""
@@ -423,7 +424,7 @@ class EventBus(ActionDeclarations):
         Contexts nest: a later wrapper encloses the earlier ones. There is no overhead outside of the context.
         """
         outer = self.table.wrap
-        return self._change_table(wrap=wrap if outer is None else _compose_wrappers(wrap, outer))
+        return self.change_table(wrap=wrap if outer is None else _compose_wrappers(wrap, outer))
 
     def muted(self, replace_event: Replace) -> AbstractContextManager[None]:
         """Emit no events inside the context. Actions are executed, and the arguments of `emit` are checked.
@@ -431,10 +432,10 @@ class EventBus(ActionDeclarations):
         Args:
             replace_event: Function of a point that returns the function to call instead of its listeners, or None.
         """
-        return self._change_table(replace_event=replace_event)
+        return self.change_table(replace_event=replace_event)
 
     @contextmanager
-    def _change_table(self, **changes: Any) -> Iterator[None]:
+    def change_table(self, **changes: Any) -> Iterator[None]:
         """Set attributes of the event tables inside the context."""
         previous = {name: getattr(self.table, name) for name in changes}
         vars(self.table).update(changes)

@@ -64,12 +64,8 @@ def time_hooks(bus: EventBus, *, without: Collection[str] = ()) -> Iterator[Hook
     def measure_work(hook: str, label: str, work: Callable[[], Any]) -> Any:
         return timings.measure((hook, label), work if outer is None else partial(outer, hook, label, work))
 
-    bus.table.work_wrapper = measure_work
-    try:
-        with bus.wrap_listeners(wrap):
-            yield timings
-    finally:
-        bus.table.work_wrapper = outer
+    with bus.change_table(work_wrapper=measure_work), bus.wrap_listeners(wrap):
+        yield timings
 
 
 @contextmanager

@@ -338,23 +338,21 @@ class BusPluginManager(pluggy.PluginManager):
             self._bus.declare_point(parse_point(method, skip=1 if isinstance(module_or_class, type) else 0))
 
     def _check_registration(self, plugin: object, name: str) -> None:
-        if isinstance(plugin, type):
-            cls = plugin.__name__
-            raise registration_error(plugin, name, f"expected an instance, got the class {cls}. Register {cls}(...).")
-        if not isinstance(name, str):
-            raise registration_error(plugin, str(name), f"expected the name to be a string, got {name!r}.")
         if is_configured(plugin):
             ensure_single_bus(plugin, self._bus)
         existing = self.members.get_name(plugin)
-        if existing is not None:
-            raise registration_error(
-                plugin, name, f"the object is already registered as {existing!r}. Unregister it first."
-            )
-        if name in self.members:
+        if isinstance(plugin, type):
+            problem = f"expected an instance, got the class {plugin.__name__}. Register {plugin.__name__}(...)."
+        elif not isinstance(name, str):
+            problem = f"expected the name to be a string, got {name!r}."
+        elif existing is not None:
+            problem = f"the object is already registered as {existing!r}. Unregister it first."
+        elif name in self.members:
             other = packages.package_label(self.members[name].plugin)
-            raise registration_error(
-                plugin, name, f"a hook with this name is already registered ({other}). Set another `name`."
-            )
+            problem = f"a hook with this name is already registered ({other}). Set another `name`."
+        else:
+            return
+        raise registration_error(plugin, str(name), problem)
 
     def _inspect(self, plugin: object, name: str, priority: int | None) -> Inspection:
         inspection = self._inspect_and_discover(plugin, name)
