@@ -119,12 +119,6 @@ def build_step(action: str, arguments: Sequence[str], default: Step, implementat
     """Return the function that executes an action: `default` if no hook implements the action.
 
     Exceptions of hooks always propagate, because the step has no result without them.
-
-    Args:
-        action: Name of the action.
-        arguments: Arguments of the action.
-        default: Step of the loop.
-        implementations: Implementations of the action, outermost first.
     """
     if not implementations:
         return default

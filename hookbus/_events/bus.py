@@ -46,12 +46,7 @@ class EventBus(ActionDeclarations):
         find_alias: Lookup of callback names of other frameworks, for error messages.
 
     Attributes:
-        actions: Arguments of each action, by name.
-        calls: Compiled function of every point and action.
-        table: Event tables from which the functions are compiled.
         current: Run whose events the bus emits, assigned by the subclass.
-        lock: Lock that guards registration and compilation.
-        pm: The pluggy PluginManager. Its register, unregister and set_blocked are equivalent to those of the bus.
         reserved_names: Names that neither a point nor an action may have.
 
     Raises:

@@ -76,20 +76,10 @@ class BusPluginManager(pluggy.PluginManager):
         self.warns_of_deprecations = True
 
     def register(self, plugin: object, name: str | None = None, *, priority: int | None = None) -> str | None:
-        """Register a plugin.
-
-        Args:
-            plugin: The plugin.
-            name: Instance name. Default: the name of the plugin.
-            priority: Priority that overrides the priority of the plugin.
+        """Register a plugin, see `EventBus.register`.
 
         Returns:
             Instance name, or None if the plugin is disabled (`enabled: false`) or the name is blocked.
-
-        Raises:
-            RegistrationError: If the plugin is invalid.
-            Exception: If a run is active and a precondition of the plugin is not met, or one of its opening events
-                fails.
         """
         name = name or self._bus.default_name(plugin)
         if priority is not None:

@@ -192,10 +192,6 @@ class PointOwners:
     def release(self, hook: str, is_used: Callable[[str], bool]) -> list[str]:
         """Remove a hook.
 
-        Args:
-            hook: Name of the hook.
-            is_used: Function that returns whether a registered plugin listens at a point.
-
         Returns:
             Points that no hook has declared and at which no plugin listens any longer.
         """

@@ -112,12 +112,7 @@ SECRET_TYPES = (SecretStr, SecretBytes, Secret)
 
 
 def dump_model(model: BaseModel, **options: Any) -> Any:
-    """Dump a model, with the values of its secret types replaced by `***`.
-
-    Args:
-        model: The model.
-        options: Options of `model_dump`; by default, the mode is "json".
-    """
+    """Dump a model, with the values of its secret types replaced by `***`."""
     return _hide_dumped(model.model_dump(**{"mode": "json", **options}), model)
 
 

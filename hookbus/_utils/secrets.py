@@ -113,12 +113,7 @@ def is_secret(key: str) -> bool:
 
 
 def joins_to_secret(parent: str, key: str) -> bool:
-    """Return whether two adjacent words name a secret, such as those of `api_key` or of `wandb: {key: ...}`.
-
-    Args:
-        parent: Key of the mapping that contains the key; "" if there is none.
-        key: The key.
-    """
+    """Return whether two adjacent words name a secret, such as those of `api_key` or of `wandb: {key: ...}`."""
     words = [*_split(parent)[-1:], *_split(key)]
     return any(first in _PAIRS.get(second, ()) for first, second in pairwise(words))
 
