@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from hookbus import HookConfig
 from hookbus_schedule.pipelines import build_pipeline
@@ -16,8 +16,8 @@ class SchedulerConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, arbitrary_types_allowed=True)
 
     type: str | None = Field(default=None, description="Name in torch.optim.lr_scheduler, or package.module:name.")
-    # Not validated, because schedulers have no common base class.
-    scheduler: Annotated[Any, SkipValidation] = Field(default=None, description="An existing scheduler object.")
+    # Of any type, because schedulers have no common base class.
+    scheduler: Any = Field(default=None, description="An existing scheduler object.")
     interval: Literal["step", "epoch"] | None = Field(
         default=None, description="Interval of the steps; default: `interval` of the hook."
     )
@@ -143,14 +143,9 @@ class PipelineSwitchConfig(HookConfig):
     switch_iter: int | None = Field(
         default=None, ge=0, description="Number of iterations before the pipeline is switched, instead of epochs."
     )
-    switch_pipeline: Annotated[Any, SkipValidation] = Field(
+    switch_pipeline: Annotated[Any, AfterValidator(build_pipeline)] = Field(
         default=None, description="New pipeline: a callable, an import string package.module:name, or a list of these."
     )
-
-    @field_validator("switch_pipeline", mode="after")
-    @classmethod
-    def _build_pipeline(cls, value: Any) -> Any:
-        return build_pipeline(value)
 
     @model_validator(mode="after")
     def _validate_required(self) -> Self:

@@ -12,7 +12,7 @@ from hookbus import Hook, Run, Unit, hookimpl
 from hookbus.distributed import named_modules, named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_schedule.config import FreezeConfig
-from hookbus_schedule.milestones import get_first_numbers
+from hookbus_schedule.milestones import Milestone
 
 
 class FreezeHook(Hook):
@@ -32,6 +32,7 @@ class FreezeHook(Hook):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
+        self._end = Milestone(self.config.until_epoch, self.config.until_iter)
         self._frozen: list[nn.Parameter] = []
         self._with_gradients: list[nn.Parameter] = []  # frozen parameters that keep requires_grad
         self._norm_layers: list[nn.Module] = []
@@ -49,12 +50,12 @@ class FreezeHook(Hook):
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the epoch or iteration in which the modules are unfrozen."""
-        return get_first_numbers(until_epoch=self.config.until_epoch, until_iter=self.config.until_iter)
+        return self._end.get_first_numbers("until")
 
     def before_train(self, run: Run, model: nn.Module) -> None:
         """Freeze the modules, unless they are unfrozen at the position of a resumed run."""
         model = unwrap_model(model)
-        if self._is_unfrozen_at(run.epochs_done, run.iters_done):
+        if self._end.is_reached(run.epochs_done, run.iters_done):
             return
         # Parameters that another hook has frozen already are frozen by this hook as well.
         held = self._get_held_by_others(run)
@@ -72,7 +73,7 @@ class FreezeHook(Hook):
     @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
         """Unfreeze the modules when the limit is reached; keep frozen normalization layers in evaluation mode."""
-        if self._frozen and self._is_unfrozen_at(run.epoch, run.iter):
+        if self._frozen and self._end.is_reached(run.epoch, run.iter):
             self._unfreeze(run)
             numbers = run.current("epoch"), run.current("iter")
             run.logger.info("%s: unfroze the modules at epoch %s, iteration %s.", self.name, *numbers)
@@ -89,11 +90,6 @@ class FreezeHook(Hook):
     def cleanup(self, run: Run) -> None:
         """Restore `requires_grad` and the training modes."""
         self._unfreeze(run)
-
-    def _is_unfrozen_at(self, epoch: int, iteration: int) -> bool:
-        if self.config.until_iter is not None:
-            return iteration >= self.config.until_iter
-        return self.config.until_epoch is not None and epoch >= self.config.until_epoch
 
     def _disable_gradients(self, run: Run, model: nn.Module) -> None:
         """Disable the gradients of the frozen parameters, unless they are all that remains for `loss.backward()`."""

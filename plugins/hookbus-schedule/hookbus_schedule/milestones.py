@@ -26,19 +26,11 @@ class Milestone:
             return epoch >= self.epoch
         return self.iteration is not None and iteration >= self.iteration
 
-
-def get_first_numbers(**settings: int | None) -> dict[str, tuple[int, Unit]]:
-    """Return the epoch or iteration, from 1, after the number of completed ones that a setting contains.
-
-    Args:
-        settings: Numbers of settings whose names end with `_epoch` or `_iter`; None if one is not set.
-    """
-    units: dict[str, Unit] = {"epoch": "epoch", "iter": "iter"}
-    return {
-        setting: (number + 1, units[setting.rpartition("_")[2]])
-        for setting, number in settings.items()
-        if number is not None
-    }
+    def get_first_numbers(self, prefix: str) -> dict[str, tuple[int, Unit]]:
+        """Return the first epoch or iteration of the phase, from 1, by setting: `<prefix>_epoch` or `<prefix>_iter`."""
+        if self.epoch is not None:
+            return {f"{prefix}_epoch": (self.epoch + 1, "epoch")}
+        return {} if self.iteration is None else {f"{prefix}_iter": (self.iteration + 1, "iter")}
 
 
 def final_phase_start(run: Run, epochs: int, iterations: int | None) -> Milestone:
@@ -57,12 +49,32 @@ def final_phase_start(run: Run, epochs: int, iterations: int | None) -> Mileston
     # In epochs if possible: the iterations of the phase then need not be known.
     if iterations is None and run.max_epochs is not None:
         return Milestone(epoch=run.max_epochs - epochs)
-    total = run.max_iters
-    if total is None:
-        if run.max_epochs is None:
-            raise ConfigError(["The final phase requires a limit of the run, got none. Set `epochs` or `iterations`."])
-        total = run.max_epochs * get_epoch_length(run)
-    return Milestone(iteration=total - (epochs * get_epoch_length(run) if iterations is None else iterations))
+    return Milestone(iteration=get_total_iterations(run) - to_iterations(run, epochs, iterations))
+
+
+def get_total_iterations(run: Run) -> int:
+    """Return the limit of a run in iterations.
+
+    Raises:
+        ConfigError: If the run has no limit, or the epoch length is required to convert it and unknown.
+    """
+    if run.max_iters is not None:
+        return run.max_iters
+    if run.max_epochs is None:
+        raise ConfigError(["The final phase requires a limit of the run, got none. Set `epochs` or `iterations`."])
+    return run.max_epochs * get_epoch_length(run)
+
+
+def to_iterations(run: Run, epochs: int, iterations: int | None) -> int:
+    """Return a length in iterations: `iterations`, or that of `epochs` if it is None.
+
+    Raises:
+        ConfigError: If the epoch length is required and unknown.
+    """
+    if iterations is not None:
+        return iterations
+    # The epoch length is required only if there is something to convert.
+    return epochs * get_epoch_length(run) if epochs else 0
 
 
 def get_epoch_length(run: Run) -> int:

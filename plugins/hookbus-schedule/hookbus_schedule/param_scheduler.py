@@ -15,9 +15,9 @@ from hookbus_schedule.scheduler_entries import (
     SchedulerEntry,
     build_scheduler_entry,
     check_scheduler_config,
+    copy_optimizer,
     get_monitor,
 )
-from hookbus_schedule.trial_optimizer import copy_optimizer
 
 
 class ParamSchedulerHook(Hook):

@@ -7,7 +7,7 @@ from typing import Any
 from hookbus import Hook, Run, Unit, hookimpl
 from hookbus.errors import ConfigError
 from hookbus_schedule.config import PipelineSwitchConfig
-from hookbus_schedule.milestones import Milestone, get_first_numbers
+from hookbus_schedule.milestones import Milestone
 from hookbus_schedule.pipelines import SwitchPipeline, warn_shared_dataset
 
 
@@ -43,7 +43,7 @@ class PipelineSwitchHook(Hook):
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the epoch or iteration in which the pipeline is switched."""
-        return get_first_numbers(switch_epoch=self.config.switch_epoch, switch_iter=self.config.switch_iter)
+        return self.milestone.get_first_numbers("switch")
 
     def before_train(self, run: Run) -> None:
         """Register the switch of the dataset."""

@@ -63,7 +63,7 @@ class DatasetSwitch(ABC):
     changed is therefore restored before the milestone, and a loop may read a different dataset in each epoch.
 
     Args:
-        milestones: Milestones.
+        stages: Pairs (milestone, value).
     """
 
     attribute_names: ClassVar[tuple[str, ...]]
@@ -71,18 +71,19 @@ class DatasetSwitch(ABC):
     error_message: ClassVar[str]
     """Error message for a dataset without any of the attributes, with the fields `dataset` and `names`."""
 
-    def __init__(self, milestones: Sequence[Milestone]) -> None:
-        self._milestones = milestones
+    def __init__(self, stages: Sequence[tuple[Milestone, Any]]) -> None:
+        self._stages = stages
         self._dataset: Any = None  # dataset of the last call
         self._reached: tuple[bool, ...] = ()  # which milestones the dataset has passed
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         """Apply the change for the given position, if it is not yet applied to the dataset."""
-        reached = tuple(milestone.is_reached(epoch, iteration) for milestone in self._milestones)
+        reached = tuple(milestone.is_reached(epoch, iteration) for milestone, _ in self._stages)
         if dataset is not self._dataset or reached != self._reached:
             self._dataset, self._reached = dataset, reached
+            values = [value for (_, value), is_reached in zip(self._stages, reached, strict=True) if is_reached]
             for holder, name in self.find_attributes(dataset):
-                self.apply(holder, name, reached)
+                self.apply(holder, name, values)
 
     def find_attributes(self, dataset: Any) -> list[tuple[Any, str]]:
         """Return the pairs (object, attribute name) to change.
@@ -111,13 +112,13 @@ class DatasetSwitch(ABC):
         return [(dataset, next(name for name in self.attribute_names if hasattr(dataset, name)))]
 
     @abstractmethod
-    def apply(self, holder: Any, name: str, reached: Sequence[bool]) -> None:
+    def apply(self, holder: Any, name: str, values: Sequence[Any]) -> None:
         """Apply the changes of the milestones that have been reached.
 
         Args:
             holder: Object that has the attribute.
             name: Name of the attribute.
-            reached: Whether each milestone has been reached.
+            values: Values of these milestones, in the order of the stages.
         """
 
 
@@ -147,21 +148,13 @@ def warn_shared_dataset(run: Run, hook: str, switch: DatasetSwitch) -> None:
 
 
 class SwitchPipeline(DatasetSwitch):
-    """Replacement of the pipeline of a dataset at milestones.
-
-    Args:
-        stages: Pairs (milestone, pipeline) in chronological order.
-    """
+    """Replacement of the pipeline of a dataset at milestones, whose values are the pipelines in chronological order."""
 
     attribute_names = ("pipeline", "transform", "transforms")
     error_message = (
         "The pipeline of {dataset} cannot be switched: neither the dataset nor a wrapper has an attribute {names}. "
         "Store the transforms in such an attribute."
     )
-
-    def __init__(self, stages: Sequence[tuple[Milestone, Any]]) -> None:
-        super().__init__([milestone for milestone, _ in stages])
-        self._pipelines = [pipeline for _, pipeline in stages]
 
     def get_attributes(self, dataset: Any) -> list[tuple[Any, str]]:
         """Return the pairs (object, attribute name) to change in a dataset that has one of the attributes.
@@ -181,23 +174,22 @@ class SwitchPipeline(DatasetSwitch):
             _check_settable(holder, attribute)
         return attributes
 
-    def apply(self, holder: Any, name: str, reached: Sequence[bool]) -> None:
+    def apply(self, holder: Any, name: str, values: Sequence[Any]) -> None:
         """Set the pipeline of the last milestone that has been reached; the original pipeline if there is none."""
         current, known = getattr(holder, name), _switched_pipelines.setdefault(holder, {})
         original, assigned = known.get(name, (current, current))
         # A pipeline that was not assigned here was set by the user in the meantime and is the new original.
         original = original if current is assigned else current
-        pipeline = self._pipelines[sum(reached) - 1] if any(reached) else original
+        pipeline = values[-1] if values else original
         if pipeline is not current:
             setattr(holder, name, pipeline)
         known[name] = original, pipeline
 
 
 class SkipTypes(DatasetSwitch):
-    """Omission of transforms of a dataset from milestones on.
+    """Omission of transforms of a dataset from milestones on, whose values are the types to skip.
 
-    Args:
-        phases: Pairs (milestone, types of the transforms to skip); the types of overlapping phases are combined.
+    The types of overlapping phases are combined.
     """
 
     attribute_names = ("update_skip_type_keys",)
@@ -206,17 +198,12 @@ class SkipTypes(DatasetSwitch):
         "method, or switch the whole pipeline with PipelineSwitchHook."
     )
 
-    def __init__(self, phases: Sequence[tuple[Milestone, Sequence[str]]]) -> None:
-        super().__init__([milestone for milestone, _ in phases])
-        self._keys = [keys for _, keys in phases]
-
-    def apply(self, holder: Any, name: str, reached: Sequence[bool]) -> None:
+    def apply(self, holder: Any, name: str, values: Sequence[Any]) -> None:
         """Set the types to skip; clear them before all milestones if an earlier run has set them."""
-        phases = [keys for keys, is_reached in zip(self._keys, reached, strict=True) if is_reached]
         # Without an earlier change this is a no-op before all milestones: types that the dataset itself skips are kept.
-        if phases or holder in _skipping_datasets:
-            getattr(holder, name)(list(dict.fromkeys(key for keys in phases for key in keys)))
-            _skipping_datasets.add(holder) if phases else _skipping_datasets.discard(holder)
+        if values or holder in _skipping_datasets:
+            getattr(holder, name)(list(dict.fromkeys(key for keys in values for key in keys)))
+            _skipping_datasets.add(holder) if values else _skipping_datasets.discard(holder)
 
 
 # Per process and not per switch, because a later run uses new switches for the same datasets. Weak references, so that

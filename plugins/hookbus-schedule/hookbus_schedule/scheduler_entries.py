@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from torch.optim import lr_scheduler
 
 from hookbus import import_string
@@ -189,3 +191,20 @@ def _get_factory(name: str) -> Any:
         near = suggest_names(name, [known for known in lr_scheduler.__all__ if known != "LRScheduler"])
         raise ConfigError([f"schedulers: {name!r} is not in torch.optim.lr_scheduler.{near}"])
     return factory
+
+
+def copy_optimizer(optimizer: Any) -> Any:
+    """Return a copy of an optimizer with its settings and dummy parameters; None if it cannot be copied.
+
+    Args:
+        optimizer: Optimizer, which is not modified; None for none.
+    """
+    groups = getattr(optimizer, "param_groups", [])
+    # `deepcopy` replaces objects found in its memo, so neither the parameters nor their state are copied.
+    memo: dict[int, Any] = {id(weight): nn.Parameter(torch.zeros(1)) for group in groups for weight in group["params"]}
+    if (state := getattr(optimizer, "state", None)) is not None:
+        memo[id(state)] = {}
+    try:
+        return copy.deepcopy(optimizer, memo)
+    except Exception:  # an optimizer that holds an object that cannot be copied; the check is optional
+        return None

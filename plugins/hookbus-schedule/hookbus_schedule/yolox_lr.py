@@ -10,7 +10,7 @@ from torch import Tensor
 from hookbus import Hook, Run, hookimpl
 from hookbus.errors import ConfigError, HookError
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
-from hookbus_schedule.milestones import get_epoch_length
+from hookbus_schedule.milestones import get_epoch_length, get_total_iterations, to_iterations
 from hookbus_schedule.param_scheduler import ParamSchedulerHook, get_scheduled
 from hookbus_schedule.yolox_curve import yolox_lr
 
@@ -101,15 +101,10 @@ class YOLOXLrUpdaterHook(Hook):
         if config.by_epoch:
             assert run.max_epochs is not None  # a precondition
             return {"total": run.max_epochs, "warmup": config.warmup_epochs, "last": config.num_last_epochs}
-        total = run.max_iters
-        if total is None:
-            assert run.max_epochs is not None  # a precondition
-            total = run.max_epochs * get_epoch_length(run)
-        warmup = _to_iterations(run, config.warmup_epochs, config.warmup_iters)
         return {
-            "total": total,
-            "warmup": warmup,
-            "last": _to_iterations(run, config.num_last_epochs, config.num_last_iters),
+            "total": get_total_iterations(run),
+            "warmup": to_iterations(run, config.warmup_epochs, config.warmup_iters),
+            "last": to_iterations(run, config.num_last_epochs, config.num_last_iters),
         }
 
 
@@ -118,13 +113,6 @@ def _check_no_scheduler_hook(run: Run) -> None:
     for name, hook in run.bus.hooks.items():
         if isinstance(hook, ParamSchedulerHook) and own in get_scheduled(run, hook.config):
             raise ConfigError([f"sets the learning rate, as does hook {name!r}. Remove one of the two."])
-
-
-def _to_iterations(run: Run, epochs: int, iterations: int | None) -> int:
-    if iterations is not None:
-        return iterations
-    # The epoch length is required only if there is something to convert.
-    return epochs * get_epoch_length(run) if epochs else 0
 
 
 def _iter_groups(run: Run) -> Iterator[dict[str, Any]]:
