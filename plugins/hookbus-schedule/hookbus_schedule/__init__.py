@@ -10,11 +10,10 @@ from hookbus_schedule.config import (
     YOLOXLrUpdaterConfig,
     YOLOXModeSwitchConfig,
 )
+from hookbus_schedule.data_switches import PipelineSwitchHook, YOLOXModeSwitchHook
 from hookbus_schedule.epoch_info import SetEpochInfoHook
 from hookbus_schedule.freeze import FreezeHook
-from hookbus_schedule.mode_switch import YOLOXModeSwitchHook
 from hookbus_schedule.param_scheduler import ParamSchedulerHook
-from hookbus_schedule.pipeline_switch import PipelineSwitchHook
 from hookbus_schedule.yolox_lr import YOLOXLrUpdaterHook
 
 __all__ = [
