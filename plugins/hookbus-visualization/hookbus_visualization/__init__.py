@@ -10,8 +10,7 @@ from hookbus_visualization.config import (
     SegVisualizationConfig,
     VisualizationConfig,
 )
-from hookbus_visualization.feature_map import FeatureMapHook
-from hookbus_visualization.visualization import VisualizationHook
+from hookbus_visualization.visualization import FeatureMapHook, VisualizationHook
 
 __all__ = [
     "DetVisualizationConfig",

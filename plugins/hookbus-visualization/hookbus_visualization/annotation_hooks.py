@@ -16,7 +16,7 @@ from hookbus_visualization.config import DetVisualizationConfig, SegVisualizatio
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, build_objects_panel
 from hookbus_visualization.palette import draw_legend, report_unknown_classes
 from hookbus_visualization.panel import Panel, RGBImage, compute_layout, resize_to_fit
-from hookbus_visualization.regions import TARGET_KEYS, Regions, build_regions_panel, draw_regions, read_sample
+from hookbus_visualization.regions import TARGET_KEYS, Regions, build_regions_panel, read_sample
 from hookbus_visualization.samples import Samples, get_first, split_samples
 
 MIN_SIDE_PIXELS = 320
@@ -119,15 +119,15 @@ class SegVisualizationHook(AnnotationHook):
     def panels(self, images: Sequence[RGBImage], targets: Sequence[Any], predictions: Sequence[Any]) -> list[Panel]:
         """Return one panel per image, and a legend of the classes of all images."""
         config = self.config
-        style: Any = {"opacity": config.opacity, "palette": config.palette, "edges": config.show_edge}
-        draw = partial(draw_regions, ignored=config.ignore_index, **style)
+        style: Any = {"opacity": config.opacity, "palette": config.palette, "ignored": config.ignore_index}
+        build = partial(build_regions_panel, title="image", edges=config.show_edge, **style)
         # Images are resized before drawing: resizing an overlay would blur the boundaries of its regions.
         displays = [resize_to_fit(image) for image in images]
         samples = [
             read_sample(*sample, config.score_thr)
             for sample in zip(images, displays, targets, predictions, strict=True)
         ]
-        panels = [build_regions_panel(*pair, "image", draw) for pair in zip(displays, samples, strict=True)]
+        panels = [*map(build, displays, samples)]
         classes = set[int]().union(*map(self._get_classes, samples))
         if not config.legend or not classes:
             return panels

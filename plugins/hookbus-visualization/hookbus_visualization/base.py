@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch import nn
 
 from hookbus import Hook, Run, every, hookimpl, once
 from hookbus.data import move_to_device
-from hookbus.distributed import unwrap_model
+from hookbus.distributed import sharding_of
 from hookbus.errors import HookError, format_error, suggest_names
 from hookbus.writers import OutputFiles, image_directory, sanitize_name
 from hookbus_visualization.anomalies import collect_anomalies
@@ -73,9 +73,8 @@ class ImageHook(Hook):
         self._logged_warnings = set()
         # The name of a hook is arbitrary text: sanitizing it keeps the directory below the visualization directory.
         default = sanitize_name(self.name, INVALID_NAME_CHARACTERS, MAX_NAME_LENGTH)
-        directory = (
-            image_directory(run, self.name, "out_dir", self.config.out_dir, default) if self.config.save else None
-        )
+        setting = self.name, "out_dir", self.config.out_dir
+        directory = image_directory(run, *setting, default) if self.config.save else None
         self._files = None if directory is None else OutputFiles(run, directory)
         if self.config.show and not has_display():
             self.warn_once(run, "`show: true` is ignored because no display is available. Set `show: false`.")
@@ -104,9 +103,9 @@ class ImageHook(Hook):
         # Slicing before the transfer limits the copy to the rendered samples.
         samples = samples.take_first(count)
         parameter = None if run.model is None else next(run.model.parameters(), None)
-        return (
-            samples if parameter is None else replace(samples, inputs=move_to_device(samples.inputs, parameter.device))
-        )
+        if parameter is None:
+            return samples
+        return replace(samples, inputs=move_to_device(samples.inputs, parameter.device))
 
     def find_samples(self, batch: Any, outputs: Any) -> Samples:
         """Return the samples under the usual keys."""
@@ -124,9 +123,7 @@ class ImageHook(Hook):
         """Return the model, or None if this process cannot call it alone; a sharded model is reported once."""
         model = run.model
         # The forward pass of a DTensor parameter is a collective call, and this hook runs on the main process only.
-        if model is not None and any(
-            hasattr(parameter, "device_mesh") for parameter in unwrap_model(model).parameters()
-        ):
+        if sharding_of(model) is not None:
             self.warn_once(
                 run,
                 "the model is sharded across ranks and cannot be called on the main process alone. Images that require "
@@ -151,7 +148,11 @@ class ImageHook(Hook):
         title = f"step {step}: {title or label}"
         # Composing is expensive and not needed by the "tensorboard" backend without a file and without a window.
         compose = functools.cache(lambda: compose_panels(panels, title, self.config.backend))
-        self._record(run, tag, panels, title, compose)
+        if self.config.backend != "tensorboard" or len(panels) == 1:
+            run.bus.emit("log_images", tag=tag, images=compose(), caption=title)
+        else:
+            for i, panel in enumerate(panels):
+                run.bus.emit("log_images", tag=f"{tag}/{i}", images=panel.image, caption=panel.caption)
         if self._files is not None:
             parts = (part.replace("/", "-", 1) for part in (stage, label))
             # Labels contain names from the user, such as loaders and keys of `visualize_features`.
@@ -161,13 +162,6 @@ class ImageHook(Hook):
             self._files.write(f"{name}-step-{step:08}.png", lambda file: image.save(file, format="png"))
         if self.config.show and has_display():
             open_window(compose(), title)
-
-    def _record(self, run: Run, tag: str, panels: Sequence[Panel], title: str, compose: Callable[[], RGBImage]) -> None:
-        if self.config.backend != "tensorboard" or len(panels) == 1:
-            run.bus.emit("log_images", tag=tag, images=compose(), caption=title)
-            return
-        for i, panel in enumerate(panels):
-            run.bus.emit("log_images", tag=f"{tag}/{i}", images=panel.image, caption=panel.caption)
 
     def warn_no_samples(self, run: Run, batch: Any, outputs: Any, reason: str) -> None:
         """Warn once per run that a batch cannot be rendered, with the shapes of the batch and the outputs."""
@@ -195,12 +189,10 @@ class ImageHook(Hook):
     def _validate_parsed(self, values: Any) -> dict[str, Any]:
         known = [field.name for field in fields(Samples)]
         if not isinstance(values, dict):
-            raise HookError(
-                f"`parse` must return a mapping with any of {', '.join(known)}, got {type(values).__name__}."
-            )
-        for key in values:
-            if key not in known:
-                raise HookError(f"`parse` returned the unknown key {key!r}.{suggest_names(str(key), known)}")
+            kind = type(values).__name__
+            raise HookError(f"`parse` must return a mapping with any of {', '.join(known)}, got {kind}.")
+        if unknown := [key for key in values if key not in known]:
+            raise HookError(f"`parse` returned the unknown key {unknown[0]!r}.{suggest_names(str(unknown[0]), known)}")
         return values
 
 
@@ -239,9 +231,8 @@ class SampleHook(ImageHook):
             return samples
         try:
             with isolated_forward(model) as inner:
-                return replace(
-                    samples, predictions=extract_predictions(call_model(inner, copy_tensors(samples.inputs)))
-                )
+                outputs = call_model(inner, copy_tensors(samples.inputs))
+            return replace(samples, predictions=extract_predictions(outputs))
         except Exception as error:  # the forward method is user code and may raise anything
             self.warn_once(
                 run,

@@ -154,33 +154,19 @@ def apply_colormap(values: Any) -> RGBImage:
     return np.asarray(np.rint(np.stack(channels, axis=-1)), np.uint8)
 
 
-def resize_map(values: Any, height: int, width: int) -> FloatArray:
-    """Resize a map of values with bilinear interpolation.
-
-    Args:
-        values: Values, (h, w).
-        height: Height of the result in pixels.
-        width: Width of the result in pixels.
-
-    Returns:
-        The values, (`height`, `width`), float32.
-    """
-    image = Image.fromarray(np.asarray(values, np.float32))
-    return np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))
-
-
 def overlay_heatmap(image: RGBImage, values: Any) -> RGBImage:
     """Overlay an image with a half transparent heatmap.
 
     Args:
         image: Pixels, (H, W, 3), uint8; not modified.
-        values: Values from 0 to 1, (h, w); resized to the size of the image.
+        values: Values from 0 to 1, (h, w); resized to the size of the image with bilinear interpolation.
 
     Returns:
         A new image, (H, W, 3), uint8: `(image + colors) / 2`.
     """
     # Values are interpolated, not colors: mixed colors are not on the colormap.
-    colors = apply_colormap(resize_map(values, *image.shape[:2]))
+    size, heatmap = (image.shape[1], image.shape[0]), Image.fromarray(np.asarray(values, np.float32))
+    colors = apply_colormap(np.asarray(heatmap.resize(size, Image.Resampling.BILINEAR)))
     return np.asarray(np.rint(0.5 * image + 0.5 * colors), np.uint8)
 
 

@@ -38,7 +38,7 @@ class ModelInspector:
         inputs: Inputs of the model.
         panels: Panels of the samples, in the same order.
         images: Pixels of the samples; None if the samples are not images.
-        targets: Ground truth of the samples; None if unknown.
+        targets: Ground truth of the samples, each None if unknown.
     """
 
     model: nn.Module
@@ -46,7 +46,7 @@ class ModelInspector:
     inputs: Any
     panels: Sequence[Panel]
     images: Sequence[RGBImage] | None
-    targets: Sequence[Any] | None
+    targets: Sequence[Any]
 
     def feature_maps(self) -> PanelsByLabel:
         """Render the feature maps of the first sample, one record per layer."""
@@ -80,7 +80,7 @@ class ModelInspector:
             raise ValueError("the samples must be images.")
         if self.config.target == "predicted":
             return self.images, None
-        classes = [get_class(target) for target in self.targets or [None]]
+        classes = [get_class(target) for target in self.targets]
         if None in classes:
             raise ValueError(
                 "`target: true` requires a class index for every sample, got a sample without one. Set "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from hookbus_visualization.masks import (
     to_instance_masks,
     to_label_map,
 )
-from hookbus_visualization.panel import Color, Panel, RGBImage, hstack_images
+from hookbus_visualization.panel import Panel, RGBImage, hstack_images
 from hookbus_visualization.samples import get_first, sort_by_score
 
 MASK_KEYS = ("masks", "pred_masks", "mask_labels")
@@ -76,9 +76,8 @@ def read_regions(
     masks, labels, scores = (get_first(value, names) for names in (MASK_KEYS, LABEL_KEYS, SCORE_KEYS))
     if masks is not None and labels is not None and to_array(labels).ndim == 1:
         return _merge_instances(to_instance_masks(masks, display_size), to_array(labels), scores, threshold)
-    segmentation = (
-        value if hasattr(value, "shape") or isinstance(value, (list, tuple)) else get_first(value, LABEL_MAP_KEYS)
-    )
+    is_array = hasattr(value, "shape") or isinstance(value, (list, tuple))
+    segmentation = value if is_array else get_first(value, LABEL_MAP_KEYS)
     if segmentation is None:
         raise ValueError(
             f"segmentation must be under one of the keys {', '.join(LABEL_MAP_KEYS)}, or an array of shape (H, W) or "
@@ -120,47 +119,32 @@ def read_sample(
     return read_named(read, {"truth": target, "prediction": prediction})
 
 
-def draw_regions(
-    image: RGBImage,
-    regions: Regions,
-    *,
-    opacity: float = 0.5,
-    palette: Sequence[Color] = (),
-    ignored: Collection[int] = (),
-    edges: bool = False,
-) -> RGBImage:
+def draw_regions(image: RGBImage, regions: Regions, *, edges: bool = False, **style: Any) -> RGBImage:
     """Overlay an image with the class colors of its regions.
 
     Args:
         image: Pixels, (H, W, 3), uint8; not modified.
         regions: Regions, of the size of the image.
-        opacity: Opacity of the colors: 0 returns the image, 1 returns the colors.
-        palette: Colors of the first classes. Other classes have the default colors.
-        ignored: Class indices without a color.
         edges: Whether to draw a white boundary around each region.
+        style: Opacity, palette and ignored classes, see `masks.overlay_classes`.
 
     Returns:
         A new image, (H, W, 3), uint8.
     """
-    overlaid = overlay_classes(image, regions.classes, opacity=opacity, palette=palette, ignored=ignored)
+    overlaid = overlay_classes(image, regions.classes, **style)
     return draw_edges(overlaid, regions.edges) if edges else overlaid
 
 
-def build_regions_panel(
-    display: RGBImage,
-    sample: Mapping[str, Regions],
-    title: str = "input",
-    draw: Callable[[RGBImage, Regions], RGBImage] = draw_regions,
-) -> Panel:
+def build_regions_panel(display: RGBImage, sample: Mapping[str, Regions], title: str = "input", **style: Any) -> Panel:
     """Return the panel of an image and of its regions, side by side.
 
     Args:
         display: Pixels of the displayed image, (H, W, 3), uint8.
         sample: Regions by name, as returned by `read_sample`.
         title: Name of the image in the caption.
-        draw: Function that draws regions on an image.
+        style: Options of `draw_regions`.
     """
-    overlays = [draw(display, regions) for regions in sample.values()]
+    overlays = [draw_regions(display, regions, **style) for regions in sample.values()]
     return Panel(hstack_images([display, *overlays]), " | ".join([title, *sample]))
 
 

@@ -1,24 +1,28 @@
-"""The `visualization` hook: inputs with targets and predictions, and the internals of the model."""
+"""The hooks `visualization`, for samples and the internals of the model, and `feature_map`, for the latter only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from hookbus import Run
+from hookbus import Run, every, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 from hookbus_visualization.attribution import check_cam
-from hookbus_visualization.base import SampleHook
-from hookbus_visualization.config import VisualizationConfig
-from hookbus_visualization.features import select_layers
+from hookbus_visualization.base import ImageHook, SampleHook
+from hookbus_visualization.config import FeatureMapConfig, VisualizationConfig
+from hookbus_visualization.features import compute_feature_maps, render_feature_maps, select_layers
 from hookbus_visualization.images import is_image, to_array
 from hookbus_visualization.interpretability import ModelInspector
 from hookbus_visualization.panel import CORRECT_COLOR, Panel
 from hookbus_visualization.panels import build_sample_panel
-from hookbus_visualization.samples import Samples, split_samples
+from hookbus_visualization.samples import Samples, describe_shapes, split_samples
+
+DEFAULT_FREQUENCY = 100
+"""Interval of the `feature_map` hook in iterations."""
 
 
 class VisualizationHook(SampleHook):
@@ -72,7 +76,7 @@ class VisualizationHook(SampleHook):
         images = _to_host(samples.images)
         are_images = all(is_image(to_array(image)) for image in images)
         pixels = [self.convert_image(image) for image in images] if are_images else None
-        targets = None if samples.targets is None else split_samples(_to_host(samples.targets), len(images))
+        targets = split_samples(_to_host(samples.targets), len(images))
         return ModelInspector(model, self.config, samples.inputs, panels, pixels, targets)
 
     def _build_panels(self, samples: Samples) -> list[Panel]:
@@ -103,3 +107,63 @@ def _format_accuracy(panels: list[Panel]) -> str:
     # The frame of a panel is the only place that stores whether the prediction is correct.
     outcomes = [panel.frame == CORRECT_COLOR for panel in panels if panel.frame is not None]
     return f"{sum(outcomes)} of {len(outcomes)} are right" if outcomes else ""
+
+
+class FeatureMapHook(ImageHook):
+    """Hook that renders the feature maps of one sample: one image per layer with one panel per channel.
+
+    Each record requires one additional forward pass in evaluation mode, without compiled code, on the samples up to the
+    selected one. Between records the hook does nothing, and no module hook is registered.
+    """
+
+    Config = FeatureMapConfig
+    config: FeatureMapConfig
+
+    def check(self, run: Run) -> None:
+        """Check that the model has the configured layers.
+
+        Raises:
+            ConfigError: If a layer does not exist, or another hook has the same `out_dir`.
+        """
+        super().check(run)
+        if run.model is not None:
+            select_layers(unwrap_model(run.model), self.config.layers)
+        self._last_step = -1
+
+    @hookimpl(when=lambda config: every(config.frequency or DEFAULT_FREQUENCY))
+    def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
+        """Render the feature maps of the selected sample."""
+        model = self.get_callable_model(run)
+        # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
+        if model is None or self._last_step == run.steps_done:
+            return
+        self._last_step = run.steps_done
+        inputs = self._get_inputs(run, batch, outputs)
+        layers = compute_feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
+        with self.warn_of_anomalies(run):
+            rendered = render_feature_maps(layers)
+        for path, panels in rendered.items():
+            self.publish(run, "train", path, panels)
+        self._warn_unused_layers(run, model, layers)
+
+    def _warn_unused_layers(self, run: Run, model: nn.Module, rendered: Collection[str]) -> None:
+        """Warn about configured layers without feature maps."""
+        configured = self.config.layers and select_layers(unwrap_model(model), self.config.layers)
+        if unused := [path for path in configured if path not in rendered]:
+            self.warn_once(
+                run, f"no feature maps of the layers {unused}: the model does not use them, or they return no samples."
+            )
+
+    def _get_inputs(self, run: Run, batch: Any, outputs: Any) -> Any:
+        """Return the samples up to the selected one, in the shape of model inputs."""
+        # The last of these samples is the selected one, or the last one of a smaller batch: index -1 denotes both.
+        inputs = self.first_samples(run, batch, outputs, self.config.sample_batch_idx + 1).inputs
+        shape = self.config.input_shape
+        if shape is None:
+            return inputs
+        if not isinstance(inputs, Tensor) or inputs[0].numel() != math.prod(shape):
+            raise HookError(
+                f"hook {self.name!r}: `input_shape` must have the number of elements of a sample, got {list(shape)} "
+                f"for inputs {describe_shapes(inputs)}. Set the shape of one model input without the batch dimension."
+            )
+        return inputs.reshape(-1, *shape)

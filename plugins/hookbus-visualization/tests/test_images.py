@@ -11,7 +11,6 @@ from hookbus_visualization.images import (
     is_image,
     normalize,
     overlay_heatmap,
-    resize_map,
     to_array,
     to_pixels,
 )
@@ -186,15 +185,15 @@ class TestColormap:
         golden("heatmap", apply_colormap(normalize(-HILL)))
 
 
-class TestResized:
-    def test_values_are_interpolated_between_pixel_centers(self):
-        assert resize_map([[0.0, 1.0]], 1, 4).tolist() == [[0.0, 0.25, 0.75, 1.0]]
-
-    def test_result_has_the_requested_size(self):
-        assert resize_map(np.zeros((2, 3)), 5, 7).shape == (5, 7)
-
-
 class TestOverlaid:
+    def test_values_are_interpolated_between_pixel_centers(self):
+        colors = apply_colormap([[0.0, 0.25, 0.75, 1.0]])
+        overlay = overlay_heatmap(np.zeros((1, 4, 3), np.uint8), [[0.0, 1.0]])
+        assert overlay.tolist() == np.rint(colors / 2).tolist()
+
+    def test_result_has_the_size_of_the_image(self):
+        assert overlay_heatmap(np.zeros((5, 7, 3), np.uint8), np.zeros((2, 3))).shape == (5, 7, 3)
+
     def test_image_and_colors_are_blended(self):
         image = np.full((1, 1, 3), 100, np.uint8)
         # (100 + (255, 250, 190)) / 2, rounded to an even number

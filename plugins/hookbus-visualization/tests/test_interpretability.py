@@ -101,7 +101,7 @@ class TestInvalidSamples:
             with pytest.raises(ValueError, match="the samples must be images"):
                 getattr(make_inspector(classifier, images=None), content)()
 
-    @pytest.mark.parametrize("targets", [None, [1, -100], [0.5, 0.5]])
+    @pytest.mark.parametrize("targets", [[None, None], [1, -100], [0.5, 0.5]])
     def test_samples_without_a_class_raise_value_error(self, classifier, targets):
         with pytest.raises(ValueError, match="requires a class index for every sample"):
             make_inspector(classifier, targets=targets, target="true").cam()
