@@ -48,18 +48,15 @@ class CustomValidation:
             self._run_val_steps(run, loaders)
 
     def get_loaders(self, run: Run) -> Any:
-        """Return the validation data.
-
-        Args:
-            run: Run that provides the services.
-
-        Returns:
-            A loader, or a mapping of name to loader. Names of services are resolved.
+        """Return the validation data: a loader, or a mapping of name to loader. Names of services are resolved.
 
         Raises:
             ServiceError: If the run has no service of the configured name.
         """
-        return self._resolve_loaders(run, self._config.dataloader)
+        dataloader = self._config.dataloader
+        if isinstance(dataloader, Mapping):
+            return {name: _resolve_loader(run, loader) for name, loader in dataloader.items()}
+        return _resolve_loader(run, dataloader)
 
     def check_loaders(self, run: Run) -> None:
         """Check the loaders of the Trainer that the configuration names. Other services may be registered later.
@@ -80,11 +77,6 @@ class CustomValidation:
                 for name in missing
             )
 
-    def _resolve_loaders(self, run: Run, dataloader: Any) -> Any:
-        if isinstance(dataloader, Mapping):
-            return {name: self._resolve_loaders(run, loader) for name, loader in dataloader.items()}
-        return run.require(dataloader) if isinstance(dataloader, str) else dataloader
-
     def _run_val_steps(self, run: Run, loaders: Any) -> None:
         if not run.bus.has_action("val_step"):
             raise HookError(
@@ -100,11 +92,13 @@ class CustomValidation:
             run.bus.emit("before_val_epoch", dataloader_name=name)
             results = self._config.test_fn(run.model, loader)
             if not isinstance(results, Mapping):
-                raise HookError(
-                    f"hook {self._owner!r}: test_fn must return a mapping of name to number, got "
-                    f"{type(results).__name__}."
-                )
+                kind = type(results).__name__
+                raise HookError(f"hook {self._owner!r}: test_fn must return a mapping of name to number, got {kind}.")
             run.bus.emit("after_val_epoch", metrics=results, dataloader_name=name)
+
+
+def _resolve_loader(run: Run, loader: Any) -> Any:
+    return run.require(loader) if isinstance(loader, str) else loader
 
 
 def _get_device(run: Run) -> torch.device:

@@ -6,6 +6,7 @@ Usable without hookbus.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -57,13 +58,12 @@ def find_problems(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict
         L2 norms by parameter name, by type of problem; the norm of a missing gradient is NaN. Types without a parameter
         are omitted.
     """
-    problems: dict[ProblemType, dict[str, float]] = {}
+    problems: defaultdict[ProblemType, dict[str, float]] = defaultdict(dict)
     for name in missing:
-        problems.setdefault("missing", {})[name] = math.nan
+        problems["missing"][name] = math.nan
     for gradient in gradients:
-        problem_type = _classify(gradient)
-        if problem_type is not None:
-            problems.setdefault(problem_type, {})[gradient.name] = gradient.l2
+        if (problem_type := _classify(gradient)) is not None:
+            problems[problem_type][gradient.name] = gradient.l2
     return problems
 
 
@@ -116,9 +116,7 @@ def _classify(gradient: Gradient) -> ProblemType | None:
 
 
 def _format_names(problem_type: ProblemType, norms: dict[str, float]) -> str:
-    shown: Sequence[str] = [
-        f"{name} ({norm:.2g})" if problem_type in ("vanishing", "exploding") else name
-        for name, norm in list(norms.items())[:MAX_NAMES]
-    ]
-    more = len(norms) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    has_norm = problem_type in ("vanishing", "exploding")
+    names = [f"{name} ({norm:.2g})" if has_norm else name for name, norm in norms.items()]
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

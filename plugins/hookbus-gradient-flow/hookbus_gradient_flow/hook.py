@@ -17,8 +17,15 @@ from hookbus.writers import OutputFiles, image_directory
 from hookbus_gradient_flow.chart import render_chart
 from hookbus_gradient_flow.config import GradientFlowConfig
 from hookbus_gradient_flow.diagnostics import ProblemReporter
-from hookbus_gradient_flow.statistics import Gradient, GradientStats, compute_gradient_stats, get_loss_scale
-from hookbus_gradient_flow.targets import list_paths, match_targets, select_parameters
+from hookbus_gradient_flow.statistics import (
+    Gradient,
+    GradientStats,
+    compute_gradient_stats,
+    get_loss_scale,
+    list_paths,
+    match_targets,
+    select_parameters,
+)
 
 
 class GradientFlowHook(Hook):

@@ -8,7 +8,13 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hookbus_gradient_flow.statistics import Gradient, compute_gradient_stats
+from hookbus_gradient_flow.statistics import (
+    Gradient,
+    compute_gradient_stats,
+    list_paths,
+    match_targets,
+    select_parameters,
+)
 
 
 def make_parameter(gradient, **options):
@@ -146,3 +152,41 @@ def test_statistics_equal_those_of_exact_arithmetic(rows):
         assert gradient.max == max(absolute)
         assert gradient.mean == pytest.approx(math.fsum(absolute) / len(row), rel=1e-5)
         assert gradient.l2 == pytest.approx(math.hypot(*row), rel=1e-5, abs=1e-20)
+
+
+NAMES = ["stem.weight", "layer1.0.weight", "layer1.0.bias", "layer10.0.weight", "head.weight"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "selected"),
+    [
+        ([], NAMES),
+        (["layer1"], ["layer1.0.weight", "layer1.0.bias"]),
+        (["layer1.0.bias"], ["layer1.0.bias"]),
+        (["layer1*"], ["layer1.0.weight", "layer1.0.bias", "layer10.0.weight"]),
+        (["layer?"], ["layer1.0.weight", "layer1.0.bias"]),
+        (["*.weight"], ["stem.weight", "layer1.0.weight", "layer10.0.weight", "head.weight"]),
+        (["head", "stem", "head.weight"], ["stem.weight", "head.weight"]),
+    ],
+)
+def test_target_selects_the_parameters_below_its_path_or_matching_paths(targets, selected):
+    assert match_targets(NAMES, targets) == (selected, [])
+
+
+def test_unmatched_targets_are_returned():
+    assert match_targets(NAMES, ["layer2", "head", "*.gamma", "layer"]) == (
+        ["head.weight"],
+        ["layer2", "*.gamma", "layer"],
+    )
+
+
+def test_paths_include_modules_and_parameters():
+    assert list_paths(["a.0.weight", "a.0.bias", "b"]) == ["a", "a.0", "a.0.weight", "a.0.bias", "b"]
+
+
+def test_shared_parameter_is_selected_once_by_its_first_matching_name():
+    shared, own = object(), object()
+    parameters = {"in.weight": shared, "in.bias": own, "out.weight": shared}
+    assert select_parameters(parameters, []) == {"in.weight": shared, "in.bias": own}
+    assert select_parameters(parameters, ["out"]) == {"out.weight": shared}
+    assert select_parameters(parameters, ["out", "in"]) == {"in.weight": shared, "in.bias": own}

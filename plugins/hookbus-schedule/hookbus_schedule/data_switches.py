@@ -89,10 +89,8 @@ def _get_stages(run: Run) -> list[tuple[Milestone, Any]]:
     if len({milestone.epoch is None for milestone in milestones}) > 1 or len(milestones) < len(hooks):
         names = " and ".join(repr(hook.name) for hook in hooks)
         raise ConfigError(
-            [
-                f"hooks {names} switch the pipeline of the same data in an undefined order. Set `switch_epoch` of all "
-                "hooks or `switch_iter` of all hooks, to different values."
-            ]
+            f"hooks {names} switch the pipeline of the same data in an undefined order. Set `switch_epoch` of all "
+            "hooks or `switch_iter` of all hooks, to different values."
         )
     hooks.sort(key=lambda hook: (hook.milestone.epoch or 0, hook.milestone.iteration or 0))
     return [(hook.milestone, hook.config.switch_pipeline) for hook in hooks]

@@ -61,7 +61,7 @@ def get_total_iterations(run: Run) -> int:
     if run.max_iters is not None:
         return run.max_iters
     if run.max_epochs is None:
-        raise ConfigError(["The final phase requires a limit of the run, got none. Set `epochs` or `iterations`."])
+        raise ConfigError("The final phase requires a limit of the run, got none. Set `epochs` or `iterations`.")
     return run.max_epochs * get_epoch_length(run)
 
 
@@ -86,10 +86,8 @@ def get_epoch_length(run: Run) -> int:
     length = run.epoch_length
     if length is None:
         raise ConfigError(
-            [
-                "The conversion of epochs to iterations requires the length of the training loader, which is unknown. "
-                "Set the length in the unit of the limit of the run, or pass a `train_loader` with a length to "
-                "`bus.run()`."
-            ]
+            "The conversion of epochs to iterations requires the length of the training loader, which is unknown. "
+            "Set the length in the unit of the limit of the run, or pass a `train_loader` with a length to "
+            "`bus.run()`."
         )
     return length

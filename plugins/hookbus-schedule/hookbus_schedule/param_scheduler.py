@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from hookbus import Hook, Metrics, Run, Unit, hookimpl
 from hookbus.checkpoint import check_scheduler_steps, get_first_changes, load_scheduler, schema
@@ -42,9 +42,8 @@ class ParamSchedulerHook(Hook):
     @property
     def required_metrics(self) -> list[str]:
         """Metrics that the schedulers monitor; before `check`, those that are known from the configuration."""
-        if self._schedulers is None:
-            monitors = [*map(get_monitor, self.config.schedulers), *self._trial_monitors]
-        else:
+        monitors = [*map(get_monitor, self.config.schedulers), *self._trial_monitors]
+        if self._schedulers is not None:
             monitors = [entry.monitor for entry in self._schedulers]
         return sorted({monitor for monitor in monitors if monitor is not None})
 
@@ -126,20 +125,19 @@ class ParamSchedulerHook(Hook):
     def _step_monitored(self, metrics: Metrics) -> None:
         """Step the schedulers that monitor a metric; a missing metric is a warning once per run."""
         for entry in self._schedulers or ():
-            if entry.monitor is not None:
-                try:
+            try:
+                if entry.monitor is not None:
                     entry.scheduler.step(metrics[entry.monitor])
-                except MetricError as error:
-                    self._warn_missing_metric(entry.monitor, str(error))
+            except MetricError as error:
+                self._warn_missing_metric(str(entry.monitor), str(error))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the configured schedulers."""
         if self._schedulers is None:
             return {"schedulers": self._pending_states or []}
         # The scheduler of a custom loop is saved by the run.
-        return {
-            "schedulers": [entry.scheduler.state_dict() for entry in self._schedulers] if self.config.schedulers else []
-        }
+        entries = self._schedulers if self.config.schedulers else []
+        return {"schedulers": [entry.scheduler.state_dict() for entry in entries]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`.
@@ -160,8 +158,6 @@ class ParamSchedulerHook(Hook):
         for entry, saved in zip(entries, states, strict=True):
             for message in load_scheduler(entry.scheduler, saved):
                 self.run.logger.warning("hook %r: %s", self.name, message)
-
-    # -- schedulers ------------------------------------------------------------------------------
 
     def _build_schedulers(self, run: Run) -> list[SchedulerEntry]:
         configs = _get_configs(run, self.config)
@@ -184,10 +180,8 @@ class ParamSchedulerHook(Hook):
             if other is not self and isinstance(other, ParamSchedulerHook) and own & get_scheduled(run, other.config):
                 names = " and ".join(sorted(repr(hook.name) for hook in (self, other)))
                 raise ConfigError(
-                    [
-                        f"hooks {names} schedule the same hyperparameter of the same optimizer, and the result depends "
-                        "on their order. Set `schedulers` of one hook to a list of all schedulers."
-                    ]
+                    f"hooks {names} schedule the same hyperparameter of the same optimizer, and the result depends "
+                    "on their order. Set `schedulers` of one hook to a list of all schedulers."
                 )
 
     def _step_schedulers(self, interval: str, optimizer: Any = None) -> None:
@@ -210,46 +204,38 @@ class ParamSchedulerHook(Hook):
 def _check_lengths(run: Run, entries: Iterable[SchedulerEntry]) -> None:
     """Raise if a scheduler does not accept the remaining steps of the run; one that monitors a metric has no length."""
     for entry in entries:
-        if entry.monitor is None:
-            _check_length(run, entry)
+        steps = _count_remaining_steps(run, entry.interval)
+        if entry.monitor is None and steps is not None:
+            check_scheduler_steps(entry.scheduler, steps)
 
 
-def _check_length(run: Run, entry: SchedulerEntry) -> None:
-    done, limit = run.epochs_done, run.limit("epoch")
-    per_step = 1
-    if entry.interval == "step":
+def _count_remaining_steps(run: Run, interval: Literal["step", "epoch"]) -> int | None:
+    """Return the smallest number of times that the run steps a scheduler from now on; None if it is unknown."""
+    done, limit, per_step = run.epochs_done, run.limit("epoch"), 1
+    if interval == "step":
         done, limit = run.iters_done, run.limit("iter")
         # A custom loop may accumulate any number of iterations, and a hook steps several optimizers as it likes.
         accumulate = run.accumulate if len(run.optimizers) == 1 else None
         per_step = int(run.counts_iterations) if accumulate is None else accumulate
-        per_step = max([per_step, *_iter_scheduled_counts(run)]) if per_step else 0
-    if limit is not None and per_step:
-        check_scheduler_steps(entry.scheduler, max(limit - done, 0) // per_step)
-
-
-def _iter_scheduled_counts(run: Run) -> Iterator[int]:
-    """Yield the numbers of iterations per step that hooks set during the run."""
-    for hook in run.bus.hooks.values():
-        if isinstance(hook, AccumulationHook):
-            yield from hook.config.schedule.values()
+        scheduled = [hook.config.schedule for hook in run.bus.hooks.values() if isinstance(hook, AccumulationHook)]
+        # The largest number of a schedule makes the fewest steps.
+        if per_step:
+            per_step = max(per_step, *(count for schedule in scheduled for count in schedule.values()), 1)
+    return max(limit - done, 0) // per_step if limit is not None and per_step else None
 
 
 def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:
     own = run.scheduler
     if run.trainer is not None and own is not None:
-        owned = run.schedulers.values()
-        if not config.schedulers or any(
-            scheduler.scheduler is part for scheduler in config.schedulers for part in owned
-        ):
-            names = ", ".join(type(part).__name__ for part in owned)
+        owned = {id(part): part for part in run.schedulers.values()}
+        if not config.schedulers or any(id(entry.scheduler) in owned for entry in config.schedulers):
+            names = ", ".join(type(part).__name__ for part in owned.values())
             raise ConfigError(
-                [
-                    f"the Trainer already steps its scheduler ({names}), so it would be stepped twice. "
-                    "Remove the hook, or pass the scheduler to the hook only."
-                ]
+                f"the Trainer already steps its scheduler ({names}), so it would be stepped twice. "
+                "Remove the hook, or pass the scheduler to the hook only."
             )
     elif own is None and not config.schedulers:
-        raise ConfigError(["there is no scheduler to step. Set `schedulers`, or pass `scheduler` to `bus.run()`."])
+        raise ConfigError("there is no scheduler to step. Set `schedulers`, or pass `scheduler` to `bus.run()`.")
 
 
 def get_scheduled(run: Run, config: ParamSchedulerConfig) -> set[tuple[Any, str]]:
@@ -287,7 +273,7 @@ def _find_optimizer(run: Run, config: SchedulerConfig) -> Any:
         return run.optimizers.get(config.optimizer, run.get(config.optimizer))
     if len(run.optimizers) > 1:
         names = ", ".join(run.optimizers)
-        raise ConfigError([f"schedulers: the run has several optimizers, got {names}. Set `optimizer` to one of them."])
+        raise ConfigError(f"schedulers: the run has several optimizers, got {names}. Set `optimizer` to one of them.")
     return run.get("optimizer")
 
 

@@ -98,7 +98,7 @@ class DatasetSwitch(ABC):
         holders = [candidate for candidate in datasets if self.is_supported(candidate)]
         if not holders:
             kind, names = type(datasets[-1]).__name__, " or ".join(self.attribute_names)
-            raise ConfigError([self.error_message.format(dataset=kind, names=names)])
+            raise ConfigError(self.error_message.format(dataset=kind, names=names))
         # Only the outermost holder: the outer pipeline transforms the samples of the inner one.
         inner = {id(candidate) for outer in holders for candidate in iter_datasets(outer)[1:]}
         return [pair for holder in holders if id(holder) not in inner for pair in self.get_attributes(holder)]
@@ -219,5 +219,5 @@ def _check_settable(holder: Any, name: str) -> None:
     if isinstance(attribute, property) and attribute.fset is None:
         kind = type(holder).__name__
         raise ConfigError(
-            [f"The pipeline of {kind} cannot be switched: {name!r} is a property without a setter. Add a setter."]
+            f"The pipeline of {kind} cannot be switched: {name!r} is a property without a setter. Add a setter."
         )

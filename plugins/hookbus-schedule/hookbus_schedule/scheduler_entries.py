@@ -166,7 +166,7 @@ def check_scheduler_config(config: SchedulerConfig) -> None:
     except TypeError as error:
         unknown = next((key for key in settings if key not in signature.parameters), None)
         near = suggest_names(unknown, list(signature.parameters)[1:]) if unknown is not None else ""
-        raise ConfigError([f"schedulers: {config.type}: {error}.{near}"]) from None
+        raise ConfigError(f"schedulers: {config.type}: {error}.{near}") from None
 
 
 def _build(config: SchedulerConfig, optimizer: Any) -> Any:
@@ -176,7 +176,7 @@ def _build(config: SchedulerConfig, optimizer: Any) -> Any:
             return MomentumSchedule(optimizer, lambda proxy: factory(proxy, **settings))
         return factory(optimizer, **settings)
     except Exception as error:  # of a class of torch or a function of the user
-        raise ConfigError([f"schedulers: {config.type} cannot be built: {format_error(error)}"]) from error
+        raise ConfigError(f"schedulers: {config.type} cannot be built: {format_error(error)}") from error
 
 
 def _get_factory(name: str) -> Any:
@@ -184,12 +184,12 @@ def _get_factory(name: str) -> Any:
         try:
             return import_string(name)
         except ImportError as error:
-            raise ConfigError([f"schedulers: {error}"]) from None
+            raise ConfigError(f"schedulers: {error}") from None
     factory = getattr(lr_scheduler, name, None)
     if factory is None:
         # LRScheduler is the abstract base class.
         near = suggest_names(name, [known for known in lr_scheduler.__all__ if known != "LRScheduler"])
-        raise ConfigError([f"schedulers: {name!r} is not in torch.optim.lr_scheduler.{near}"])
+        raise ConfigError(f"schedulers: {name!r} is not in torch.optim.lr_scheduler.{near}")
     return factory
 
 

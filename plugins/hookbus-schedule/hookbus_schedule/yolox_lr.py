@@ -38,7 +38,7 @@ class YOLOXLrUpdaterHook(Hook):
         if run.scheduler is not None:
             other = ", ".join(type(scheduler).__name__ for scheduler in run.schedulers.values())
             raise ConfigError(
-                [f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."]
+                f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."
             )
         if run.mode == "train":
             _check_limit(run, by_epoch=self.config.by_epoch)
@@ -89,10 +89,8 @@ class YOLOXLrUpdaterHook(Hook):
         if lengths["warmup"] + lengths["last"] > lengths["total"]:
             unit = "epochs" if self.config.by_epoch else "iterations"
             raise ConfigError(
-                [
-                    f"warm-up and final phase must not exceed the training of {lengths['total']} {unit}, got "
-                    f"{lengths['warmup']} and {lengths['last']}. Reduce one of them."
-                ]
+                f"warm-up and final phase must not exceed the training of {lengths['total']} {unit}, got "
+                f"{lengths['warmup']} and {lengths['last']}. Reduce one of them."
             )
         return lengths
 
@@ -112,7 +110,7 @@ def _check_no_scheduler_hook(run: Run) -> None:
     own = (id(run.optimizer), "lr")
     for name, hook in run.bus.hooks.items():
         if isinstance(hook, ParamSchedulerHook) and own in get_scheduled(run, hook.config):
-            raise ConfigError([f"sets the learning rate, as does hook {name!r}. Remove one of the two."])
+            raise ConfigError(f"sets the learning rate, as does hook {name!r}. Remove one of the two.")
 
 
 def _iter_groups(run: Run) -> Iterator[dict[str, Any]]:
@@ -131,6 +129,6 @@ def _get_initial_lr(group: dict[str, Any]) -> float:
 def _check_limit(run: Run, *, by_epoch: bool) -> None:
     """Raise if the run has no limit in the unit that the schedule counts."""
     if by_epoch and run.max_epochs is None:
-        raise ConfigError(["by_epoch requires a limit in epochs, got none. Set `epochs`."])
+        raise ConfigError("by_epoch requires a limit in epochs, got none. Set `epochs`.")
     if run.max_epochs is None and run.max_iters is None:
-        raise ConfigError(["requires a limit of the run, got none. Set `epochs` or `iterations`."])
+        raise ConfigError("requires a limit of the run, got none. Set `epochs` or `iterations`.")

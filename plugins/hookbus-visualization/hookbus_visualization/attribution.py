@@ -178,7 +178,7 @@ def _get_layer(model: nn.Module, path: str | None) -> nn.Module:
         return next(iter(select_layers(model, [path]).values()))
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     if not convolutions:
-        raise ConfigError(["Grad-CAM requires a 2D convolution, and the model has none. Set the path of a layer."])
+        raise ConfigError("Grad-CAM requires a 2D convolution, and the model has none. Set the path of a layer.")
     return convolutions[-1]
 
 
@@ -188,8 +188,6 @@ def _import_captum() -> Any:
         return importlib.import_module("captum.attr")
     except ModuleNotFoundError as error:
         raise ConfigError(
-            [
-                f"Grad-CAM requires {error.name}, which is not installed. Run: pip install "
-                "'hookbus-visualization[cam]', or remove cam from `content`."
-            ]
+            f"Grad-CAM requires {error.name}, which is not installed. Run: pip install "
+            "'hookbus-visualization[cam]', or remove cam from `content`."
         ) from error

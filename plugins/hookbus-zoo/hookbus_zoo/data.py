@@ -59,10 +59,8 @@ def _count_val(share: float, total: int) -> int:
     if isinstance(share, (int, float)) and 0 < share < 1 and 0 < round(total * share) < total:
         return round(total * share)
     raise ConfigError(
-        [
-            f"val_share: should be a number between 0 and 1 that leaves at least one of the {total:,} images in each "
-            f"split, got {share!r}."
-        ]
+        f"val_share: should be a number between 0 and 1 that leaves at least one of the {total:,} images in each "
+        f"split, got {share!r}."
     )
 
 

@@ -83,4 +83,4 @@ def _check_counts(**counts: int) -> None:
 
 def _check_argument(is_valid: bool, name: str, value: object, expected: str) -> None:
     if not is_valid:
-        raise ConfigError([f"{name}: should be {expected}, got {value!r}."])
+        raise ConfigError(f"{name}: should be {expected}, got {value!r}.")
