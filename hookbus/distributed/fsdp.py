@@ -13,7 +13,6 @@ from hookbus.errors import ConfigError, suggest_names
 if TYPE_CHECKING:
     import torch
     from torch import nn
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
     from hookbus.distributed.collectives import Collectives
@@ -46,13 +45,17 @@ def apply_fsdp(
         ConfigError: If the model has no module of a class in `wrap`, the mesh does not match the number of processes,
             or the optimizer has executed steps already.
     """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     modules = _find_modules(model, wrap)
-    device_mesh = _init_mesh(device, validate_mesh(mesh, ranks.world_size))
+    shape = validate_mesh(mesh, ranks.world_size)
+    device_mesh = init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
     before = dict(model.named_parameters(remove_duplicate=False))
     # Before sharding: `fully_shard` keeps the local values of each rank.
-    _broadcast_parameters(model)
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), src=0)
     # Inner modules first, as `fully_shard` requires; the root module contains the remaining parameters.
     for module in (*modules, model):
         fully_shard(module, mesh=device_mesh, reshard_after_forward=True)
@@ -76,10 +79,8 @@ def validate_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]
     shape = (processes,) if mesh is None else tuple(mesh)
     if len(shape) not in (1, 2) or math.prod(shape) != processes:
         raise ConfigError(
-            [
-                f"fsdp2.mesh: the product must be the number of processes ({processes}), got {list(shape)}. Set "
-                f"[{processes}], or [replicas, shards]."
-            ]
+            f"fsdp2.mesh: the product must be the number of processes ({processes}), got {list(shape)}. Set "
+            f"[{processes}], or [replicas, shards]."
         )
     return shape
 
@@ -149,21 +150,6 @@ def _find_modules(model: nn.Module, wrap: Sequence[str]) -> list[nn.Module]:
     return [module for module in reversed(inner) if type(module).__name__ in wrap]
 
 
-def _init_mesh(device: torch.device, shape: tuple[int, ...]) -> DeviceMesh:
-    """Return the device mesh of a shape."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
-
-
-def _broadcast_parameters(model: nn.Module) -> None:
-    """Broadcast parameters and buffers from rank 0."""
-    import torch.distributed as dist
-
-    for tensor in (*model.parameters(), *model.buffers()):
-        dist.broadcast(tensor.detach(), src=0)
-
-
 def _swap_parameters(optimizer: Optimizer, before: dict[str, nn.Parameter], after: dict[str, nn.Parameter]) -> None:
     """Replace the parameters of an optimizer by the sharded ones of the same names.
 
@@ -172,10 +158,8 @@ def _swap_parameters(optimizer: Optimizer, before: dict[str, nn.Parameter], afte
     """
     if optimizer.state:
         raise ConfigError(
-            [
-                "fsdp2: the optimizer must not have executed steps before the model is sharded. Pass a new optimizer, "
-                "or a function that creates one."
-            ]
+            "fsdp2: the optimizer must not have executed steps before the model is sharded. Pass a new optimizer, or a "
+            "function that creates one."
         )
     sharded = {id(weight): after[name] for name, weight in before.items()}
     for group in optimizer.param_groups:

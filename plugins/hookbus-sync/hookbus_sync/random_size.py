@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from hookbus import Hook, Run, Unit, hookimpl
-from hookbus.data import iter_datasets
+from hookbus.data import derive_seed, iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_sync.config import SyncRandomSizeConfig
-from hookbus_sync.sizes import Sizes
 
 RESIZE_METHOD = "update_dynamic_scale"
+SIZE_DIVISOR = 32
+"""Divisor of all sizes, in pixels: the largest stride of common detectors."""
 
 
 class SyncRandomSizeHook(Hook):
@@ -30,7 +32,7 @@ class SyncRandomSizeHook(Hook):
     @property
     def size(self) -> tuple[int, int]:
         """Image size (height, width) of the current iteration, in pixels."""
-        return self._build_sizes(self.run).size_for_iteration(self.run.iter)
+        return self._build_resize(self.run).size_for_iteration(self.run.iter)
 
     def check(self, run: Run) -> None:
         """Check that the training dataset supports a change of the size, and that no other hook changes it.
@@ -49,7 +51,7 @@ class SyncRandomSizeHook(Hook):
     def before_train(self, run: Run) -> None:
         """Register the change of the size in all processes that read the training data."""
         self._loader_checked = False
-        run.register_dataset_hook(Resize(self._build_sizes(run)))
+        run.register_dataset_hook(self._build_resize(run))
 
     @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
@@ -63,26 +65,44 @@ class SyncRandomSizeHook(Hook):
             run.require_managed_loader(self.name)
             self._loader_checked = True
 
-    def _build_sizes(self, run: Run) -> Sizes:
+    def _build_resize(self, run: Run) -> Resize:
         config = self.config
-        return Sizes(run.seed, config.ratio_range, config.img_scale, config.interval)
+        return Resize(run.seed, config.ratio_range, config.img_scale, config.interval)
 
 
+@dataclass(eq=False)
 class Resize:
     """Set the image size of a dataset before the samples of an iteration are read, in each process that reads them.
 
-    Args:
-        sizes: Image sizes by iteration.
+    Attributes:
+        seed: Seed of the random factors.
+        ratio_range: Smallest and largest factor k, both included.
+        img_scale: Height and width that define the aspect ratio.
+        interval: Number of iterations per size.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-        self._size: tuple[int, int] | None = None
-        self._dataset: Any = None
+    seed: int
+    ratio_range: tuple[int, int] = (14, 26)
+    img_scale: tuple[int, int] = (640, 640)
+    interval: int = 10
+    _size: tuple[int, int] | None = field(default=None, init=False)
+    _dataset: Any = field(default=None, init=False)
+
+    def size_for_iteration(self, iteration: int) -> tuple[int, int]:
+        """Return (height, width) in pixels for an iteration: (32 k, 32 floor(k * width / height)).
+
+        Args:
+            iteration: Index of the iteration, from 0.
+        """
+        least, greatest = self.ratio_range
+        # Derived instead of drawn from an RNG: ranks and workers compute the same size without communication.
+        k = least + derive_seed(self.seed, iteration // self.interval, SIZE_DIVISOR) % (greatest - least + 1)
+        height, width = self.img_scale
+        return SIZE_DIVISOR * k, SIZE_DIVISOR * max(k * width // height, 1)
 
     def __call__(self, dataset: Any, epoch: int, iteration: int) -> None:
         """Set the size of the iteration, if the size or the dataset has changed."""
-        size = self._sizes.size_for_iteration(iteration)
+        size = self.size_for_iteration(iteration)
         # The search for datasets inside wrappers is repeated only after a change, because this runs for every batch.
         if size != self._size or dataset is not self._dataset:
             self._size, self._dataset = size, dataset
@@ -103,9 +123,7 @@ def find_resizable_datasets(dataset: Any) -> list[Any]:
     targets = [candidate for candidate in candidates if hasattr(candidate, RESIZE_METHOD)]
     if not targets:
         raise ConfigError(
-            [
-                f"{type(candidates[-1]).__name__} does not support a change of the image size: neither the dataset nor "
-                f"a wrapper has a method {RESIZE_METHOD}(size). Add the method; it receives (height, width) in pixels."
-            ]
+            f"{type(candidates[-1]).__name__} does not support a change of the image size: neither the dataset nor a "
+            f"wrapper has a method {RESIZE_METHOD}(size). Add the method; it receives (height, width) in pixels."
         )
     return targets

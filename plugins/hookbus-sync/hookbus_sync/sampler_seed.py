@@ -27,9 +27,7 @@ class DistSamplerSeedHook(Hook):
             ConfigError: If it has not.
         """
         if run.mode == "train" and run.trainer is None and run.train_loader is None:
-            raise ConfigError(
-                ["requires the training loader of the run, got None. Pass `train_loader` to `bus.run()`."]
-            )
+            raise ConfigError("requires the training loader of the run, got None. Pass `train_loader` to `bus.run()`.")
 
     def before_train(self, run: Run) -> None:
         """Find the sampler."""

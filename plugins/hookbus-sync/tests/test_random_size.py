@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
@@ -16,7 +20,6 @@ from hookbus.checkpoint.state import build_checkpoint, write_checkpoint
 from hookbus.errors import ConfigError, LoopError
 from hookbus_sync import SyncRandomSizeHook
 from hookbus_sync.random_size import Resize
-from hookbus_sync.sizes import Sizes
 
 WORKERS = {
     "main process": {},
@@ -145,11 +148,11 @@ def test_custom_loop_without_run_batches_is_an_error() -> None:
 
 
 def test_size_is_set_on_a_second_dataset_of_the_same_iteration() -> None:
-    resize, datasets = Resize(Sizes(0, (14, 26), (640, 640), 10)), [Images(), Images()]
+    resize, datasets = Resize(0), [Images(), Images()]
     for dataset in datasets:
         resize(dataset, 0, 0)
 
-    assert datasets[0].size == datasets[1].size == Sizes(0, (14, 26), (640, 640), 10).size_for_iteration(0)
+    assert datasets[0].size == datasets[1].size == Resize(0).size_for_iteration(0)
 
 
 @pytest.mark.parametrize("loop", [run_trainer, run_custom_loop])
@@ -157,3 +160,46 @@ def test_two_hooks_are_an_error(loop: Any) -> None:
     hooks = [SyncRandomSizeHook(name="b", ratio_range=(2, 3)), SyncRandomSizeHook(name="a", ratio_range=(4, 5))]
     with pytest.raises(ConfigError, match="hook 'b' also changes the image size, and the result depends on"):
         loop(hooks, DataLoader(Images()), epochs=1)
+
+
+counts = st.integers(1, 40)
+
+
+@given(st.integers(0, 2**63 - 1), counts, counts, counts, st.integers(0, 10**9))
+def test_size_is_a_multiple_of_32_in_the_range_for_a_whole_interval(
+    seed: int, first: int, second: int, interval: int, period: int
+) -> None:
+    least, greatest = sorted((first, second))
+    sizes = Resize(seed, (least, greatest), (640, 640), interval)
+    distinct = {sizes.size_for_iteration(period * interval + i) for i in (0, interval // 2, interval - 1)}
+
+    ((height, width),) = distinct
+    assert height == width
+    assert height % 32 == 0
+    assert least <= height // 32 <= greatest
+
+
+def test_all_sizes_of_the_range_occur() -> None:
+    sizes = Resize(3, (14, 16), interval=1)
+
+    assert {sizes.size_for_iteration(i) for i in range(100)} == {(448, 448), (480, 480), (512, 512)}
+
+
+def test_aspect_ratio_is_rounded_to_multiples_of_32() -> None:
+    # 15 * 800 / 480 = 25
+    assert Resize(0, (15, 15), (480, 800)).size_for_iteration(0) == (480, 800)
+    # 3 * 100 / 640 is less than 1
+    assert Resize(0, (3, 3), (640, 100)).size_for_iteration(0) == (96, 32)
+
+
+@pytest.mark.slow
+def test_sizes_depend_on_the_seed_and_not_on_the_process() -> None:
+    first = [Resize(1, interval=2).size_for_iteration(i) for i in range(20)]
+    script = (
+        "from hookbus_sync.random_size import Resize\n"
+        "print([Resize(1, interval=2).size_for_iteration(i) for i in range(20)])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+
+    assert done.stdout.strip() == repr(first)
+    assert first != [Resize(2, interval=2).size_for_iteration(i) for i in range(20)]
