@@ -15,7 +15,6 @@ from hookbus._run.directory_lock import (
     can_lock_new_file,
     create_directory,
     get_write_error,
-    not_lockable_error,
     not_writable_error,
 )
 from hookbus._run.recorded_run import (
@@ -251,7 +250,7 @@ def _check_new_directory(target: Path, *, is_new: bool) -> None:
         (target / LOCK).unlink()
         target.rmdir()
     reason = "the file system reports a new file as locked by another process"
-    raise not_lockable_error(target, reason, "work directory", "work_dir")
+    raise not_writable_error(target, reason, operation="locked")
 
 
 def _iter_folders(folders: Iterable[Path]) -> Iterator[Path]:

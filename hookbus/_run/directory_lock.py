@@ -105,15 +105,10 @@ def get_write_error(path: Path) -> str:
 
 
 def not_writable_error(
-    path: Path, reason: str, label: str = "work directory", setting: str = "work_dir"
+    path: Path, reason: str, label: str = "work directory", setting: str = "work_dir", operation: str = "written"
 ) -> WorkDirError:
-    """Return the error of a directory that cannot be written."""
-    return WorkDirError(f"The {label} {format_path(path)} cannot be written: {reason}. Set another {setting}.")
-
-
-def not_lockable_error(path: Path, reason: str, label: str, setting: str) -> WorkDirError:
-    """Return the error of a directory that cannot be locked."""
-    return WorkDirError(f"The {label} {format_path(path)} cannot be locked: {reason}. Set another {setting}.")
+    """Return the error of a directory that cannot be written, or locked."""
+    return WorkDirError(f"The {label} {format_path(path)} cannot be {operation}: {reason}. Set another {setting}.")
 
 
 def describe_foreign_file(path: Path, reason: str, setting: str = "work_dir") -> str:
@@ -199,7 +194,7 @@ def acquire_lock(
             return None
         if error.errno not in LOCKS_UNSUPPORTED:
             os.close(descriptor)
-            raise not_lockable_error(path, get_reason(error), label, setting) from error
+            raise not_writable_error(path, get_reason(error), label, setting, "locked") from error
         unsupported = get_reason(error)
     # A file that was written by a run and has no other name, under which it may belong to a user.
     is_own = os.pread(descriptor, len(MARKER), 0) == MARKER and os.fstat(descriptor).st_nlink == 1

@@ -89,7 +89,7 @@ def _find_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Con
         if run.validations.is_available("val"):
             return
     except RequestError as error:
-        yield ConfigError([str(error)])
+        yield ConfigError(str(error))
         return
     for name, hook in hooks.items():
         if hook.schedules_validation:

@@ -212,11 +212,9 @@ def _read_sidecar_runs(directory: Path) -> set[str]:
 
 def _parse_line(line: str) -> str:
     """Return the path in a line; "" if the line is invalid."""
-    try:
-        name = json.loads(line) if line.startswith('"') else ""
-    except ValueError:
-        return ""
-    return name if isinstance(name, str) else ""
+    with suppress(ValueError):
+        return str(json.loads(line)) if line.startswith('"') else ""
+    return ""
 
 
 def _is_inside(name: str) -> bool:

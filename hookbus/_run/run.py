@@ -24,12 +24,12 @@ from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.participants import Participants
-from hookbus._run.recording import LogSource, Recording
 from hookbus._run.replacements import Replacements
 from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.results import BestResult as BestResult
+from hookbus._run.results import LogSource, Recording
 from hookbus._run.sandbox import Trial, sandbox
 from hookbus._run.services import OwnedServices
 from hookbus._run.status import Metadata

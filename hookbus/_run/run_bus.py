@@ -36,7 +36,11 @@ class RunBus(EventBus):
         emit: Emit  # type: ignore[assignment]
 
     def has_action(self, name: str) -> bool:
-        """Return whether a loop has registered the step of an action."""
+        """Return whether a loop has registered the step of an action.
+
+        Args:
+            name: `"train_step"`, `"val_step"` or `"test_step"`.
+        """
         return name in self.table.steps
 
     def attach_run(self, run: Run) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hookbus._run.recording import LogSource
 from hookbus._run.requests import deliver_results
-from hookbus._run.results import EvaluationKind, check_returned, find_differences, merge_ranks, name_results
+from hookbus._run.results import EvaluationKind, LogSource, check_returned, find_differences, merge_ranks, name_results
 from hookbus._run.validation_contexts import ValidationContexts
 from hookbus.errors import RequestError
 from hookbus.hook import Hook

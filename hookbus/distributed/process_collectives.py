@@ -93,6 +93,7 @@ class ProcessCollectives(Collectives):
     def __init__(self, errors: ErrorStore) -> None:
         import torch.distributed as dist
 
+        self._dist: Any = dist  # importing this module must not import torch
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.world = dist.group.WORLD
         # Separate from the world group, whose backend may be NCCL: objects are exchanged on the CPU, and destroying
@@ -113,10 +114,8 @@ class ProcessCollectives(Collectives):
 
     def close(self) -> None:
         """See `Collectives`."""
-        import torch.distributed as dist
-
         if self.group is not None:
-            dist.destroy_process_group(self.group)
+            self._dist.destroy_process_group(self.group)
             self.group = None
 
     @contextmanager
@@ -150,10 +149,8 @@ class ProcessCollectives(Collectives):
 
     def _destroy_group(self) -> None:
         """Destroy the gloo group, so that ranks blocked on this rank fail instead of hanging."""
-        import torch.distributed as dist
-
         with suppress(ValueError):  # the loop has destroyed all groups already
-            dist.destroy_process_group(self._group)
+            self._dist.destroy_process_group(self._group)
         del self._group  # gloo closes the connections with the last reference
 
     def _enter(self, name: str, operation: str) -> None:
@@ -168,11 +165,9 @@ class ProcessCollectives(Collectives):
 
     def _check_same_call(self, own: str) -> None:
         """Check that every rank is about to execute the same call."""
-        import torch.distributed as dist
-
         with self._translate_errors(own):
             # Names the missing ranks after a short timeout; `all_gather_object` would block for that of the group.
-            dist.monitored_barrier(self._group, DEBUG_TIMEOUT, wait_all_ranks=True)
+            self._dist.monitored_barrier(self._group, DEBUG_TIMEOUT, wait_all_ranks=True)
         calls = self._gather(own, own)
         if len(set(calls)) > 1:
             shown = "\n".join(f"  rank {rank}: {call}" for rank, call in enumerate(calls))
@@ -189,36 +184,28 @@ class ProcessCollectives(Collectives):
             raise translated from None
 
     def _gather(self, name: str, value: T) -> list[T]:
-        import torch.distributed as dist
-
         gathered: list[Any] = [None] * self.world_size
         with self._translate_errors(name):
-            dist.all_gather_object(gathered, value, group=self._group)
+            self._dist.all_gather_object(gathered, value, group=self._group)
         gathered[self.rank] = value  # the original object, not a copy: attributes such as a lock are not pickled
         return gathered
 
     def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
-        import torch.distributed as dist
-
-        reduce_op = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}[op]
+        reduce_op = {"sum": self._dist.ReduceOp.SUM, "max": self._dist.ReduceOp.MAX, "min": self._dist.ReduceOp.MIN}[op]
         # gloo reduces on the CPU; the world group has a backend for the device of the tensor.
         with self._translate_errors(name):
-            dist.all_reduce(tensor, op=reduce_op, group=self._group if tensor.device.type == "cpu" else None)
+            self._dist.all_reduce(tensor, op=reduce_op, group=self._group if tensor.device.type == "cpu" else None)
         return tensor
 
     def _broadcast(self, name: str, value: T) -> T:
-        import torch.distributed as dist
-
         values: list[Any] = [value if self.is_main else None]
         with self._translate_errors(name):
-            dist.broadcast_object_list(values, src=0, group=self._group)
+            self._dist.broadcast_object_list(values, src=0, group=self._group)
         return values[0]  # type: ignore[no-any-return]
 
     def _barrier(self, name: str) -> None:
-        import torch.distributed as dist
-
         with self._translate_errors(name):
-            dist.barrier(group=self._group)
+            self._dist.barrier(group=self._group)
 
 
 _collectives: list[ProcessCollectives] = []

@@ -6,7 +6,7 @@ similar. The model itself and any module inside it may be wrapped, in any nestin
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -182,20 +182,14 @@ def _remove_leading(name: str) -> str:
 def _match_best(targets: Mapping[str, str], names: list[str]) -> dict[str, str]:
     """Return the target by name according to the strictest rule that matches most names."""
     without_prefixes = {remove_wrapper_names(target): target for target in targets.values()}
-    best: dict[str, str] = {}
-    # Strict rules first: a module of the user may be named `module`.
-    for rule in (str, _remove_reserved, _remove_leading, remove_wrapper_names):
-        known = without_prefixes if rule is remove_wrapper_names else targets
-        matched = _match(names, rule, known)
-        if len(matched) > len(best):
-            best = matched
-    return best
+    # Strict rules first, of which `max` returns the first best: a module of the user may be named `module`.
+    rules = [(rule, targets) for rule in (str, _remove_reserved, _remove_leading)]
+    matches = [_match(names, rule, known) for rule, known in (*rules, (remove_wrapper_names, without_prefixes))]
+    return max(matches, key=len)
 
 
 def _match(names: Iterable[str], rule: Callable[[str], str], targets: Mapping[str, str]) -> dict[str, str]:
     """Return the targets of names; names with the same target are omitted."""
     matched = {name: target for name in names if (target := targets.get(rule(name))) is not None}
-    counts: dict[str, int] = {}
-    for target in matched.values():
-        counts[target] = counts.get(target, 0) + 1
+    counts = Counter(matched.values())
     return {name: target for name, target in matched.items() if counts[target] == 1}

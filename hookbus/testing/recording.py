@@ -10,7 +10,7 @@ from hookbus._events.instrumentation import trace_hooks
 from hookbus._events.markers import hookimpl
 from hookbus._events.points import Point
 from hookbus._events.table import Order
-from hookbus._run.recording import LogSource
+from hookbus._run.results import LogSource
 from hookbus._run.run import Run
 from hookbus.bus import HookBus
 
