@@ -32,9 +32,6 @@ Version = tuple[int, int | None]
 class BoundaryState:
     """Recorded state of the last iteration boundary of a run.
 
-    Args:
-        run: The run.
-
     Attributes:
         accepts_saves: Whether saves are accepted although the run has failed: during `on_exception`, unless the weights
             are corrupted.
@@ -78,7 +75,8 @@ class BoundaryState:
         self._steps, self._evaluated = run.steps_done, None
         self._recorded = {"loop": run.state_dict(), "rng": get_rng_state()}
         self._recorded |= copy.deepcopy(collect_loop_state(run.state))
-        self._resets = [*self._record_optimizers(), *self._record_schedulers()]
+        self._resets = [*self._record_optimizers()]
+        self._resets += [partial(s.load_state_dict, dict(s.state_dict())) for s in run.schedulers.values()]
         self._versions = [(tensor, _get_version(tensor)) for tensor in self._iter_tensors()]
         self._record_buffers()
 
@@ -128,7 +126,8 @@ class BoundaryState:
         run.accumulated = self._recorded["loop"]["accumulated"]
         for reset in self._resets:
             reset()
-        self._restore_buffers()
+        for (values, name), copied in zip(self._slots, self._buffers, strict=True):
+            values[name] = copied
         self._is_rewound = True
 
     def apply(self, checkpoint: dict[str, Any], saver: str) -> None:
@@ -187,11 +186,6 @@ class BoundaryState:
                 settings = {k: copy.copy(v) if k != "lr" else _clone(v) for k, v in group.items() if k != "params"}
                 yield partial(group.update, settings)
 
-    def _record_schedulers(self) -> Iterator[Callable[[], object]]:
-        """Yield functions that restore the schedulers."""
-        for scheduler in self._run.schedulers.values():
-            yield partial(scheduler.load_state_dict, dict(scheduler.state_dict()))
-
     def _record_buffers(self) -> None:
         """Copy the buffers of the modules, into the same memory at each boundary."""
         import torch
@@ -204,10 +198,6 @@ class BoundaryState:
         elif current:
             with torch.no_grad():
                 torch._foreach_copy_(self._buffers, current)
-
-    def _restore_buffers(self) -> None:
-        for (values, name), copied in zip(self._slots, self._buffers, strict=True):
-            values[name] = copied
 
 
 def _get_version(tensor: Tensor) -> Version:

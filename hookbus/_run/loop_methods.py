@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hookbus._run.objects import describe_mode
+from hookbus._run.request_methods import RequestMixin
 from hookbus.errors import HookError, LoopError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from hookbus.data.seeded_dataset import DatasetHook
-    from hookbus.lifecycle import Mode
 
 
-class LoopMixin:
+class LoopMixin(RequestMixin):
     """Operations on the training data, and on the default steps of the Trainer."""
 
     __slots__ = ()  # `Run` has slots, and a base class without them would add a `__dict__`
-    # Without their types, which would make the modules of the run depend on each other.
     trainer: Any
-    training_data: Any
-    validations: Any
-    replacements: Any
-    trial: Any
-    mode: Mode
-    _requester: Callable[[], str]
 
     # -- data --------------------------------------------------------------------------------
 
@@ -82,7 +75,13 @@ class LoopMixin:
                 iteration are read. It must depend on these arguments only, since every worker process has its own copy
                 of the dataset. It must be picklable if workers are spawned.
         """
-        self.training_data.register_dataset_hook(hook)
+        loaders = self.training_data.loaders
+        if loaders.used:
+            self.logger.warning(
+                "run.register_dataset_hook: the training data is already being read, so the function is called from "
+                "the next pass on. Register it at before_run or before_train to modify the whole training."
+            )
+        loaders.set_dataset_hooks([*loaders.dataset_hooks, (hook, self.bus.pm.members.find_caller())])
 
     def require_managed_loader(self, hook: str) -> None:
         """Check, during an iteration, that the training data is read through `run.batches`.
@@ -95,7 +94,11 @@ class LoopMixin:
         Raises:
             LoopError: If the loop reads its data directly.
         """
-        self.training_data.require_managed_loader(hook)
+        if not self.training_data.loaders.used:
+            raise LoopError(
+                f"hook {hook!r} modifies the training data while it is read, but the loop reads its loader directly. "
+                "Iterate over run.batches(loader)."
+            )
 
     def replace_batch(self, batch: Any) -> None:
         """Replace the batch of this iteration, at `before_train_iter`.

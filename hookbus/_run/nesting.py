@@ -39,11 +39,7 @@ NESTED_POINTS = frozenset(
 
 
 class Nesting:
-    """Open points of the run of a custom loop.
-
-    Args:
-        run: The run.
-    """
+    """Open points of the run of a custom loop."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -12,8 +12,6 @@ from hookbus.errors import suggest_names
 from hookbus.lifecycle import Mode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import nn
 
 
@@ -40,9 +38,13 @@ def find_object_problems(model: Any, optimizer: Any, scheduler: Any) -> Iterator
     Args:
         model, optimizer, scheduler: An object, a mapping of names to objects, or None.
     """
+    from torch import nn
+
     yield from _find_name_problems("model", model)
     for name, module in get_by_name(model).items():
-        yield _check_module(_label("model", name), module)
+        if not isinstance(module, nn.Module):
+            label = _label("model", name)
+            yield f"{label}: expected a torch.nn.Module, got {_describe(module)}.{_suggest_names('model', module)}"
     for argument, value in {"optimizer": optimizer, "scheduler": scheduler}.items():
         yield from _find_name_problems(argument, value)
         for name, part in get_by_name(value).items():
@@ -111,14 +113,6 @@ def _is_valid_name(name: object) -> bool:
     from torch import nn
 
     return not hasattr(nn.ModuleDict(), name)
-
-
-def _check_module(label: str, module: Any) -> str:
-    from torch import nn
-
-    if isinstance(module, nn.Module):
-        return ""
-    return f"{label}: expected a torch.nn.Module, got {_describe(module)}.{_suggest_names('model', module)}"
 
 
 def _check_step(argument: str, name: str, part: Any) -> str:

@@ -96,28 +96,21 @@ class OptimizerEvents:
         """Emit `before_optimizer_step`, unless the loop has emitted it, and record the learning rates of the step."""
         if self.is_paused:
             return
-        emit = self._run.bus.calls.before_optimizer_step
-        if not self._advances_count(hooks):
-            self._emit_within_step(emit, hooks)
-        else:
-            self._run.clock.stepped = False
-            if emit and not hooks.emitted_by_loop:
-                emit(optimizer=hooks.optimizer)
-        hooks.emitted_by_loop, hooks.begun_in = False, self._run.clock.iters_done
-        # After the listeners, which may set the learning rate of this step.
-        if self._tracks_rates:
-            self._rates[hooks.name] = get_learning_rates(hooks.optimizer)
-
-    def _emit_within_step(self, emit: Callable[..., object] | None, hooks: StepHooks) -> None:
-        """Emit `before_optimizer_step` of an optimizer that belongs to the step that is counted already."""
-        clock = self._run.clock
-        # The number of this step, so that a schedule is due at each optimizer of a step.
-        clock.steps_done -= 1
+        emit, clock = self._run.bus.calls.before_optimizer_step, self._run.clock
+        is_counted = not self._advances_count(hooks)
+        if not is_counted:
+            clock.stepped = False
+        # The number of a step that is counted already, so that a schedule is due at each optimizer of a step.
+        clock.steps_done -= is_counted
         try:
             if emit and not hooks.emitted_by_loop:
                 emit(optimizer=hooks.optimizer)
         finally:
-            clock.steps_done += 1
+            clock.steps_done += is_counted
+        hooks.emitted_by_loop, hooks.begun_in = False, clock.iters_done
+        # After the listeners, which may set the learning rate of this step.
+        if self._tracks_rates:
+            self._rates[hooks.name] = get_learning_rates(hooks.optimizer)
 
     def end_step(self, hooks: StepHooks) -> None:
         """Count a step, and emit `after_optimizer_step` unless the loop emits it."""

@@ -43,8 +43,6 @@ COUNTED = {
     "after_optimizer_step": "_run.optimizer_events.count_emitted(optimizer)",
 }
 """Statements of a loop that counts its optimizer steps."""
-RESULT_POINTS = {f"after_{kind}": kind for kind in ("val", "test")}
-"""Points at which `metrics` contains the results of all loaders of a validation or a test."""
 CONVERTED_POINTS = frozenset({"after_train_epoch", "after_epoch", "after_train", "after_val", "after_test"})
 CONVERT_METRICS = "if metrics is not None: metrics = _to_metrics(metrics)"
 """Statement that makes the metrics that a custom loop passes read-only, at the points that do not name them."""
@@ -120,8 +118,8 @@ def default_arguments(point: Point) -> dict[str, str]:
     if "outputs" not in point.args:
         # The default loss is taken from the outputs.
         defaults.pop("loss", None)
-    if point.name in RESULT_POINTS:
-        defaults["metrics"] = f"_run.validations.get_results({RESULT_POINTS[point.name]!r})"
+    if point.name in ("after_val", "after_test"):  # the results of all loaders
+        defaults["metrics"] = f"_run.validations.get_results({point.name.removeprefix('after_')!r})"
     return defaults
 
 

@@ -31,11 +31,7 @@ class Replacement:
 
 
 class Replacements:
-    """Replacements of the current iteration.
-
-    Args:
-        run: The run.
-    """
+    """Replacements of the current iteration."""
 
     def __init__(self, run: Any) -> None:
         self._run = run

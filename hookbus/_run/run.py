@@ -25,7 +25,6 @@ from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.participants import Participants
 from hookbus._run.replacements import Replacements
-from hookbus._run.request_methods import RequestMixin
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.results import BestResult as BestResult
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     from hookbus.lifecycle import Mode
 
 
-class Run(ProgressMixin, RequestMixin, LoopMixin):
+class Run(ProgressMixin, LoopMixin):
     """State of one run, and the operations that hooks can request from it.
 
     Attributes:

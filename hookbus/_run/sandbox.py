@@ -187,13 +187,10 @@ def _preserved_loaders(run: Any) -> Iterator[Callable[[Iterable[Any]], None]]:
         if id(loader) not in states:
             states[id(loader)] = loader, get_sampler_state(loader)
 
-    position = run.training_data.get_loader_position()
     try:
-        yield preserve
+        with run.training_data.preserved_position():
+            yield preserve
     finally:
-        try:
-            run.training_data.restore_loader_position(position)
-        finally:
-            # The first state contains the RNG states at the start.
-            for loader, state in reversed(states.values()):
-                set_sampler_state(loader, state)
+        # The first state contains the RNG states at the start.
+        for loader, state in reversed(states.values()):
+            set_sampler_state(loader, state)

@@ -233,35 +233,28 @@ class SteppedOptimizers:
         """Return the recorded optimizers that still exist."""
         return [optimizer for reference in self._unknown.values() if (optimizer := reference()) is not None]
 
-    def is_recording(self) -> bool:
-        """Return whether steps in this thread are recorded at the moment."""
-        return threading.get_ident() == self._thread and not self._is_paused()
-
-    def add(self, optimizer: Any) -> None:
-        """Record an optimizer."""
+    def record(self, optimizer: Any) -> bool:
+        """Record an optimizer. Return whether steps in this thread are recorded at the moment."""
+        if threading.get_ident() != self._thread or self._is_paused():
+            return False
         previous = self._unknown.get(id(optimizer))
         # The ID of a discarded optimizer may be used again.
         if previous is None or previous() is not optimizer:
             self._unknown[id(optimizer)] = weakref.ref(optimizer)
             self._on_new()
+        return True
 
 
 def _on_step(optimizer: Any, *_: Any) -> None:
     """Record an optimizer in the innermost run of this thread, unless a run knows it. Called after each step."""
-    if any(id(optimizer) in steps.known for steps in _active):
-        return
-    steps = next((steps for steps in reversed(_active) if steps.is_recording()), None)
-    if steps is not None:
-        steps.add(optimizer)
+    if not any(id(optimizer) in steps.known for steps in _active):
+        any(steps.record(optimizer) for steps in reversed(_active))
 
 
 class IterationGap:
     """Find optimizers and schedulers that step between `after_train_iter` and the next `before_train_iter`.
 
     The iterations up to the one after the first optimizer step are checked.
-
-    Args:
-        run: The run.
 
     Attributes:
         is_watching: Whether the end of the iteration has to be recorded.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hookbus._run.data_passes import DataPass, EpochLengths, find_for_statement
@@ -17,7 +18,6 @@ from hookbus.errors import LoopError
 if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.data.iterated_loaders import ResumableLoader
-    from hookbus.data.seeded_dataset import DatasetHook
 
 
 class TrainingData:
@@ -46,16 +46,6 @@ class TrainingData:
     def _passes(self) -> list[DataPass]:
         return [*self._run_passes.passes, *self._epoch_passes.passes]
 
-    def register_dataset_hook(self, hook: DatasetHook) -> None:
-        """Register a function that modifies the dataset, see `Run.register_dataset_hook`."""
-        if self.loaders.used:
-            self._run.logger.warning(
-                "run.register_dataset_hook: the training data is already being read, so the function is called from "
-                "the next pass on. Register it at before_run or before_train to modify the whole training."
-            )
-        entry = hook, self._run.bus.pm.members.find_caller()
-        self.loaders.set_dataset_hooks([*self.loaders.dataset_hooks, entry])
-
     def release(self, owner: str) -> None:
         """Remove the functions of a hook that modify the dataset. A pass in progress ends with them."""
         rest = [entry for entry in self.loaders.dataset_hooks if entry[1] != owner]
@@ -68,14 +58,6 @@ class TrainingData:
                 owner,
             )
         self.loaders.set_dataset_hooks(rest)
-
-    def require_managed_loader(self, hook: str) -> None:
-        """Check that the training data is read through `run.batches`, see `Run.require_managed_loader`."""
-        if not self.loaders.used:
-            raise LoopError(
-                f"hook {hook!r} modifies the training data while it is read, but the loop reads its loader directly. "
-                "Iterate over run.batches(loader)."
-            )
 
     def begin_epoch(self) -> None:
         """Begin or continue an epoch; called before the listeners of `before_epoch` and `before_train_epoch`."""
@@ -251,30 +233,33 @@ class TrainingData:
             )
         return resumable.batches(PassPosition(run.clock.epoch, 0, run.iters_done))
 
-    def get_loader_position(self) -> Any:
-        """Return a copy of the state of a training loader that saves its own position; None for any other loader."""
-        loader = self._run.train_loader
-        if not hasattr(loader, "state_dict"):
-            return None
-        from hookbus.data.iterated_loaders import saves_position
-
-        return copy.deepcopy(loader.state_dict()) if saves_position(loader) else None
-
-    def restore_loader_position(self, position: Any) -> None:
-        """Restore the position returned by `get_loader_position()`, if trial steps have changed it.
+    @contextmanager
+    def preserved_position(self) -> Iterator[None]:
+        """Context manager that restores the state of a training loader that saves its own position.
 
         Raises:
-            LoopError: If the loader is being read by the training, whose iterator does not return to its position.
+            LoopError: If the training is reading the loader, whose iterator does not return to its position.
         """
+        from hookbus.data.iterated_loaders import saves_position
+
         loader = self._run.train_loader
-        if position is None or _are_equal(loader.state_dict(), position):
+        if not saves_position(loader):
+            yield
             return
+        position = copy.deepcopy(loader.state_dict())
+        try:
+            yield
+        finally:
+            if not _are_equal(loader.state_dict(), position):
+                self._check_not_read(loader)
+                loader.load_state_dict(position)
+
+    def _check_not_read(self, loader: Any) -> None:
         if any(p.loader is loader and p.started and not p.ended for p in self._passes):
             raise LoopError(
                 f"run.sandbox: a trial has read the loader ({type(loader).__name__}) that the training is reading, and "
                 "which saves its own position. Read a second loader: trial.batches(loader)."
             )
-        loader.load_state_dict(position)
 
     # -- end of an epoch --------------------------------------------------------------------------
 

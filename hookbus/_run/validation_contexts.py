@@ -179,12 +179,8 @@ def _compute_norms(model: nn.Module | None) -> list[str]:
         return []
     import torch  # `hookbus._run.run` imports this module, and importing it must not import torch
 
-    local = [_get_local(parameter.detach()) for parameter in model.parameters()]
+    from hookbus.distributed.sharding import get_local
+
+    local = [get_local(parameter) for parameter in model.parameters()]
     dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
     return [repr(norm.item()) for norm in map(torch.linalg.vector_norm, (t for t in local if t.dtype in dtypes))]
-
-
-def _get_local(tensor: Tensor) -> Tensor:
-    """Return the local shard of a sharded tensor, and any other tensor unchanged."""
-    to_local = getattr(tensor, "to_local", None)
-    return tensor if to_local is None else to_local()

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hookbus.distributed.sharding import get_local
 from hookbus.distributed.unwrap import unwrap_optimizer
 from hookbus.errors import LoopError
 
@@ -161,20 +162,13 @@ def _capture(value: Any) -> Restore:
 
 
 def _capture_tensor(tensor: Tensor) -> Restore:
-    copied = _get_local(tensor).to("cpu", copy=True)
+    copied = get_local(tensor).to("cpu", copy=True)
 
     def restore() -> Tensor:
-        _get_local(tensor).copy_(copied)
+        get_local(tensor).copy_(copied)
         return tensor
 
     return restore
-
-
-def _get_local(tensor: Tensor) -> Tensor:
-    """Return the values of a tensor that this rank has, without autograd."""
-    to_local = getattr(tensor, "to_local", None)
-    local: Tensor = tensor.detach() if to_local is None else to_local().detach()
-    return local
 
 
 def _restore_dict(target: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:

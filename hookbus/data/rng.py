@@ -114,20 +114,17 @@ class SamplerRNG:
     def use(self) -> Iterator[None]:
         """Context manager in which the sampler is read; all other RNG states are restored on exit."""
         outside = get_sampler_state(self._source)
-        self._enter()
+        if self._state is not None:
+            set_sampler_state(self._source, self._state)
+        else:
+            seed_rng(self._seed)
+            for generator in find_generators(self._source):
+                _seed_generator(generator, self._seed)
         try:
             yield
         finally:
             self._state = get_sampler_state(self._source)
             set_sampler_state(self._source, outside)
-
-    def _enter(self) -> None:
-        if self._state is not None:
-            set_sampler_state(self._source, self._state)
-            return
-        seed_rng(self._seed)
-        for generator in find_generators(self._source):
-            _seed_generator(generator, self._seed)
 
 
 def get_sampler_state(source: object) -> SamplerState:

@@ -72,18 +72,14 @@ def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
     signals = _handled_signals()
     loader.worker_init_fn = SignalIgnoringInit(signals, user)
     try:
-        with _block_signals(signals, _get_start_method(loader)):
+        context = loader.multiprocessing_context or torch.multiprocessing.get_context()
+        with _block_signals(signals, context.get_start_method()):
             return iter_sized(loader)
     finally:
         # The workers are started by now; the user's loader must not keep the change.
         loader.worker_init_fn = user
         for worker in set(active_children()) - earlier:
             _register_worker(worker)
-
-
-def _get_start_method(loader: DataLoader[Any]) -> str:
-    context = loader.multiprocessing_context or torch.multiprocessing.get_context()
-    return str(context.get_start_method())
 
 
 def _register_worker(worker: BaseProcess) -> None:

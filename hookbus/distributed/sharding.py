@@ -42,6 +42,12 @@ def has_sharded_tensors(value: Any) -> bool:
     return is_sharded(value)
 
 
+def get_local(tensor: Tensor) -> Tensor:
+    """Return the values of a tensor that this rank has, without autograd."""
+    local: Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return local.detach()
+
+
 @dataclass(frozen=True, slots=True)
 class ShardingSpec:
     """Sharding of tensors.

@@ -323,7 +323,7 @@ def test_function_that_modifies_the_data_leaves_after_its_pass(
     epochs: set[int] = set()
 
     def register(run: Run) -> None:
-        run.training_data.register_dataset_hook(lambda dataset, epoch, iteration: epochs.add(epoch))
+        run.register_dataset_hook(lambda dataset, epoch, iteration: epochs.add(epoch))
 
     bus = HookBus([Registrar(register)])
     bus.on(point, name="leave", when=once(3 if point == "after_train_iter" else 1))(
