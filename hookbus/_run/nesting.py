@@ -27,6 +27,7 @@ Place = tuple[CodeType, int]
 """Code and line that emitted an event."""
 
 INNER = {"train": "epoch", "epoch": "train_epoch", "val": "val_epoch", "test": "test_epoch"}
+OUTER = {inner: outer for outer, inner in INNER.items()}
 TRAIN_ITER = ("before_train_iter", "after_forward", "after_backward", "after_train_iter")
 EVALUATIONS = ("val", "test")
 
@@ -49,9 +50,8 @@ class Nesting:
         self._auto_closed: set[str] = set()  # points closed automatically, whose `after_*` the loop may still emit
         self._train_epoch_done = False  # whether the training part of the open epoch is complete
         self._in_turn = False  # whether the loop is in the body of `run.epochs()`
-        self._starts: dict[
-            str, tuple[str, int]
-        ] = {}  # place and iteration of the last `before_*` that the loop emitted
+        # Place and iteration of the last `before_*` that the loop emitted.
+        self._starts: dict[str, tuple[str, int]] = {}
         self._emits_before_iter = False
         self._last_place: Place | None = None  # of the last `before_train_iter` or `after_train_iter`
 
@@ -128,10 +128,10 @@ class Nesting:
             self._mark_open(name)
             return
         self._mark_closed(name)
-        outer = name.removesuffix("_epoch")
+        outer = OUTER.get(name)
         # A loop that emits only the points of its validation loader has no later event at which to close the
         # validation.
-        if name.endswith("_epoch") and outer in self._automatic - self._caller_managed and outer in EVALUATIONS:
+        if outer in EVALUATIONS and outer in self._automatic - self._caller_managed:
             self.close(outer)
 
     def open_training(self) -> bool:
@@ -207,10 +207,8 @@ class Nesting:
             # A new epoch, or a second training part, implies that the previous epoch has ended.
             if name == "epoch" or self._train_epoch_done or "train_epoch" in self._open:
                 self.close("epoch")
-        if name == "train_epoch":
-            self._ensure_open("epoch")
-        if name.endswith("_epoch") and (outer := name.removesuffix("_epoch")) in EVALUATIONS:
-            self._ensure_open(outer)
+        if name in OUTER and OUTER[name] not in self._open:
+            self.auto_open(OUTER[name])
         return True
 
     def _before_close(self, name: str) -> bool:
@@ -270,10 +268,6 @@ class Nesting:
             self.discard(name)
         self._run.validations.leave()
 
-    def _ensure_open(self, name: str) -> None:
-        if name not in self._open:
-            self.auto_open(name)
-
     def _mark_open(self, name: str) -> None:
         self._open.append(name)
         self._auto_closed.discard(name)
@@ -318,11 +312,8 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
         return emitter
     wrap = _iteration_emitter if name in TRAIN_ITER else _nested_emitter
     emitter = wrap(run, point, emitter)
-    return (
-        _stopping_emitter(name, emitter)
-        if run.interrupted and name in ("before_train_iter", "after_train_iter")
-        else emitter
-    )
+    leaves_loop = run.interrupted and name in ("before_train_iter", "after_train_iter")
+    return _stopping_emitter(name, emitter) if leaves_loop else emitter
 
 
 def _nested_emitter(run: Run, point: Point, emitter: Emitter) -> Emitter:

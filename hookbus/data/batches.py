@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -50,23 +50,18 @@ def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
     Raises:
         LoopError: If an item changes and the container cannot be rebuilt.
     """
+    items: dict[Any, Any]
+    rebuild: Callable[[Any, dict[Any, Any]], Any]
     if isinstance(value, (list, tuple)):
-        items = [function(item) for item in value]
-        return _rebuild(value, items) if _differ(items, value) else value
-    names = _attribute_names(value)
-    # The output of a model of transformers is a mapping and a dataclass.
-    if isinstance(value, Mapping):
-        mapped = {key: function(item) for key, item in value.items()}
-        return _rebuild_mapping(value, mapped) if _differ(mapped.values(), value.values()) else value
-    if names is None:
+        items, rebuild = dict(enumerate(value)), _rebuild_sequence
+    elif isinstance(value, Mapping):  # also the output of a model of transformers, a mapping and a dataclass
+        items, rebuild = dict(value.items()), _rebuild_mapping
+    elif (names := _attribute_names(value)) is not None:
+        items, rebuild = {name: getattr(value, name) for name in names if hasattr(value, name)}, _replace_attributes
+    else:
         return value
-    attributes = {name: getattr(value, name) for name in names if hasattr(value, name)}
-    changed = {name: function(item) for name, item in attributes.items()}
-    return _replace_attributes(value, changed) if _differ(changed.values(), attributes.values()) else value
-
-
-def _differ(items: Iterable[Any], others: Iterable[Any]) -> bool:
-    return any(item is not other for item, other in zip(items, others, strict=True))
+    mapped = {key: function(item) for key, item in items.items()}
+    return value if all(mapped[key] is item for key, item in items.items()) else rebuild(value, mapped)
 
 
 def _attribute_names(value: Any) -> list[str] | None:
@@ -76,7 +71,7 @@ def _attribute_names(value: Any) -> list[str] | None:
     return None if names is None else list(dict.fromkeys([*names, *getattr(value, "__dict__", ())]))
 
 
-def _replace_attributes(value: Any, attributes: Mapping[str, Any]) -> Any:
+def _replace_attributes(value: Any, attributes: dict[Any, Any]) -> Any:
     """Return a copy of an object with other attributes."""
     new = copy.copy(value)
     for name, item in attributes.items():
@@ -86,17 +81,17 @@ def _replace_attributes(value: Any, attributes: Mapping[str, Any]) -> Any:
     return new
 
 
-def _rebuild(value: Any, items: list[Any]) -> Any:
+def _rebuild_sequence(value: Any, items: dict[Any, Any]) -> Any:
     """Return a list or tuple of the same type with other items."""
     if isinstance(value, list):
         new = copy.copy(value)  # keeps the attributes of a subclass
-        new[:] = items
+        new[:] = items.values()
         return new
     make = getattr(value, "_make", type(value))  # the constructor of a named tuple takes its fields separately
-    return _try_rebuild(value, lambda: make(items))
+    return _try_rebuild(value, lambda: make(list(items.values())))
 
 
-def _rebuild_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def _rebuild_mapping(value: Any, items: dict[Any, Any]) -> Any:
     """Return a mapping of the same type with other items."""
     if type(value) is dict:
         return items
@@ -105,7 +100,7 @@ def _rebuild_mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
         for key, item in items.items():
             new[key] = item
         return new
-    return _try_rebuild(value, lambda: type(value)(items))  # type: ignore[call-arg]
+    return _try_rebuild(value, lambda: type(value)(items))
 
 
 def _try_rebuild(value: Any, make: Callable[[], Any]) -> Any:

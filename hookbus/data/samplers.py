@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
 
 from hookbus.data.loaders import clone_loader, index_sampler, is_rebuildable
 from hookbus.data.rng import SamplerRNG, derive_seed
@@ -87,6 +87,18 @@ class TrainShard:
         if type(source) is BatchSampler and total:
             return (total - 1) // self.world_size * self.world_size
         return total // self.world_size * self.world_size
+
+
+class EvalShard(TrainShard):
+    """Steps of an evaluation that one rank reads: `rank`, `rank + world_size`, ..."""
+
+    def select(self, source: Any, steps: Iterable[Any]) -> Iterator[Any]:
+        """Return an iterator over the steps of this rank."""
+        return islice(steps, self.rank, None, self.world_size)
+
+    def length(self, source: Any, total: int) -> int:
+        """Return the number of steps of this rank."""
+        return len(range(self.rank, total, self.world_size))
 
 
 INDICES_PER_READ = 32_768
@@ -220,31 +232,10 @@ def shard_loader(loader: Any, rank: int, world_size: int, seed: int) -> DataLoad
     batched, source = loader.batch_sampler is not None, _get_full_sampler(loader)
     if source is None:
         return None
-    return clone_loader(loader, StridedSampler(source, batched=batched, first=rank, every=world_size, seed=seed))
-
-
-class StridedSampler(Sampler[Any]):
-    """Every n-th step of a sampler or batch sampler, from a first step on.
-
-    Args:
-        source: Yields indices or batches of indices; its length is known.
-        batched: Whether `source` yields batches.
-        first: Index of the first step, from 0.
-        every: Distance between two steps.
-        seed: Seed of the order if it is random.
-    """
-
-    def __init__(self, source: Any, *, batched: bool, first: int, every: int, seed: int) -> None:
-        self._source, self._first, self._every, self._seed = source, first, every, seed
-        self._sampler = SeededSampler(source, batched=batched, keyed=False)
-
-    def __iter__(self) -> Iterator[Any]:
-        # The same epoch and seed each time, so that all ranks agree on the order without communication.
-        self._sampler.set_position(PassPosition(0), self._seed)
-        return islice(iter(self._sampler), self._first, None, self._every)
-
-    def __len__(self) -> int:
-        return len(range(self._first, len(self._source), self._every))
+    sampler = SeededSampler(source, batched=batched, keyed=False, shard=EvalShard(rank, world_size))
+    # The same epoch and seed each time, so that all ranks agree on the order without communication.
+    sampler.set_position(PassPosition(0), seed)
+    return clone_loader(loader, sampler)
 
 
 def _get_full_sampler(loader: DataLoader[Any]) -> Any:
