@@ -152,7 +152,9 @@ class TrainingData:
             with handle_lost_workers(run, in_loader=True):
                 batches = self._open_pass(data_pass)
                 data_pass.set_reader(find_for_statement())
-                self._set_epoch_length(data_pass)
+                if self._in_epoch:
+                    self._lengths.add(data_pass)
+                clock.epoch_length = self._lengths.total if self._in_epoch else data_pass.length
                 for batch in batches:
                     data_pass.count_batch(clock.iters_done)
                     run.batch_sizes.hand_out(batch, getattr(batches, "size", None))
@@ -204,12 +206,6 @@ class TrainingData:
         if self.loaders.shard is not None:
             check_equal_lengths(run.ranks, data_pass.length)
         return batches
-
-    def _set_epoch_length(self, data_pass: DataPass) -> None:
-        """Set the expected number of iterations per epoch when a pass starts."""
-        if self._in_epoch:
-            self._lengths.add(data_pass)
-        self._run.clock.epoch_length = self._lengths.total if self._in_epoch else data_pass.length
 
     # -- trial steps ------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
@@ -98,15 +98,16 @@ class SeededLoader(ResumableLoader):
         # Before the order is sampled: the length and the order of a sampler may depend on the epoch.
         set_epoch(self._loader, position.epoch)
         copy = self._idle.pop() if self._idle else self._build_copy()
-        if copy.loader is not copy.base:
-            set_epoch(copy.loader, position.epoch)
+        loader, base = copy
+        if loader is not base:
+            set_epoch(loader, position.epoch)
         seed = position.derive_seed(self._seed)
-        self.length = copy.sampler.set_position(position, seed)
+        self.length = index_sampler(base).set_position(position, seed)
         # DataLoader draws the base seed of its workers from this generator, and would otherwise advance the global RNG.
-        copy.generator.manual_seed(seed)
+        base.generator.manual_seed(seed)
         # Some wrappers raise an exception if their loader has no batch.
-        is_complete = copy.loader is not copy.base and position.skip >= self.length
-        batches = iter(()) if is_complete else iter_loader(copy.loader)
+        is_complete = loader is not base and position.skip >= self.length
+        batches = iter(()) if is_complete else iter_loader(loader)
         if not self._exclusive:
             self._idle.append(copy)
             return batches
@@ -115,8 +116,9 @@ class SeededLoader(ResumableLoader):
         weakref.finalize(lent, self._idle.append, copy).atexit = False
         return lent
 
-    def _build_copy(self) -> LoaderCopy:
-        base, hooks, generator = self._base, self._dataset_hooks, torch.Generator()
+    def _build_copy(self) -> tuple[Any, DataLoader[Any]]:
+        """Return a copy of the loader, and the DataLoader that it wraps, or itself."""
+        base, hooks = self._base, self._dataset_hooks
         sampler = SeededSampler(
             index_sampler(base),
             batched=base.batch_sampler is not None,
@@ -132,19 +134,10 @@ class SeededLoader(ResumableLoader):
             sampler,
             dataset=HookedDataset(dataset, hooks) if hooks else dataset,
             collate_fn=SeededCollate(base.collate_fn) if self._collates else base.collate_fn,
-            generator=generator,
+            generator=torch.Generator(),
             worker_init_fn=WorkerInit(base.worker_init_fn),
         )
-        return LoaderCopy(clone_wrapper(self._loader, clone), clone, sampler, generator)
-
-
-class LoaderCopy(NamedTuple):
-    """Copy of a loader, with the DataLoader that it wraps, its sampler and the generator of its base seed."""
-
-    loader: Any
-    base: DataLoader[Any]
-    sampler: SeededSampler
-    generator: torch.Generator
+        return clone_wrapper(self._loader, clone), clone
 
 
 class WorkerEpochHook:
