@@ -45,8 +45,8 @@ class Nesting:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._open: list[str] = []  # outermost first: "train", "epoch", "train_epoch", "val", "val_epoch", ...
-        self._automatic: set[str] = set()  # open points that the loop did not emit
-        self._caller_managed: set[str] = set()  # open points that the caller of `auto_open` closes
+        # Open points that the loop did not emit, and whether the caller of `auto_open` closes them.
+        self._automatic: dict[str, bool] = {}
         self._auto_closed: set[str] = set()  # points closed automatically, whose `after_*` the loop may still emit
         self._train_epoch_done = False  # whether the training part of the open epoch is complete
         self._in_turn = False  # whether the loop is in the body of `run.epochs()`
@@ -131,7 +131,7 @@ class Nesting:
         outer = OUTER.get(name)
         # A loop that emits only the points of its validation loader has no later event at which to close the
         # validation.
-        if outer in EVALUATIONS and outer in self._automatic - self._caller_managed:
+        if outer in EVALUATIONS and self._automatic.get(outer) is False:
             self.close(outer)
 
     def open_training(self) -> bool:
@@ -159,9 +159,7 @@ class Nesting:
         """
         self._run.bus.fire(f"before_{name}", **arguments)
         self._mark_open(name)
-        self._automatic.add(name)
-        if caller_closes:
-            self._caller_managed.add(name)
+        self._automatic[name] = caller_closes
 
     def close(self, name: str, **arguments: Any) -> bool:
         """Emit `after_<name>`, after closing all points that are open inside of it.
@@ -194,7 +192,7 @@ class Nesting:
             return False
         if name in self._automatic:
             # Emitted automatically already. From here on the loop is responsible for `after_<name>`.
-            self._automatic.discard(name)
+            del self._automatic[name]
             return False
         if name == "train":
             self._check_mode()
@@ -277,8 +275,7 @@ class Nesting:
     def _mark_closed(self, name: str) -> None:
         if name in self._open:
             self._open.remove(name)
-        self._automatic.discard(name)
-        self._caller_managed.discard(name)
+        self._automatic.pop(name, None)
         self._train_epoch_done = name == "train_epoch" or (self._train_epoch_done and name != "epoch")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from hookbus.data.loaders import get_dataset, loader_length, set_epoch
+from hookbus.data.loaders import loader_length, set_epoch
 from hookbus.data.rng import get_rng_state, get_sampler_state, isolate_rng, set_sampler_state
 from hookbus.data.samplers import PassPosition
 from hookbus.data.seeded_dataset import DatasetHook, apply_dataset_hooks
@@ -78,7 +78,8 @@ class ResumableLoader:
         """Return batches whose dataset is modified before each of them, starting with an iteration."""
         if not self._dataset_hooks:
             return batches
-        return apply_dataset_hooks(batches, get_dataset(self._loader), self._dataset_hooks, epoch, iteration)
+        dataset = getattr(self._loader, "dataset", self._loader)
+        return apply_dataset_hooks(batches, dataset, self._dataset_hooks, epoch, iteration)
 
 
 class StatefulLoader(ResumableLoader):

@@ -105,11 +105,6 @@ def is_shardable(loader: Any) -> bool:
     return not any(hasattr(sampler, "num_replicas") for sampler in samplers)
 
 
-def get_dataset(loader: Any) -> Any:
-    """Return the dataset of a loader, or the loader itself if it has no attribute `dataset`."""
-    return getattr(loader, "dataset", loader)
-
-
 def index_sampler(loader: DataLoader[Any]) -> Any:
     """Return the batch sampler of a DataLoader, or its sampler if it does not batch."""
     return loader.batch_sampler if loader.batch_sampler is not None else loader.sampler

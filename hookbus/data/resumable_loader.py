@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from hookbus.data.loaders import (
     set_epoch,
 )
 from hookbus.data.samplers import PassPosition, SeededSampler, TrainShard
-from hookbus.data.seeded_dataset import DatasetHook, HookedDataset, SeededCollate, SeededDataset, WorkerInit
+from hookbus.data.seeded_dataset import DatasetHook, HookedDataset, SeededDataset, collate_seeded, init_dataset_worker
 from hookbus.data.workers import SizedBatches, iter_loader
 from hookbus.errors import LoopError
 
@@ -133,9 +134,9 @@ class SeededLoader(ResumableLoader):
             base,
             sampler,
             dataset=HookedDataset(dataset, hooks) if hooks else dataset,
-            collate_fn=SeededCollate(base.collate_fn) if self._collates else base.collate_fn,
+            collate_fn=partial(collate_seeded, base.collate_fn) if self._collates else base.collate_fn,
             generator=torch.Generator(),
-            worker_init_fn=WorkerInit(base.worker_init_fn),
+            worker_init_fn=partial(init_dataset_worker, base.worker_init_fn),
         )
         return clone_wrapper(self._loader, clone), clone
 

@@ -43,7 +43,7 @@ class SeededDataset(Dataset[Any]):
     Args:
         dataset: The dataset; its samples may draw from the global RNGs of Python, NumPy and torch.
         seed: Seed of the run.
-        for_collate: Whether the samples are passed to a `SeededCollate`.
+        for_collate: Whether the samples are passed to `collate_seeded`.
     """
 
     def __init__(self, dataset: Any, seed: int, *, for_collate: bool) -> None:
@@ -139,41 +139,21 @@ def apply_dataset_hooks(
         yield batch
 
 
-class SeededCollate:
-    """Collate function that may draw random numbers, for example for mixup, with the seed of its batch.
-
-    Args:
-        collate: The user's collate function.
-    """
-
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, batch: SeededBatch) -> Any:
-        """Collate the samples of a batch."""
-        with _isolate_rng_in_main_process():
-            seed_rng(batch.seed)
-            return self._collate(batch.samples)
+def collate_seeded(collate: Callable[[Any], Any], batch: SeededBatch) -> Any:
+    """Collate the samples of a batch; the user's function may draw random numbers, for example for mixup."""
+    with _isolate_rng_in_main_process():
+        seed_rng(batch.seed)
+        return collate(batch.samples)
 
 
-class WorkerInit:
-    """A `worker_init_fn` that calls the user's with the user's own dataset in `get_worker_info()`.
-
-    Args:
-        user: The user's `worker_init_fn`, or None.
-    """
-
-    def __init__(self, user: Callable[[int], None] | None) -> None:
-        self._user = user
-
-    def __call__(self, worker: int) -> None:
-        """Initialize a worker; DataLoader calls it in the worker process before any sample is read."""
-        info = get_worker_info()
-        if info is not None:
-            # WorkerInfo is immutable (torch 2.x). The worker reads from its own reference to the wrapped dataset.
-            object.__setattr__(info, "dataset", _unwrap_dataset(info.dataset))
-        if self._user is not None:
-            self._user(worker)
+def init_dataset_worker(user: Callable[[int], None] | None, worker: int) -> None:
+    """Call the user's `worker_init_fn`, if there is one, with the user's own dataset in `get_worker_info()`."""
+    info = get_worker_info()
+    if info is not None:
+        # WorkerInfo is immutable (torch 2.x). The worker reads from its own reference to the wrapped dataset.
+        object.__setattr__(info, "dataset", _unwrap_dataset(info.dataset))
+    if user is not None:
+        user(worker)
 
 
 def _unwrap_dataset(dataset: Any) -> Any:

@@ -29,31 +29,20 @@ _workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 """Workers of this process that ignore signals."""
 
 
-class SignalIgnoringInit:
-    """A `worker_init_fn` that ignores signals and then calls the user's.
-
-    Args:
-        signals: The signals to ignore.
-        user: The user's `worker_init_fn`, or None.
-    """
-
-    def __init__(self, signals: frozenset[int], user: Callable[[int], None] | None) -> None:
-        self._signals, self._user = signals, user
-
-    def __call__(self, worker: int) -> None:
-        """Ignore the signals, then initialize the worker. DataLoader calls it in the worker process."""
-        for number in self._signals:
-            signal.signal(number, _ignore_signal)
-        # `iter_loader` has blocked the signals for the start of the worker; from here on they are ignored.
-        if hasattr(signal, "pthread_sigmask"):
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
-        parent = parent_process()
-        # A worker of the fork server: torch 2.x watches the parent process, which is the server, and the server
-        # survives the main process.
-        if parent is not None and parent.pid != os.getppid():
-            threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
-        if self._user is not None:
-            self._user(worker)
+def init_worker(signals: frozenset[int], user: Callable[[int], None] | None, worker: int) -> None:
+    """Ignore signals, then call the user's `worker_init_fn`. DataLoader calls it in the worker process."""
+    for number in signals:
+        signal.signal(number, _ignore_signal)
+    # `iter_loader` has blocked the signals for the start of the worker; from here on they are ignored.
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+    parent = parent_process()
+    # A worker of the fork server: torch 2.x watches the parent process, which is the server, and the server survives
+    # the main process.
+    if parent is not None and parent.pid != os.getppid():
+        threading.Thread(target=_exit_with_parent, args=(parent.sentinel,), daemon=True).start()
+    if user is not None:
+        user(worker)
 
 
 def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
@@ -70,7 +59,7 @@ def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
         return iter_sized(loader)
     user, earlier = loader.worker_init_fn, set(active_children())
     signals = _handled_signals()
-    loader.worker_init_fn = SignalIgnoringInit(signals, user)
+    loader.worker_init_fn = functools.partial(init_worker, signals, user)
     try:
         context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         with _block_signals(signals, context.get_start_method()):

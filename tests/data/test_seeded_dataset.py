@@ -4,6 +4,7 @@ import os
 import random
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.utils.data import (
 )
 
 from hookbus.data.rng import get_rng_state
-from hookbus.data.seeded_dataset import SeededCollate, SeededDataset, WorkerInit
+from hookbus.data.seeded_dataset import SeededDataset, collate_seeded, init_dataset_worker
 from hookbus.testing import fingerprint
 
 
@@ -104,7 +105,7 @@ print([SeededDataset(RandomDataset(), 3, for_collate=False)[0, index] for index 
         assert len(subset) == 3
 
 
-class TestSeededCollate:
+class TestCollate:
     @staticmethod
     def mix_samples(samples: list[Any]) -> Any:
         """Scale a sample by a random factor, similar to mixup."""
@@ -112,7 +113,7 @@ class TestSeededCollate:
         return factor * default_collate(samples)[0]
 
     def test_collate_is_seeded_by_the_first_sample_of_the_batch(self) -> None:
-        data, collate = SeededDataset(NoiseDataset(), 3, for_collate=True), SeededCollate(self.mix_samples)
+        data, collate = SeededDataset(NoiseDataset(), 3, for_collate=True), partial(collate_seeded, self.mix_samples)
         before = fingerprint(get_rng_state())
         batches = [fingerprint(collate(data.__getitems__([(epoch, 1), (epoch, 2)]))) for epoch in (0, 1, 0)]
 
@@ -122,19 +123,19 @@ class TestSeededCollate:
     def test_collate_draws_other_numbers_than_the_samples(self) -> None:
         data = SeededDataset(NoiseDataset(), 3, for_collate=True)
         batch = data[0, 1]
-        collate = SeededCollate(lambda sample: random.random())
+        collate = partial(collate_seeded, lambda sample: random.random())
 
         assert collate(batch) != batch.samples[0]
 
     def test_collate_function_receives_the_samples_of_the_dataset(self) -> None:
         data = SeededDataset(["a", "b"], 3, for_collate=True)
 
-        assert SeededCollate(lambda samples: samples)(data.__getitems__([(0, 1), (0, 0)])) == ["b", "a"]
-        assert SeededCollate(lambda sample: sample)(data[0, 1]) == "b"
+        assert collate_seeded(lambda samples: samples, data.__getitems__([(0, 1), (0, 0)])) == ["b", "a"]
+        assert collate_seeded(lambda sample: sample, data[0, 1]) == "b"
 
 
 def test_worker_init_calls_the_function_of_the_user() -> None:
     called: list[int] = []
-    WorkerInit(called.append)(3)
+    init_dataset_worker(called.append, 3)
 
     assert called == [3]

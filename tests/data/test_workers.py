@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
-from hookbus.data.workers import SignalIgnoringInit, SizedBatches, iter_loader
+from hookbus.data.workers import SizedBatches, init_worker, iter_loader
 
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
@@ -202,7 +202,7 @@ def test_other_iterables_are_iterated_unchanged() -> None:
 
 def test_worker_init_fn_of_the_user_is_called() -> None:
     called: list[int] = []
-    SignalIgnoringInit(frozenset(), called.append)(3)
+    init_worker(frozenset(), called.append, 3)
 
     assert called == [3]
 
