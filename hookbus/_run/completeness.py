@@ -99,14 +99,9 @@ class Completeness:
         }
         for name, optimizer in self._run.optimizers.items():
             label = format_label("optimizer", name)
-            missing = {
-                text: parameter for text, parameter in _iter_named_parameters(optimizer) if id(parameter) not in known
-            }
-            lost = [
-                text
-                for text, parameter in missing.items()
-                if not any(_is_equal(leaf, parameter) for _, leaf in iter_leaves(others()))
-            ]
+            missing = [entry for entry in _iter_named_parameters(optimizer) if id(entry[1]) not in known]
+            # The other parts are collected only if a parameter is in no model.
+            lost = [n for n, p in missing if not any(_is_equal(leaf, p) for _, leaf in iter_leaves(others()))]
             if lost:
                 yield (
                     f"{label}: {len(lost)} of its parameters are in no model of the run: {_format(lost)}. Pass all "

@@ -116,8 +116,8 @@ def describe_foreign_file(path: Path, reason: str, setting: str = "work_dir") ->
     return f"{format_path(path)} was not written by a run: {reason}. Move the file, or set another {setting}."
 
 
-def create_directory(path: Path, label: str = "directory", setting: str = "work_dir") -> None:
-    """Create a directory with its parents, unless it exists.
+def create_directory(path: Path, label: str = "directory", setting: str = "work_dir") -> Path:
+    """Create a directory with its parents, unless it exists, and return it.
 
     Raises:
         WorkDirError: If it cannot be created, or if a file has its name.
@@ -126,6 +126,7 @@ def create_directory(path: Path, label: str = "directory", setting: str = "work_
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise not_writable_error(path, get_reason(error), label, setting) from error
+    return path
 
 
 def find_lock_problem(directory: Path, setting: str = "work_dir") -> str:

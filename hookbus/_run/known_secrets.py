@@ -17,11 +17,10 @@ MIN_LENGTH = 6
 def redact_known(value: Any, config: Any, settings: Iterable[Any]) -> Any:
     """Return a copy with secrets redacted, also without the secret values of a configuration and of the hooks."""
     values = {secret for secret in _iter_secrets(config, settings) if len(secret) >= MIN_LENGTH}
+    if not values:
+        return redact(value)
     secrets = sorted(values, key=len, reverse=True)
-    redacted = redact(value)
-    if not secrets:
-        return redacted
-    return _substitute(redacted, re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, secrets))})(?!\w)"))
+    return _substitute(redact(value), re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, secrets))})(?!\w)"))
 
 
 def _iter_secrets(config: Any, settings: Iterable[Any]) -> Iterator[str]:

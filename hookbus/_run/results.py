@@ -187,7 +187,7 @@ class Recording:
         if step == self._last_step or not self._is_observed():
             return
         hooks = self._bus.hooks
-        own = [(length, means) for name, length, means in records if _records_means(hooks.get(name))]
+        own = [(length, means) for name, length, means in records if getattr(hooks.get(name), "records_means", False)]
         if own:
             self._last_step = step
             _, means = min(own, key=lambda record: record[0])
@@ -197,10 +197,5 @@ class Recording:
         """Return whether a hook listens that does not write the records itself."""
         if self._observers is None:
             listeners = self._bus.table.listeners("log_scalars", self._bus.current)
-            self._observers = not all(_records_means(listener.plugin) for listener in listeners)
+            self._observers = not all(getattr(listener.plugin, "records_means", False) for listener in listeners)
         return self._observers
-
-
-def _records_means(plugin: object) -> bool:
-    """Return whether a plugin writes the means of training on its own schedule."""
-    return bool(getattr(plugin, "records_means", False))

@@ -142,7 +142,7 @@ def run_context(
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
         if limit is not None:
             check_count(limit, name, minimum=0)
-    evaluator, length = _as_evaluator(validate), _get_length(train_loader)
+    evaluator = _as_evaluator(validate)
     ranks = get_collectives(device)
     resume = verify_resume(resume, ranks)
     run = Run(
@@ -169,7 +169,11 @@ def run_context(
     )
     run.train_loader, run.val_loader = train_loader, val_loader
     run.test_loader = val_loader if mode == "test" else None
-    run.clock.epoch_length = length
+    run.clock.epoch_length = None
+    if train_loader is not None:
+        from hookbus.data.loaders import loader_length  # imports torch, which a run without a loader does not need
+
+        run.clock.epoch_length = loader_length(train_loader)
     used = resume if mode == "train" else "auto"  # a validation or test uses the directory of the training
     run.may_resume = may_resume(used, work_dir)
     if work_dir:
@@ -339,22 +343,11 @@ def _as_evaluator(validate: Callable[..., Mapping[str, Any] | None] | None) -> E
     """Return a validation function that takes the run, also if `validate` takes no argument."""
     if validate is None:
         return None
-    try:
+    with suppress(ValueError):  # a built-in function without a signature
         parameters = inspect.signature(validate).parameters.values()
-    except ValueError:  # a built-in function without a signature
-        return lambda _: validate()
-    takes_run = any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters)
-    return validate if takes_run else lambda _: validate()
-
-
-def _get_length(loader: Any) -> int | None:
-    """Return the number of batches of a loader; None if it is unknown."""
-    if loader is None:
-        return None
-    # Imports torch, which a run without a loader does not need.
-    from hookbus.data.loaders import loader_length
-
-    return loader_length(loader)
+        if any(p.default is p.empty and p.kind is not p.VAR_KEYWORD for p in parameters):
+            return validate
+    return lambda _: validate()
 
 
 def _log_work_dir(run: Run) -> None:

@@ -83,9 +83,7 @@ class WorkDir:
         Raises:
             WorkDirError: If it cannot be created, or if a file has its name.
         """
-        path = self.path / name
-        create_directory(path)
-        return path
+        return create_directory(self.path / name)
 
     def begin(self, run: str) -> None:
         """Record the run that uses the directory, before it creates temporary files. Only rank 0 does so."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from hookbus._utils.arguments import get_by_name
 from hookbus.distributed.unwrap import named_parameters, strip_wrappers
 
 if TYPE_CHECKING:
@@ -147,17 +148,16 @@ def _get_sharded_shapes(checkpoint: Mapping[str, Any], model: nn.Module | None, 
     """Return the shapes of sharded parameters, by name and by path in the optimizer state."""
     assert model is not None
     shapes: dict[Path, Any] = {(n,): p.shape for n, p in named_parameters(model) if is_sharded(p)}
-    saved = checkpoint.get(OPTIMIZER)
-    if isinstance(optimizer, Mapping):
-        for name, part in optimizer.items():
-            shapes |= _get_state_shapes((OPTIMIZER, name), (saved or {}).get(name), part)
-        return shapes
-    return shapes | _get_state_shapes((OPTIMIZER,), saved, optimizer)
+    saved = checkpoint.get(OPTIMIZER) or {}
+    for name, part in get_by_name(optimizer).items():
+        path, own = ((OPTIMIZER, name), saved.get(name)) if name else ((OPTIMIZER,), saved)
+        shapes |= _get_state_shapes(path, own, part)
+    return shapes
 
 
-def _get_state_shapes(path: Path, saved: Any, optimizer: Optimizer | None) -> dict[Path, Any]:
+def _get_state_shapes(path: Path, saved: Any, optimizer: Optimizer) -> dict[Path, Any]:
     """Return the shapes of the sharded parameters of one optimizer, by path in its state."""
-    if optimizer is None or not isinstance(saved, Mapping):
+    if not saved or not isinstance(saved, Mapping):
         return {}
     numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
     weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)

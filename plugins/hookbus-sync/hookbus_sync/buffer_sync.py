@@ -52,14 +52,15 @@ def to_widest_float(tensor: Tensor) -> Tensor:
 
 def _sync_means(tensors: Mapping[str, Tensor], ranks: Collectives) -> None:
     # Two all-reduces: the contribution to a variance requires the mean over all ranks.
-    centers = {name: center for name in tensors if (center := _get_mean_name(name)) in tensors}
+    variances = (name for name in tensors if name.endswith(VARIANCE))
+    centers = {name: mean for name in variances if (mean := name.removesuffix(VARIANCE) + MEAN) in tensors}
     local = {name: to_widest_float(tensor) for name, tensor in tensors.items() if name not in centers}
     means = _all_reduce_means(local, ranks)
-    variances = {
+    contributions = {
         name: variance_across_ranks(to_widest_float(tensors[name]), local[center], means[center])
         for name, center in centers.items()
     }
-    for name, value in (means | _all_reduce_means(variances, ranks)).items():
+    for name, value in (means | _all_reduce_means(contributions, ranks)).items():
         tensors[name].copy_(value)
 
 
@@ -69,11 +70,6 @@ def _sync_counters(counters: Sequence[Tensor], ranks: Collectives) -> None:
         largest = ranks.all_reduce("sync: maximum of the batch counters", torch.stack(list(counters)), "max")
         for counter, value in zip(counters, largest, strict=True):
             counter.copy_(value)
-
-
-def _get_mean_name(name: str) -> str:
-    """Return the name of the mean that belongs to a variance; "" if `name` is not a variance."""
-    return name.removesuffix(VARIANCE) + MEAN if name.endswith(VARIANCE) else ""
 
 
 def _all_reduce_means(tensors: Mapping[str, Tensor], ranks: Collectives) -> dict[str, Tensor]:
