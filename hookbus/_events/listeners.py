@@ -156,10 +156,6 @@ Listeners = Sequence[tuple[Implementation, Point]]
 def check_common_keys(inspection: Inspection, priority: int | None) -> None:
     """Check that every common key, and an overridden `should_trigger`, affects at least one listener of a hook.
 
-    Args:
-        inspection: Inspection of the hook.
-        priority: Priority that is passed at registration.
-
     Raises:
         RegistrationError: If a key affects none. The message states the reason.
     """

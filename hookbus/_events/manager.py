@@ -302,12 +302,7 @@ class BusPluginManager(pluggy.PluginManager):
     # -- features of pluggy --------------------------------------------------------------------
 
     def add_specs(self, arguments: Mapping[str, Sequence[str]], *, firstresult: bool = False) -> None:
-        """Add specs for points or actions of the bus, whose arguments are passed by name.
-
-        Args:
-            arguments: Arguments of each point or action in addition to `run`.
-            firstresult: Whether the first result is returned: for actions.
-        """
+        """Add specs for points or actions of the bus, whose arguments are passed by name."""
         super().add_hookspecs(generate_spec_class(arguments, firstresult=firstresult))
 
     def remove_spec(self, point: str) -> None:

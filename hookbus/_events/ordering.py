@@ -62,10 +62,6 @@ def sort_listeners(listeners: Sequence[Listener], reverse: bool) -> list[Listene
     The `before`/`after` constraints take precedence: the next listener is always the first one, in that order, whose
     constraints are satisfied (topological sort).
 
-    Args:
-        listeners: Listeners in registration order.
-        reverse: Whether listeners with a high priority value run first.
-
     Raises:
         OrderError: If the constraints form a cycle. The message contains the cycle.
     """

@@ -273,9 +273,6 @@ def empty_method(name: str) -> Callable[..., Any]:
 
     A call by `super()` continues with the next class that defines the method, as if the base method did not exist: the
     order of the base classes does not matter.
-
-    Args:
-        name: Name of the point, or another spelling of it.
     """
 
     def call_next(self: object, *args: Any, **kwargs: Any) -> Any:

@@ -26,13 +26,9 @@ def parse_schedule(text: str) -> Schedule:
         return _parse_node(tree.body)
     # `ast.parse` raises RecursionError or MemoryError for deeply nested text.
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        message = _get_message(error)
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
         end = "" if message.endswith((".", "?")) else "."
         raise ConfigError([f"invalid schedule, got {text!r}: {message}{end} {_HINT}"]) from None
-
-
-def _get_message(error: Exception) -> str:
-    return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
 def _parse_node(node: ast.expr) -> Schedule:

@@ -96,11 +96,6 @@ def _is_installed(filename: str) -> bool:
 def require_library(hook: str, library: str, install: str) -> None:
     """Raise if a module that a hook requires cannot be imported.
 
-    Args:
-        hook: Class name of the hook.
-        library: Module name.
-        install: Argument of `pip install` that installs the module.
-
     Raises:
         ConfigError: If the module cannot be imported.
     """

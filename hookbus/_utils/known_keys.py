@@ -55,12 +55,7 @@ ARGUMENT_NAMES = {"loss": "loss_fn"}
 
 
 def find_equivalent(name: str, arguments: Collection[str]) -> str | None:
-    """Return the argument that corresponds to an argument of another framework, or None.
-
-    Args:
-        name: Name in another framework, or of a key of a run file.
-        arguments: Names of the accepted arguments.
-    """
+    """Return the argument that corresponds to an argument of another framework, or None."""
     key = FRAMEWORK_KEYS.get(name, name).rpartition(".")[2]
     return next((candidate for candidate in (key, ARGUMENT_NAMES.get(key)) if candidate in arguments), None)
 
@@ -208,9 +203,6 @@ FRAMEWORK_ALIASES: Mapping[str, Mapping[str, str]] = {
 
 def find_framework_alias(name: str) -> tuple[str, str] | None:
     """Return the frameworks that define a callback name, and the corresponding point.
-
-    Args:
-        name: Name of a method, such as "on_train_batch_end".
 
     Returns:
         ("Lightning and Keras", "after_train_iter"), or None if no framework defines the name.

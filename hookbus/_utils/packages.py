@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -26,6 +26,9 @@ DATASETS_GROUP = "hookbus.datasets"
 POINTS_GROUP = "hookbus.points"
 """Entry-point group in which plugin packages publish additional points, as spec classes."""
 
+
+_packages_distributions = functools.cache(importlib.metadata.packages_distributions)
+"""Names of all distributions by top-level package. Cached, because it reads every file record."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +83,7 @@ def get_distribution(module: str) -> importlib.metadata.Distribution | None:
     # Entry points are cheaper to read than the file records of every distribution.
     if top in published:
         return published[top]
-    names = _distributions_by_package().get(top)
+    names = _packages_distributions().get(top)
     return importlib.metadata.distribution(names[0]) if names else None
 
 
@@ -158,12 +161,6 @@ def _distributions_by_module() -> dict[str, importlib.metadata.Distribution]:
     entries = reversed(_hook_entries())
     # Reversed, so that the first entry on `sys.path` is stored last and wins.
     return {entry.module.partition(".")[0]: entry.dist for entry in entries if entry.dist is not None}
-
-
-@functools.cache
-def _distributions_by_package() -> Mapping[str, list[str]]:
-    """Return the names of all distributions by top-level package. Cached, because it reads every file record."""
-    return importlib.metadata.packages_distributions()
 
 
 def get_entry_point_name(cls: type) -> str | None:
