@@ -84,8 +84,11 @@ class SystemMonitorHook(MonitorHook):
     def after_run(self, run: Run) -> None:
         """Stop the thread and save the plots."""
         self.cleanup()
-        if self.config.show_plots:
-            self._save_plots(run)
+        seconds, values = self._samples.history()
+        if self.config.show_plots and values:
+            files = OutputFiles(run, run.require("visualization_dir"))
+            path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
+            self._log_info(f"plots saved to {path}.")
 
     def cleanup(self) -> None:
         """Stop the thread and release the devices."""
@@ -136,15 +139,6 @@ class SystemMonitorHook(MonitorHook):
         self._record(run)
 
     after_test = after_train
-
-    # -- plots ---------------------------------------------------------------------------------
-
-    def _save_plots(self, run: Run) -> None:
-        seconds, values = self._samples.history()
-        if values:
-            files = OutputFiles(run, run.require("visualization_dir"))
-            path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
-            self._log_info(f"plots saved to {path}.")
 
     def _log_info(self, text: str) -> None:
         self.run.logger.info("%s: %s", self.name, text)

@@ -108,14 +108,10 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stop_event.is_set():
-            self._sample_once()
+            try:
+                self._sample()
+            except Exception as error:
+                if not self._failed:
+                    self._failed = True
+                    self._log_warning(f"a sample failed: {type(error).__name__}: {error}. Sampling continues.")
             self._stop_event.wait(self._interval)
-
-    def _sample_once(self) -> None:
-        """Call the function; report only the first failure."""
-        try:
-            self._sample()
-        except Exception as error:
-            if not self._failed:
-                self._failed = True
-                self._log_warning(f"a sample failed: {type(error).__name__}: {error}. Sampling continues.")
