@@ -172,7 +172,11 @@ def collect_loop_state(state: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         CheckpointError: If a state contains a value that is neither a built-in Python type nor a tensor.
     """
-    values = {name: _get(name, entry) for name, entry in state.items()}
+    values = {}
+    for name, entry in state.items():
+        value = entry[0]() if is_function_pair(entry) else entry.state_dict()
+        # Without the graph of the backward pass, as the hidden state of truncated backpropagation has.
+        values[name] = to_plain_data(detach_tree(value), f"state[{name!r}]")
     return {"state": values} if values else {}
 
 
@@ -199,10 +203,3 @@ def load_loop_state(state: Mapping[str, Any], saved: Mapping[str, Any], logger: 
             ) from error
     for name in saved.keys() - state.keys():
         logger.warning("The checkpoint contains the state %r of the loop, but the run has none; it is ignored.", name)
-
-
-def _get(name: str, entry: Any) -> Any:
-    """Return the value of an entry."""
-    value = entry[0]() if is_function_pair(entry) else entry.state_dict()
-    # Without the graph of the backward pass, as the hidden state of truncated backpropagation has.
-    return to_plain_data(detach_tree(value), f"state[{name!r}]")

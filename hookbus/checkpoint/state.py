@@ -264,7 +264,7 @@ def iter_checkpoints(
             reason = f"{path}: {path.name}.json is missing or corrupted. A file without a valid sidecar is used only if"
             yield path, None, f"{reason} its path is passed."
     for path in with_sidecar:
-        if run and not _may_belong_to(path, run):
+        if run and (sidecar := sidecars.read_sidecar(path)) is not None and sidecar.run not in ("", run):
             continue
         try:
             checkpoint = read_checkpoint(path, map_location=map_location)
@@ -276,12 +276,6 @@ def iter_checkpoints(
             yield path, None, f"{path}: file cannot be read: {error.strerror or error}."
         else:
             yield path, checkpoint, ""
-
-
-def _may_belong_to(path: Path, run: str) -> bool:
-    """Return whether a checkpoint may be one of a run, according to its sidecar."""
-    sidecar = sidecars.read_sidecar(path)
-    return sidecar is None or sidecar.run in ("", run)
 
 
 def find_missing_files(directory: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from hookbus.errors import CheckpointError
 
 EXTRA_STATE = "_extra_state"
 """Last part of the key of the extra state of a module."""
+
+OPTIONAL = "num_batches_tracked"
+"""Last part of a key that torch accepts to be missing: old versions of BatchNorm did not count batches."""
 
 
 def get_structure(model: nn.Module) -> dict[str, list[int] | None]:
@@ -93,7 +96,7 @@ def matching_weights(model: nn.Module, weights: Mapping[str, Any]) -> tuple[dict
     matching = {
         name: value
         for name, value in renamed.items()
-        if _fits(name, value, own.get(name)) or _is_inside(name, converting)
+        if _fits(name, value, own.get(name)) or name.startswith(converting)
     }
     if own and not matching:
         in_file, in_model = (", ".join(list(state)[:3]) for state in (weights, own))
@@ -120,12 +123,11 @@ def check_compatible(model: nn.Module, weights: Mapping[str, Any], *, strict: bo
         matching_weights(model, weights)
         return
     own, converting = strip_wrappers(model).state_dict(), _get_converting_modules(model)
-    renamed = {
-        name: value for name, value in rename_weights(model, weights).items() if not _is_inside(name, converting)
-    }
-    own = {name: value for name, value in own.items() if not _is_inside(name, converting)}
+    renamed = rename_weights(model, weights)
+    renamed = {name: value for name, value in renamed.items() if not name.startswith(converting)}
+    own = {name: value for name, value in own.items() if not name.startswith(converting)}
     problems = [
-        _format_names("Missing key(s)", [name for name in own if name not in renamed and not _is_optional(name)]),
+        _format_names("Missing key(s)", [name for name in own if name not in renamed and not name.endswith(OPTIONAL)]),
         _format_names("Unexpected key(s)", [name for name in renamed if name not in own]),
         *(_describe_mismatch(name, renamed[name], own[name]) for name in own if name in renamed),
     ]
@@ -164,28 +166,19 @@ def _rename_versions(model: nn.Module, versions: Mapping[str, Any] | None) -> di
     return {name: version for name, version in renamed.items() if version is not None}
 
 
-def _get_converting_modules(model: nn.Module) -> list[str]:
+def _get_converting_modules(model: nn.Module) -> tuple[str, ...]:
     """Return the prefixes of modules that run their own code when state is loaded into them."""
     inner = strip_wrappers(model)
     if type(inner).load_state_dict is not nn.Module.load_state_dict:
-        return [""]
-    return [f"{name}." if name else "" for name, module in inner.named_modules() if _converts_state(module)]
+        return ("",)
+    return tuple(f"{name}." if name else "" for name, module in inner.named_modules() if _converts_state(module))
 
 
 def _converts_state(module: nn.Module) -> bool:
     load: Any = type(module)._load_from_state_dict
-    # torch's own layers only accept files of older versions, see `_is_optional`.
+    # torch's own layers only accept files of older versions, see `OPTIONAL`.
     is_own = load is not nn.Module._load_from_state_dict and not load.__module__.startswith("torch.nn.modules.")
     return is_own or bool(module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks)
-
-
-def _is_inside(name: str, prefixes: Iterable[str]) -> bool:
-    return any(name.startswith(prefix) for prefix in prefixes)
-
-
-def _is_optional(name: str) -> bool:
-    """Return whether torch accepts state dicts without a key: old versions of BatchNorm did not count batches."""
-    return name.endswith("num_batches_tracked")
 
 
 def _fits(name: str, value: Any, own: Any) -> bool:

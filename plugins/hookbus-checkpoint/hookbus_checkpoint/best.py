@@ -56,13 +56,9 @@ class BestTracker:
         # Explicit directions first: a hook that sets none follows the others.
         for hook, metric, requested in sorted(requests, key=lambda request: request[2] is None):
             rule = requested or known.get(metric) or infer_direction(metric)
-            if known.setdefault(metric, rule) != rule:
-                raise ConfigError(
-                    [
-                        f"hook {hook.name!r}: the direction of {metric!r} must be {known[metric]} as in another "
-                        f"hook, got {rule}. Set the same direction in both hooks."
-                    ]
-                )
+            if (other := known.setdefault(metric, rule)) != rule:
+                problem = f"the direction of {metric!r} must be {other} as in another hook, got {rule}"
+                raise ConfigError([f"hook {hook.name!r}: {problem}. Set the same direction in both hooks."])
             self._requested[metric] = rule
             self._required |= {metric} & {*hook.required_metrics}
 
@@ -71,13 +67,9 @@ class BestTracker:
         for full, rule in list(self._directions.items()):
             configured = self._names[full]
             is_tracked = self._config.save_best == "auto" or configured in {*self._config.metrics, *self._requested}
-            if is_tracked and full in run.best and self._get_direction(configured) != rule:
-                run.logger.warning(
-                    "The direction of %s changed from %s to %s; its best result is reset.",
-                    full,
-                    rule,
-                    self._get_direction(configured),
-                )
+            if is_tracked and full in run.best and (current := self._get_direction(configured)) != rule:
+                message = "The direction of %s changed from %s to %s; its best result is reset."
+                run.logger.warning(message, full, rule, current)
                 del run.best[full], self._directions[full]
 
     def missing_best_files(self, run: Run) -> Iterator[tuple[str, BestResult]]:
@@ -97,9 +89,8 @@ class BestTracker:
             if best.step == run.steps_done and self._config.save_best is not False:
                 yield metric, best
             else:
-                run.logger.warning(
-                    "No checkpoint of the best %s is available (%.6g in epoch %s).", metric, best.value, best.epoch
-                )
+                message = "No checkpoint of the best %s is available (%.6g in epoch %s)."
+                run.logger.warning(message, metric, best.value, best.epoch)
 
     def iter_improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, BestResult]]:
         """Yield the metrics that improved.
@@ -197,12 +188,8 @@ class BestTracker:
         name = self.file_name(full)
         conflicts = sorted(metric for metric in self._names if self.file_name(metric) == name)
         if len(conflicts) > 1:
-            raise ConfigError(
-                [
-                    f"save_best: metrics must have different file names, got {name} for {' and '.join(conflicts)}. "
-                    "Rename one of the metrics."
-                ]
-            )
+            problem = f"metrics must have different file names, got {name} for {' and '.join(conflicts)}"
+            raise ConfigError([f"save_best: {problem}. Rename one of the metrics."])
 
     def _get_direction(self, metric: str) -> Direction:
         rule = self._requested.get(metric) or self._config.rule or infer_direction(metric)
@@ -251,9 +238,8 @@ def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str,
     try:
         atomic_write(path, lambda file: file.write(content), 0, run)
     except OSError as error:
-        raise CheckpointError(
-            f"{format_path(path)} could not be written: {error}. {len(content):,} bytes are required."
-        ) from error
+        problem = f"{format_path(path)} could not be written: {error}. {len(content):,} bytes are required."
+        raise CheckpointError(problem) from error
 
 
 def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -7,9 +7,9 @@ import re
 import signal
 import string
 import unicodedata
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from hookbus import Direction, Duration, HookConfig, parse_duration
 from hookbus.metrics import ambiguous_direction_message, infer_direction
@@ -43,6 +43,16 @@ def _is_injective(template: str) -> bool:
     except (ValueError, LookupError, TypeError):
         return False
     return template.isprintable() and fields in ([""], ["0"]) and len(names) == 6
+
+
+def _check_template(value: str) -> str:
+    # A leading dot would hide the checkpoint, and `best_` is the prefix of best checkpoints.
+    if "/" in value or not value.endswith(".pth") or value.startswith((".", "best_")) or not _is_injective(value):
+        raise ValueError(
+            "must be a file name that ends with .pth, starts neither with a dot nor with best_, and contains one "
+            f"{{}} for the number, got {value!r}. Set a name such as 'epoch_{{}}.pth'."
+        )
+    return value
 
 
 class CheckpointConfig(HookConfig):
@@ -79,7 +89,7 @@ class CheckpointConfig(HookConfig):
             "Checkpoint directory; a relative path is below the work directory. Default: `checkpoints` there."
         ),
     )
-    filename_tmpl: str | None = Field(
+    filename_tmpl: Annotated[str, AfterValidator(_check_template)] | None = Field(
         default=None, description="Name of periodic checkpoints; default: `epoch_{}.pth`, or `iter_{}.pth`."
     )
     every: Duration | None = Field(
@@ -101,19 +111,6 @@ class CheckpointConfig(HookConfig):
     publish: bool = Field(
         default=False, description="Write the best weights to model.safetensors when the training ends."
     )
-
-    @field_validator("filename_tmpl")
-    @classmethod
-    def _check_template(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        # A leading dot would hide the checkpoint, and `best_` is the prefix of best checkpoints.
-        if "/" in value or not value.endswith(".pth") or value.startswith((".", "best_")) or not _is_injective(value):
-            raise ValueError(
-                "must be a file name that ends with .pth, starts neither with a dot nor with best_, and contains one "
-                f"{{}} for the number, got {value!r}. Set a name such as 'epoch_{{}}.pth'."
-            )
-        return value
 
     @model_validator(mode="after")
     def _check_direction(self) -> Self:

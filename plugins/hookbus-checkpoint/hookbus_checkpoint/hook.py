@@ -145,13 +145,11 @@ class CheckpointHook(Hook):
         if not run.is_captured:
             self.request_last(run)
         elif run.ended_at is not None and run.iters_done > run.ended_at:
-            run.logger.warning(
+            message = (
                 "%s: the loop continued after the run ended at iteration %s, and the last checkpoint does not contain "
-                "its %s further iterations. Check run.should_stop after each iteration.",
-                self.name,
-                run.ended_at,
-                run.iters_done - run.ended_at,
+                "its %s further iterations. Check run.should_stop after each iteration."
             )
+            run.logger.warning(message, self.name, run.ended_at, run.iters_done - run.ended_at)
 
     def after_run(self, run: Run) -> None:
         """Wait for a save in progress, and publish the weights if the training is complete."""
@@ -203,12 +201,12 @@ class CheckpointHook(Hook):
             run.request_save("failure", saver=self)
 
     def _warn_without_epochs(self, run: Run) -> None:
-        run.logger.warning(
-            "%s: checkpoints are saved %s, because `by_epoch` is true and the loop has emitted no before_train_epoch "
-            "before its first iteration. Set `by_epoch: false` to count iterations, or emit before_train_epoch.",
-            self.name,
-            "only at the end of the training" if self.config.save_last else "only on request",
+        message = (
+            "%s: checkpoints are saved only %s, because `by_epoch` is true and the loop has emitted no "
+            "before_train_epoch before its first iteration. Set `by_epoch: false` to count iterations, or emit "
+            "before_train_epoch."
         )
+        run.logger.warning(message, self.name, "at the end of the training" if self.config.save_last else "on request")
         self._remove_epoch_check(run)
 
     def _remove_epoch_check(self, run: Run) -> None:

@@ -35,6 +35,7 @@ class EarlyStoppingHook(Hook):
 
     Config = EarlyStoppingConfig
     priority = Priority.VERY_LOW
+    requires_validation = True
     config: EarlyStoppingConfig
     state_schema = schema.record(
         {
@@ -78,11 +79,6 @@ class EarlyStoppingHook(Hook):
     def required_metrics(self) -> list[str]:
         """Metric that every validation has to provide; empty unless `strict`."""
         return [self.config.monitor] if self.config.strict else []
-
-    @property
-    def requires_validation(self) -> bool:
-        """Whether the hook has no effect without validations: always, because it evaluates their results."""
-        return True
 
     @property
     def best_metrics(self) -> Mapping[str, Direction | None]:
@@ -132,11 +128,8 @@ class EarlyStoppingHook(Hook):
             check_saver(run.get("checkpoint_saver"))
         # The restored rule may be met already: with unchanged settings a stopped run does not train another iteration.
         if self._request_stop_if_due(run):
-            run.logger.warning(
-                "%s: the training is already complete: %r %s. Set a larger `patience`, or start from scratch.",
-                *self._log_args(),
-                self.stopping_rule.reason,
-            )
+            message = "%s: the training is already complete: %r %s. Set a larger `patience`, or start from scratch."
+            run.logger.warning(message, *self._log_args(), self.stopping_rule.reason)
         self._score_count, self._missing_scores = 0, self._count_missing_scores()
 
     def after_val(self, run: Run) -> None:
@@ -160,16 +153,12 @@ class EarlyStoppingHook(Hook):
         """Log a warning if the hook could not stop the run, because of the metric or the number of validations."""
         if run.mode != "train" or run.outcome != "finished" or not run.iters_done:
             return
-        if self._monitor.is_missing:
+        if self._monitor.full_name is None:
             run.logger.warning("%s: no validation provided the metric %r; the hook had no effect.", *self._log_args())
         elif self._score_count < self._missing_scores:
-            run.logger.warning(
-                "%s: `patience=%s` could not stop the run, which had %s validations%s. Set a smaller number.",
-                self.name,
-                self.config.patience,
-                self._score_count,
-                f" after its resume and {self.wait_count} without improvement" if run.resumed else "",
-            )
+            since = f" after its resume and {self.wait_count} without improvement" if run.resumed else ""
+            message = "%s: `patience=%s` could not stop the run, which had %s validations%s. Set a smaller number."
+            run.logger.warning(message, self.name, self.config.patience, self._score_count, since)
 
     def cleanup(self) -> None:
         """Unregister the restore of the best weights."""
@@ -246,17 +235,15 @@ class Monitor:
         metric: Name of the metric as configured, abbreviated or full.
         mode: "min" if lower is better, "max" if higher is better.
         strict: Whether to raise if a validation lacks the metric; otherwise one warning is emitted.
+
+    Attributes:
+        full_name: Full name of the metric; None if no validation has provided it.
     """
 
     def __init__(self, metric: str, mode: Mode, *, strict: bool) -> None:
         self._metric, self._mode, self._strict = metric, mode, strict
-        self._full_name: str | None = None
+        self.full_name: str | None = None
         self._warned = False
-
-    @property
-    def is_missing(self) -> bool:
-        """Whether no validation has provided the metric."""
-        return self._full_name is None
 
     def get_score(self, metrics: Metrics) -> float | None:
         """Return the value of the metric.
@@ -268,13 +255,17 @@ class Monitor:
             MetricError: If `strict` is True and the metric is missing or ambiguous. The message lists all metrics.
         """
         try:
-            self._full_name = resolve_metric_name(self._metric, metrics)
+            self.full_name = resolve_metric_name(self._metric, metrics)
         except MetricError as error:
             if self._strict:
                 raise
-            self._warn(f"early stopping: the monitored metric is missing. {error} Set `monitor`.")
+            # Once per run, resumes included: a metric that is missing in one validation is usually missing in all.
+            if not self._warned:
+                self._warned = True
+                message = f"early stopping: the monitored metric is missing. {error} Set `monitor`."
+                warnings.warn(message, HookWarning, stacklevel=2)
             return None
-        return metrics[self._full_name]
+        return metrics[self.full_name]
 
     def matches_state(self, state: Mapping[str, Any]) -> bool:
         """Whether a state belongs to the same metric, under any of its names, and direction; warn if it does not."""
@@ -293,14 +284,8 @@ class Monitor:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the full name of the metric (None if never found), the direction, and whether it was warned about."""
-        return {"full_name": self._full_name, "mode": self._mode, "warned": self._warned}
+        return {"full_name": self.full_name, "mode": self._mode, "warned": self._warned}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
-        self._full_name, self._warned = state["full_name"], state["warned"]
-
-    def _warn(self, problem: str) -> None:
-        # Once per run, resumes included: a metric that is missing in one validation is usually missing in all.
-        if not self._warned:
-            self._warned = True
-            warnings.warn(problem, HookWarning, stacklevel=3)
+        self.full_name, self._warned = state["full_name"], state["warned"]

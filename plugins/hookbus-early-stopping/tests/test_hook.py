@@ -685,7 +685,7 @@ def test_monitor_warns_once_about_a_missing_metric() -> None:
         assert monitor.get_score(RESULTS) is None
     with warnings.catch_warnings(action="error"):
         assert monitor.get_score(RESULTS) is None
-    assert monitor.is_missing
+    assert monitor.full_name is None
 
 
 def test_metric_is_not_missing_once_a_validation_provides_it() -> None:
@@ -693,7 +693,7 @@ def test_metric_is_not_missing_once_a_validation_provides_it() -> None:
     with pytest.warns(HookWarning):
         monitor.get_score(RESULTS)
     assert monitor.get_score(Metrics({"val/f1": 0.5})) == 0.5
-    assert not monitor.is_missing
+    assert monitor.full_name == "val/f1"
 
 
 def test_monitor_does_not_repeat_the_warning_after_a_resume() -> None:
@@ -703,7 +703,7 @@ def test_monitor_does_not_repeat_the_warning_after_a_resume() -> None:
     second.load_state_dict(first.state_dict())
     with warnings.catch_warnings(action="error"):
         second.get_score(RESULTS)
-    assert second.is_missing
+    assert second.full_name is None
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "val_accuracy", "val/accuracy"])

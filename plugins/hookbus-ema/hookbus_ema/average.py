@@ -71,15 +71,10 @@ class ExponentialMovingAverage:
         self._raw: list[Tensor] | None = None
         buffers = {id(buffer) for buffer in weights.buffers()} if isinstance(weights, nn.Module) else set()
         self._partition(buffers, update_buffers)
-        self.unaveraged = {
-            name: reason
-            for name, tensor in named.items()
-            if (
-                reason := tensors.describe_unaveraged(
-                    tensor, is_buffer=id(tensor) in buffers, update_buffers=update_buffers
-                )
-            )
-        }
+        # Integer buffers, such as counters, are never meant to be averaged.
+        excluded = {id(t) for t in self._weights if id(t) in buffers and not (update_buffers and tensors.is_inexact(t))}
+        reasons = {name: tensors.describe_unaveraged(t) for name, t in named.items() if id(t) not in excluded}
+        self.unaveraged = {name: reason for name, reason in reasons.items() if reason}
 
     def _partition(self, buffers: set[int], update_buffers: bool) -> None:
         """Partition the tensors into averaged parameters, averaged buffers, and copied tensors."""
@@ -93,10 +88,8 @@ class ExponentialMovingAverage:
                 (averaged_buffers if is_buffer else parameters).append((average, weight))
             elif tensors.can_be_copied(weight):
                 self._copied_pairs.append((average, weight))
-        self._parameter_groups, self._buffer_groups = (
-            tensors.build_groups(parameters),
-            tensors.build_groups(averaged_buffers),
-        )
+        self._parameter_groups = tensors.build_groups(parameters)
+        self._buffer_groups = tensors.build_groups(averaged_buffers)
 
     def averages_model(self, model: nn.Module) -> bool:
         """Whether the averaged tensors are the current tensors of a model, by name and identity."""

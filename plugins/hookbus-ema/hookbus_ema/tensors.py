@@ -12,10 +12,11 @@ from torch.nn.parameter import is_lazy
 
 def can_be_averaged(tensor: Tensor) -> bool:
     """Return whether a tensor can be interpolated in place; types of 8 bits and less cannot."""
-    return can_be_copied(tensor) and tensor.layout is torch.strided and _is_inexact(tensor) and tensor.itemsize > 1
+    return can_be_copied(tensor) and tensor.layout is torch.strided and is_inexact(tensor) and tensor.itemsize > 1
 
 
-def _is_inexact(tensor: Tensor) -> bool:
+def is_inexact(tensor: Tensor) -> bool:
+    """Return whether a tensor contains floating-point or complex numbers."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -24,16 +25,9 @@ def can_be_copied(tensor: Tensor) -> bool:
     return not _describe_uncopyable(to_local(tensor))
 
 
-def describe_unaveraged(tensor: Tensor, *, is_buffer: bool, update_buffers: bool) -> str:
-    """Return the reason for which a tensor is not averaged although the settings include it, or an empty string.
-
-    Args:
-        tensor: Tensor of a model.
-        is_buffer: Whether it is a buffer. Integer buffers, such as counters, are never meant to be averaged.
-        update_buffers: Whether buffers are averaged.
-    """
-    is_included = not is_buffer or (update_buffers and _is_inexact(tensor))
-    if not is_included or can_be_averaged(tensor):
+def describe_unaveraged(tensor: Tensor) -> str:
+    """Return the reason for which a tensor cannot be averaged, or an empty string."""
+    if can_be_averaged(tensor):
         return ""
     layout = "" if tensor.layout is torch.strided else str(tensor.layout)
     return (_describe_uncopyable(to_local(tensor)) or layout or str(tensor.dtype)).removeprefix("torch.")
