@@ -64,18 +64,15 @@ class AnnotationHook(SampleHook):
         """Draw the annotations of the samples."""
         samples = self.add_predictions(run, samples)
         try:
-            panels = self._build_panels(samples)
+            if samples.images is None or (samples.targets is None and samples.predictions is None):
+                raise ValueError("the batch contains no images, or neither targets nor predictions")
+            images = [self.convert_image(image) for image in samples.images]
+            columns = (split_samples(values, len(images)) for values in (samples.targets, samples.predictions))
+            panels = self.panels(images, *columns)
         except (TypeError, ValueError) as error:
             self.warn_no_samples(run, batch, outputs, f"no {self.content_label} can be drawn: {error}.")
-            return
-        self.publish(run, stage, self.content_label, panels)
-
-    def _build_panels(self, samples: Samples) -> list[Panel]:
-        if samples.images is None or (samples.targets is None and samples.predictions is None):
-            raise ValueError("the batch contains no images, or neither targets nor predictions")
-        images = [self.convert_image(image) for image in samples.images]
-        columns = (split_samples(values, len(images)) for values in (samples.targets, samples.predictions))
-        return self.panels(images, *columns)
+        else:
+            self.publish(run, stage, self.content_label, panels)
 
 
 class DetVisualizationHook(AnnotationHook):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -17,8 +18,6 @@ from hookbus_visualization.images import apply_colormap, normalize
 from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.panel import Panel
 from hookbus_visualization.samples import describe_shapes
-
-T = TypeVar("T")
 
 MAX_SIDE_PIXELS = 128
 """Maximum side of a feature map in pixels; larger maps are average-pooled on their device."""
@@ -50,7 +49,9 @@ def select_layers(model: nn.Module, targets: Sequence[str] = ()) -> dict[str, nn
     layers = {path: module for path, module in named_modules(model) if path}
     if not targets:
         convolutions = [item for item in layers.items() if isinstance(item[1], CONVOLUTIONS)]
-        return dict(_sample_evenly(convolutions or [item for item in layers.items() if not any(item[1].children())]))
+        defaults = convolutions or [item for item in layers.items() if not any(item[1].children())]
+        indices = np.linspace(0, len(defaults) - 1, min(len(defaults), MAX_DEFAULT_LAYERS)).round()
+        return dict(defaults[int(i)] for i in indices)
     unknown = [target for target in targets if not any(fnmatchcase(path, target) for path in layers)]
     if unknown:
         raise ConfigError(f"The model has no layer {target!r}.{suggest_names(target, layers)}" for target in unknown)
@@ -160,13 +161,6 @@ def downsample(maps: Tensor, max_side: int) -> Tensor:
 
 def _render_channels(maps: Tensor) -> list[Panel]:
     return [Panel(apply_colormap(normalize(channel)), f"channel {i}") for i, channel in enumerate(maps.numpy())]
-
-
-def _sample_evenly(items: Sequence[T]) -> Sequence[T]:
-    """Return at most `MAX_DEFAULT_LAYERS` items at equal distances, including the first and the last."""
-    if len(items) <= MAX_DEFAULT_LAYERS:
-        return items
-    return [items[round(i * (len(items) - 1) / (MAX_DEFAULT_LAYERS - 1))] for i in range(MAX_DEFAULT_LAYERS)]
 
 
 def _to_named_maps(values: Any, count: int, sample: int) -> dict[str, Tensor]:

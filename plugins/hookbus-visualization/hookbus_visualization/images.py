@@ -50,7 +50,9 @@ def to_pixels(
     if pixels.dtype.kind == "f":
         count = int((~np.isfinite(pixels)).sum())
         report_anomaly("values of images are NaN or infinite", "NaN is drawn in black.", count, pixels.size)
-        pixels = _to_levels(_denormalize(pixels, mean, std), value_range)
+        scale, shift = np.asarray(std or 1, pixels.dtype), np.asarray(mean or 0, pixels.dtype)
+        with np.errstate(over="ignore"):  # an overflow becomes infinity, which is rendered as white
+            pixels = _to_levels(pixels * scale + shift, value_range)
     elif pixels.dtype == np.bool_:
         pixels = pixels * np.uint8(255)
     return _to_rgb(np.clip(pixels, 0, 255).astype(np.uint8))
@@ -81,13 +83,6 @@ def _to_channels_last(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim == 2:
         return array[..., None]
     return np.moveaxis(array, 0, 2) if array.shape[0] in CHANNELS else array
-
-
-def _denormalize(pixels: NDArray[Any], mean: Sequence[float] | None, std: Sequence[float] | None) -> NDArray[Any]:
-    scale, shift = np.asarray(std or 1, pixels.dtype), np.asarray(mean or 0, pixels.dtype)
-    with np.errstate(over="ignore"):  # an overflow becomes infinity, which is rendered as white
-        denormalized: NDArray[Any] = pixels * scale + shift
-    return denormalized
 
 
 def _to_levels(pixels: NDArray[Any], value_range: tuple[float, float] | None) -> NDArray[Any]:

@@ -41,17 +41,16 @@ class Instances:
     scores: NDArray[np.float64] | None = None
     masks: NDArray[np.bool_] | None = None
 
-    def __getitem__(self, index: NDArray[np.intp]) -> Instances:
-        """Return the instances at the given indices, in that order."""
-        columns: list[Any] = [self.labels, self.scores, self.masks]
-        return Instances(self.boxes[index], *(None if column is None else column[index] for column in columns))
-
     def filter_by_score(self, threshold: float) -> Instances:
         """Return the instances whose score is not below the threshold, sorted by ascending score.
 
         Scores of NaN are kept. Instances without scores are returned unchanged.
         """
-        return self if self.scores is None else self[sort_by_score(self.scores, threshold)]
+        if self.scores is None:
+            return self
+        indices = sort_by_score(self.scores, threshold)
+        columns: list[Any] = [self.labels, self.scores, self.masks]
+        return Instances(self.boxes[indices], *(None if column is None else column[indices] for column in columns))
 
 
 @dataclass(frozen=True, slots=True)

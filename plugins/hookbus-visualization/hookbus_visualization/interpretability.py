@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,33 +60,34 @@ class ModelInspector:
 
     def cam(self) -> PanelsByLabel:
         """Render the class activation map of each sample."""
-        images, classes = self._get_images_and_classes()
-        maps = compute_grad_cam(self.model, self.inputs, classes, self.config.cam_layer)
-        return {"cam": self._replace_images(overlay_maps(images, maps))}
+        return {"cam": self._overlay(compute_grad_cam, layer=self.config.cam_layer)}
 
     def gradients(self) -> PanelsByLabel:
         """Render the gradient of the class score with respect to the input, for each sample."""
-        images, classes = self._get_images_and_classes()
-        maps = compute_saliency(self.model, self.inputs, classes)
-        return {"gradients": self._replace_images(overlay_maps(images, maps))}
+        return {"gradients": self._overlay(compute_saliency)}
+
+    def _overlay(self, compute: Callable[..., Tensor], **options: Any) -> list[Panel]:
+        """Overlay the samples with maps that explain a class."""
+        if self.images is None:
+            raise ValueError("the samples must be images.")
+        maps = compute(self.model, self.inputs, self._get_classes(), **options)
+        return self._replace_images(overlay_maps(self.images, maps))
 
     def _replace_images(self, images: Sequence[RGBImage]) -> list[Panel]:
         """Return the panels of the samples with other pixels, and with the same captions and frames."""
         return [panel._replace(image=image) for panel, image in zip(self.panels, images, strict=True)]
 
-    def _get_images_and_classes(self) -> tuple[Sequence[RGBImage], Tensor | None]:
-        """Return the images and the classes to explain; None for the predicted classes."""
-        if self.images is None:
-            raise ValueError("the samples must be images.")
+    def _get_classes(self) -> Tensor | None:
+        """Return the classes to explain; None for the predicted classes."""
         if self.config.target == "predicted":
-            return self.images, None
+            return None
         classes = [get_class(target) for target in self.targets]
         if None in classes:
             raise ValueError(
                 "`target: true` requires a class index for every sample, got a sample without one. Set "
                 "`target: predicted`."
             )
-        return self.images, torch.tensor(classes)
+        return torch.tensor(classes)
 
 
 def render_attention(
@@ -112,21 +113,7 @@ def render_attention(
     return {path: _render_layer(weights[:, 0], images) for path, weights in layers.items()}
 
 
-class Patches(NamedTuple):
-    """Layout of the patch tokens of an image.
-
-    Attributes:
-        extra: Number of tokens before the patches.
-        rows: Number of rows of patches.
-        columns: Number of columns of patches.
-    """
-
-    extra: int
-    rows: int
-    columns: int
-
-
-def infer_patches(tokens: int, height: int, width: int) -> Patches | None:
+def infer_patches(tokens: int, height: int, width: int) -> tuple[int, int, int] | None:
     """Infer the layout of square patches from the number of tokens.
 
     Args:
@@ -135,13 +122,14 @@ def infer_patches(tokens: int, height: int, width: int) -> Patches | None:
         width: Width of the image, in the same unit.
 
     Returns:
-        The layout with at least two rows and two columns; None if the tokens cannot be patches of the image.
+        The numbers of tokens before the patches, of rows and of columns, with at least two rows and two columns; None
+        if the tokens cannot be patches of the image.
     """
     for extra in EXTRA_TOKENS:
         columns = math.isqrt(max(tokens - extra, 0) * width // height)
         rows = columns * height // width
         if rows * columns == tokens - extra and rows * width == columns * height and min(rows, columns) > 1:
-            return Patches(extra, rows, columns)
+            return extra, rows, columns
     return None
 
 
@@ -151,12 +139,8 @@ def _render_layer(weights: Tensor, images: Sequence[RGBImage] | None) -> list[RG
     # Windowed attention folds windows into the batch dimension: the weights are then not per image.
     if images is None or patches is None or len(images) != len(weights):
         return [apply_colormap(normalize(matrix)) for matrix in downsample(weights, MAX_SIDE).numpy()]
-    return overlay_maps(images, _get_patch_weights(weights, patches))
-
-
-def _get_patch_weights(weights: Tensor, patches: Patches) -> Tensor:
-    """Return the weights of the class token, or the mean over all queries, as (N, rows, columns)."""
+    extra, rows, columns = patches
     # A matrix that is not square is cross-attention, whose first query is not a class token.
-    has_class = patches.extra > 0 and weights.shape[1] == weights.shape[2]
+    has_class = extra > 0 and weights.shape[1] == weights.shape[2]
     row = weights[:, 0] if has_class else weights.mean(1)
-    return row[:, patches.extra :].reshape(-1, patches.rows, patches.columns)
+    return overlay_maps(images, row[:, extra:].reshape(-1, rows, columns))

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw
 
 from hookbus_visualization.anomalies import report_anomaly
-from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Color, RGBImage, ellipsize, get_font
+from hookbus_visualization.panel import (
+    BACKGROUND_COLOR,
+    TEXT_COLOR,
+    Color,
+    RGBImage,
+    ellipsize,
+    get_font,
+    place_in_lines,
+)
 
 BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),
@@ -155,32 +163,14 @@ def draw_legend(
         entries.append((f"and {len(ids) - MAX_CLASSES} more", BACKGROUND_COLOR))
     font, text_width = get_font(), width - SWATCH_PIXELS - 2 * GAP_PIXELS
     texts = [ellipsize(name, text_width) for name, _ in entries]
-    positions, lines = _place_entries(
-        [SWATCH_PIXELS + 2 * GAP_PIXELS + round(font.getlength(text)) for text in texts], width
-    )
-    sheet = Image.new("RGB", (width, lines * LINE_HEIGHT_PIXELS), BACKGROUND_COLOR)
+    widths = [SWATCH_PIXELS + 2 * GAP_PIXELS + round(font.getlength(text)) for text in texts]
+    positions = list(place_in_lines(widths, width))
+    height = (positions[-1][1] + 1) * LINE_HEIGHT_PIXELS if positions else 0
+    sheet = Image.new("RGB", (width, height), BACKGROUND_COLOR)
     draw = ImageDraw.Draw(sheet)
     for (x, line), text, (_, color) in zip(positions, texts, entries, strict=True):
         top = line * LINE_HEIGHT_PIXELS + (LINE_HEIGHT_PIXELS - SWATCH_PIXELS) // 2
         draw.rectangle((x, top, x + SWATCH_PIXELS - 1, top + SWATCH_PIXELS - 1), color)
-        draw.text(
-            (x + SWATCH_PIXELS + GAP_PIXELS // 2, line * LINE_HEIGHT_PIXELS + LINE_HEIGHT_PIXELS // 2),
-            text,
-            TEXT_COLOR,
-            font,
-            anchor="lm",
-        )
+        position = x + SWATCH_PIXELS + GAP_PIXELS // 2, line * LINE_HEIGHT_PIXELS + LINE_HEIGHT_PIXELS // 2
+        draw.text(position, text, TEXT_COLOR, font, anchor="lm")
     return np.array(sheet)
-
-
-def _place_entries(widths: Iterable[int], limit: int) -> tuple[list[tuple[int, int]], int]:
-    """Return the positions of entries in lines with a maximum width, as (x, line), and the number of lines."""
-    positions: list[tuple[int, int]] = []
-    x, line = 0, 0
-    for width in widths:
-        # The first entry of a line is placed there even if it is too wide.
-        if x and x + width > limit:
-            x, line = 0, line + 1
-        positions.append((x, line))
-        x += width
-    return positions, line + 1 if positions else 0

@@ -10,7 +10,7 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +158,17 @@ def resize_to_fit(image: RGBImage, min_side: int = MIN_SIDE_PIXELS, max_side: in
     # An integer factor keeps the original pixels visible: each becomes a square of one color.
     factor = max(1, min(math.ceil(min_side / longer), max_side // longer))
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def place_in_lines(widths: Iterable[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Yield the positions of entries in lines of a maximum width: left edge and line."""
+    left, line = 0, 0
+    for width in widths:
+        # The first entry of a line is placed there even if it is too wide.
+        if left and left + width > limit:
+            left, line = 0, line + 1
+        yield left, line
+        left += width
 
 
 def ellipsize(text: str, width: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from hookbus_visualization.panel import (
     ellipsize,
     get_font,
     hstack_images,
+    place_in_lines,
     resize_to_fit,
 )
 from hookbus_visualization.regions import build_regions_panel, is_segmentation, read_sample
@@ -34,6 +36,7 @@ PixelConverter = Callable[[Any], RGBImage]
 PADDING_PIXELS = 4
 OVERFLOW_WIDTH_PIXELS = 100
 """Width in pixels that is reserved for `… <count> more`."""
+MAX_LINES = (MAX_SIDE_PIXELS - PADDING_PIXELS) // (LINE_HEIGHT_PIXELS + PADDING_PIXELS)
 CELL_COLOR: Color = (235, 235, 235)
 
 
@@ -78,7 +81,7 @@ def build_sample_panel(
         return _build_token_panel(input_image, *classes, names)
     if any(is_image(to_array(value)) for value in values):
         return _build_image_panel(input_image, target, prediction, pixels)
-    if not all(map(_is_numeric, values)):
+    if any(to_array(value).ndim > 1 or to_array(value).dtype.kind not in "biuf" for value in values):
         raise ValueError("target and prediction must be classes, numbers, tokens, boxes or images")
     result = compare_classes(target, prediction, names)
     return Panel(input_image, result.text, result.frame)
@@ -112,10 +115,6 @@ def _is_tokens(value: Any) -> bool:
         return True
     array = to_array(value)
     return array.ndim == 1 and array.size > 0 and array.dtype.kind in "iuU"
-
-
-def _is_numeric(value: Any) -> bool:
-    return to_array(value).ndim < 2 and to_array(value).dtype.kind in "biuf"
 
 
 def _get_token_classes(value: Any) -> NDArray[Any] | None:
@@ -172,11 +171,8 @@ def render_tokens(tokens: Sequence[object], correct: Sequence[bool | None] | Non
     """
     texts = [str(token) for token in tokens]
     corners = _place_cells(texts)
-    image = Image.new(
-        "RGB",
-        (MAX_SIDE_PIXELS, (corners[-1][1] + LINE_HEIGHT_PIXELS if corners else LINE_HEIGHT_PIXELS) + PADDING_PIXELS),
-        BACKGROUND_COLOR,
-    )
+    height = (corners[-1][1] if corners else 0) + LINE_HEIGHT_PIXELS + PADDING_PIXELS
+    image = Image.new("RGB", (MAX_SIDE_PIXELS, height), BACKGROUND_COLOR)
     draw = ImageDraw.Draw(image)
     for i, corner in enumerate(corners):
         remaining = len(texts) - i
@@ -189,15 +185,12 @@ def render_tokens(tokens: Sequence[object], correct: Sequence[bool | None] | Non
 
 def _place_cells(texts: Sequence[str]) -> list[tuple[int, int]]:
     """Return the left and top corners of the cells; `… <count> more` fits at the last one."""
-    corners, left, top = [], PADDING_PIXELS, PADDING_PIXELS
-    for text in texts:
-        width = _get_cell_width(text)
-        if left + width > MAX_SIDE_PIXELS - PADDING_PIXELS and left > PADDING_PIXELS:
-            left, top = PADDING_PIXELS, top + LINE_HEIGHT_PIXELS + PADDING_PIXELS
-        if top + LINE_HEIGHT_PIXELS + PADDING_PIXELS > MAX_SIDE_PIXELS:
-            break
-        corners.append((left, top))
-        left += width + PADDING_PIXELS
+    widths = (_get_cell_width(text) + PADDING_PIXELS for text in texts)
+    positions = place_in_lines(widths, MAX_SIDE_PIXELS - PADDING_PIXELS)
+    corners = [
+        (PADDING_PIXELS + left, PADDING_PIXELS + line * (LINE_HEIGHT_PIXELS + PADDING_PIXELS))
+        for left, line in takewhile(lambda position: position[1] < MAX_LINES, positions)
+    ]
     # The last cell is replaced by `… <count> more`: cells are removed until the text fits.
     while len(corners) < len(texts) and corners[-1][0] > MAX_SIDE_PIXELS - OVERFLOW_WIDTH_PIXELS:
         corners.pop()
@@ -206,25 +199,18 @@ def _place_cells(texts: Sequence[str]) -> list[tuple[int, int]]:
 
 def _get_cell_width(text: str) -> int:
     # No character is narrower than a pixel, so the first `MAX_SIDE_PIXELS` characters are enough to measure the width.
-    return (
-        min(round(get_font().getlength(text[:MAX_SIDE_PIXELS])), MAX_SIDE_PIXELS - 4 * PADDING_PIXELS)
-        + 2 * PADDING_PIXELS
-    )
+    width = round(get_font().getlength(text[:MAX_SIDE_PIXELS]))
+    return min(width, MAX_SIDE_PIXELS - 4 * PADDING_PIXELS) + 2 * PADDING_PIXELS
 
 
 def _draw_cell(draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, correct: bool | None) -> None:
     left, top = corner
     width = _get_cell_width(text)
-    draw.rectangle((left, top, left + width - 1, top + LINE_HEIGHT_PIXELS - 1), CELL_COLOR)
+    right, bottom, middle = left + width - 1, top + LINE_HEIGHT_PIXELS - 1, top + LINE_HEIGHT_PIXELS // 2
+    draw.rectangle((left, top, right, bottom), CELL_COLOR)
     draw.text((left + PADDING_PIXELS, top + 1), ellipsize(text, width - 2 * PADDING_PIXELS + 1), TEXT_COLOR, get_font())
     if correct is not None:
-        draw.line(
-            (left, top + LINE_HEIGHT_PIXELS - 1, left + width - 1, top + LINE_HEIGHT_PIXELS - 1),
-            CORRECT_COLOR if correct else INCORRECT_COLOR,
-            2,
-        )
+        draw.line((left, bottom, right, bottom), CORRECT_COLOR if correct else INCORRECT_COLOR, 2)
     # An incorrect token is also crossed out, so that marks are distinguishable without colors.
     if correct is False:
-        draw.line(
-            (left, top + LINE_HEIGHT_PIXELS // 2, left + width - 1, top + LINE_HEIGHT_PIXELS // 2), INCORRECT_COLOR
-        )
+        draw.line((left, middle, right, middle), INCORRECT_COLOR)

@@ -8,7 +8,7 @@ from hookbus_visualization import VisualizationConfig
 from hookbus_visualization.attribution import compute_grad_cam, compute_saliency
 from hookbus_visualization.features import compute_feature_maps, render_feature_maps
 from hookbus_visualization.images import apply_colormap, normalize, overlay_maps
-from hookbus_visualization.interpretability import ModelInspector, Patches, infer_patches, render_attention
+from hookbus_visualization.interpretability import ModelInspector, infer_patches, render_attention
 from hookbus_visualization.panel import CORRECT_COLOR, Panel
 
 IMAGES = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -132,15 +132,15 @@ class TestPatches:
     @pytest.mark.parametrize(
         ("tokens", "height", "width", "expected"),
         [
-            (16, 8, 8, Patches(0, 4, 4)),
-            (17, 8, 8, Patches(1, 4, 4)),
-            (18, 8, 8, Patches(2, 4, 4)),
-            (21, 8, 8, Patches(5, 4, 4)),
-            (197, 224, 224, Patches(1, 14, 14)),
+            (16, 8, 8, (0, 4, 4)),
+            (17, 8, 8, (1, 4, 4)),
+            (18, 8, 8, (2, 4, 4)),
+            (21, 8, 8, (5, 4, 4)),
+            (197, 224, 224, (1, 14, 14)),
             (12, 32, 64, None),
-            (33, 32, 64, Patches(1, 4, 8)),
-            (32, 64, 32, Patches(0, 8, 4)),
-            (6, 20, 30, Patches(0, 2, 3)),
+            (33, 32, 64, (1, 4, 8)),
+            (32, 64, 32, (0, 8, 4)),
+            (6, 20, 30, (0, 2, 3)),
             (19, 8, 8, None),
             (2, 8, 8, None),
             (1, 8, 8, None),
