@@ -62,7 +62,8 @@ class AccumulationHook(Hook):
     @hookimpl(frequency=False)
     def before_train_iter(self, run: Run) -> None:
         """Apply the number of the schedule, unless an accumulation is in progress."""
-        scheduled = self._get_scheduled(run)
+        number, changes = run.current(self.config.unit), reversed(self.config.schedule.items())
+        scheduled = next((count for begin, count in changes if begin <= number), None)
         if scheduled is not None and scheduled != self.accumulate and not run.accumulating:
             self._apply(run, scheduled)
 
@@ -73,10 +74,6 @@ class AccumulationHook(Hook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self.accumulate = state["accumulate"]
-
-    def _get_scheduled(self, run: Run) -> int | None:
-        number = run.current(self.config.unit)
-        return next((count for begin, count in reversed(self.config.schedule.items()) if begin <= number), None)
 
     def _apply(self, run: Run, count: int) -> None:
         self.accumulate = count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -77,29 +77,34 @@ OtherLength = Annotated[int | None, BeforeValidator(replace_null)]
 """Length of a phase of the training, with null and false for none; and the same in another unit, omitted by default."""
 
 
-def check_exclusive(config: BaseModel, *pairs: tuple[str, str]) -> None:
-    """Raise a ValueError if both settings of a pair are set."""
-    for key, other in pairs:
-        if all(name in config.model_fields_set and getattr(config, name) is not None for name in (key, other)):
-            raise ValueError(f"{key}: cannot be combined with {other}. Remove one of them.")
+class ExclusiveConfig(HookConfig):
+    """Config with pairs of settings, in different units, of which one can be set."""
+
+    exclusive: ClassVar[tuple[tuple[str, str], ...]]
+
+    @model_validator(mode="after")
+    def _check_exclusive(self) -> Self:
+        for key, other in self.exclusive:
+            if all(name in self.model_fields_set and getattr(self, name) is not None for name in (key, other)):
+                raise ValueError(f"{key}: cannot be combined with {other}. Remove one of them.")
+        return self
 
 
-class FinalPhaseConfig(HookConfig):
+class FinalPhaseConfig(ExclusiveConfig):
     """Length of the final phase of a training."""
+
+    exclusive: ClassVar[tuple[tuple[str, str], ...]] = (("num_last_iters", "num_last_epochs"),)
 
     num_last_epochs: Length = Field(default=15, ge=0, description="Length of the final phase in epochs; 0: none.")
     num_last_iters: OtherLength = Field(
         default=None, ge=0, description="Length of the final phase in iterations, instead of epochs."
     )
 
-    @model_validator(mode="after")
-    def _validate_length(self) -> Self:
-        check_exclusive(self, ("num_last_iters", "num_last_epochs"))
-        return self
-
 
 class YOLOXLrUpdaterConfig(FinalPhaseConfig):
     """Quadratic warm-up, cosine decay, and a constant learning rate in the final phase."""
+
+    exclusive = (*FinalPhaseConfig.exclusive, ("warmup_iters", "warmup_epochs"), ("min_lr", "min_lr_ratio"))
 
     warmup_epochs: Length = Field(default=5, ge=0, description="Length of the warm-up in epochs; 0: no warm-up.")
     warmup_iters: OtherLength = Field(
@@ -115,7 +120,6 @@ class YOLOXLrUpdaterConfig(FinalPhaseConfig):
 
     @model_validator(mode="after")
     def _validate_units(self) -> Self:
-        check_exclusive(self, ("warmup_iters", "warmup_epochs"), ("min_lr", "min_lr_ratio"))
         if self.by_epoch and (self.num_last_iters is not None or self.warmup_iters is not None):
             raise ValueError(
                 "by_epoch: requires lengths in epochs, got warmup_iters or num_last_iters. Set warmup_epochs and "
@@ -159,8 +163,10 @@ class PipelineSwitchConfig(HookConfig):
         return self
 
 
-class FreezeConfig(HookConfig):
+class FreezeConfig(ExclusiveConfig):
     """Modules to freeze and the duration."""
+
+    exclusive = (("until_iter", "until_epoch"),)
 
     modules: list[str] = Field(
         min_length=1, examples=[["0"]], description="Names of modules or parameters; * matches any characters."
@@ -170,11 +176,6 @@ class FreezeConfig(HookConfig):
     keep_statistics: bool = Field(
         default=True, description="Keep the running statistics of frozen normalization layers unchanged as well."
     )
-
-    @model_validator(mode="after")
-    def _validate_length(self) -> Self:
-        check_exclusive(self, ("until_iter", "until_epoch"))
-        return self
 
 
 class AccumulationConfig(HookConfig):

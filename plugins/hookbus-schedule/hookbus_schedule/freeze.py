@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -46,7 +46,14 @@ class FreezeHook(Hook):
         """
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
-        _check_names(self.config.modules, unwrap_model(run.model))
+        names = [name for name, _ in (*named_modules(run.model), *named_parameters(run.model)) if name]
+        problems = [
+            f"modules: {pattern!r} matches no module or parameter of the model.{suggest_names(pattern, names)}"
+            for pattern in self.config.modules
+            if not any(fnmatchcase(name, pattern) for name in names)
+        ]
+        if problems:
+            raise ConfigError(problems)
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the epoch or iteration in which the modules are unfrozen."""
@@ -67,7 +74,11 @@ class FreezeHook(Hook):
         self._disable_gradients(run, model)
         if self.config.keep_statistics:
             self._norm_layers = [
-                layer for layer in _find_norm_layers(model, self.config.modules) if layer.training or id(layer) in held
+                layer
+                for name, layer in named_modules(model)
+                if getattr(layer, "track_running_stats", False)
+                and (layer.training or id(layer) in held)
+                and _matches(name, self.config.modules)
             ]
 
     @hookimpl(frequency=False)
@@ -134,23 +145,3 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
     parts = name.split(".")
     ancestors = [".".join(parts[: i + 1]) for i in range(len(parts))]
     return any(fnmatchcase(ancestor, pattern) for ancestor in ancestors for pattern in patterns)
-
-
-def _find_norm_layers(model: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
-    """Return the matching layers with running statistics."""
-    return [
-        module
-        for name, module in named_modules(model)
-        if getattr(module, "track_running_stats", False) and _matches(name, patterns)
-    ]
-
-
-def _check_names(patterns: Iterable[str], model: nn.Module) -> None:
-    names = [name for name, _ in (*named_modules(model), *named_parameters(model)) if name]
-    problems = [
-        f"modules: {pattern!r} matches no module or parameter of the model.{suggest_names(pattern, names)}"
-        for pattern in patterns
-        if not any(fnmatchcase(name, pattern) for name in names)
-    ]
-    if problems:
-        raise ConfigError(problems)

@@ -41,12 +41,17 @@ class YOLOXLrUpdaterHook(Hook):
                 f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."
             )
         if run.mode == "train":
-            _check_limit(run, by_epoch=self.config.by_epoch)
+            if self.config.by_epoch and run.max_epochs is None:
+                raise ConfigError("by_epoch requires a limit in epochs, got none. Set `epochs`.")
+            if run.max_epochs is None and run.max_iters is None:
+                raise ConfigError("requires a limit of the run, got none. Set `epochs` or `iterations`.")
             # A custom loop may determine the length of an epoch later, by the loader that it reads.
             if run.trainer is not None or run.epoch_length is not None:
                 self._check_lengths(run)
         self.check_unique(run, "sets the learning rate, and the result depends on their order")
-        _check_no_scheduler_hook(run)
+        for name, hook in run.bus.hooks.items():
+            if isinstance(hook, ParamSchedulerHook) and (id(run.optimizer), "lr") in get_scheduled(run, hook.config):
+                raise ConfigError(f"sets the learning rate, as does hook {name!r}. Remove one of the two.")
 
     def before_run(self, run: Run) -> None:
         """Store the initial learning rates in the parameter groups."""
@@ -63,7 +68,7 @@ class YOLOXLrUpdaterHook(Hook):
             ConfigError: If the limit of the run or a required epoch length is unknown, or warm-up and final phase
                 exceed the training.
         """
-        position = self._get_epoch_position(run) if self.config.by_epoch else self._get_iteration_position(run)
+        position = self._get_position(run)
         for group in _iter_groups(run):
             base, floor = _get_initial_lr(group), self.config.min_lr
             rate = yolox_lr(**position, base=base, floor=base * self.config.min_lr_ratio if floor is None else floor)
@@ -73,15 +78,13 @@ class YOLOXLrUpdaterHook(Hook):
             else:
                 group["lr"] = rate
 
-    def _get_epoch_position(self, run: Run) -> dict[str, int]:
-        return {"number": run.epoch + 1, **self._check_lengths(run), "offset": 1}
-
-    def _get_iteration_position(self, run: Run) -> dict[str, int]:
-        number = run.iter + 1
-        if run.max_iters is None:
-            # Derived from the epoch and not from `run.iter`: truncated epochs have fewer iterations.
-            number = run.epoch * get_epoch_length(run) + run.epoch_iter + 1
-        return {"number": number, **self._check_lengths(run)}
+    def _get_position(self, run: Run) -> dict[str, int]:
+        """Return the arguments of the curve that are equal for all parameter groups."""
+        if self.config.by_epoch:
+            return {"number": run.epoch + 1, **self._check_lengths(run), "offset": 1}
+        # In a run that is limited in epochs not `run.iter`: truncated epochs have fewer iterations.
+        begin = run.iter if run.max_iters is not None else run.epoch * get_epoch_length(run) + run.epoch_iter
+        return {"number": begin + 1, **self._check_lengths(run)}
 
     def _check_lengths(self, run: Run) -> dict[str, int]:
         """Return the lengths of the training, the warm-up and the final phase, in epochs or iterations."""
@@ -106,13 +109,6 @@ class YOLOXLrUpdaterHook(Hook):
         }
 
 
-def _check_no_scheduler_hook(run: Run) -> None:
-    own = (id(run.optimizer), "lr")
-    for name, hook in run.bus.hooks.items():
-        if isinstance(hook, ParamSchedulerHook) and own in get_scheduled(run, hook.config):
-            raise ConfigError(f"sets the learning rate, as does hook {name!r}. Remove one of the two.")
-
-
 def _iter_groups(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the parameter groups of all optimizers."""
     for optimizer in run.optimizers.values():
@@ -124,11 +120,3 @@ def _get_initial_lr(group: dict[str, Any]) -> float:
     if "initial_lr" not in group:
         group["initial_lr"] = float(group["lr"])
     return group["initial_lr"]  # type: ignore[no-any-return]
-
-
-def _check_limit(run: Run, *, by_epoch: bool) -> None:
-    """Raise if the run has no limit in the unit that the schedule counts."""
-    if by_epoch and run.max_epochs is None:
-        raise ConfigError("by_epoch requires a limit in epochs, got none. Set `epochs`.")
-    if run.max_epochs is None and run.max_iters is None:
-        raise ConfigError("requires a limit of the run, got none. Set `epochs` or `iterations`.")
