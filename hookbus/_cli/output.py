@@ -175,14 +175,7 @@ def print_order(explanation: Explanation) -> None:
 
 
 def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
-    """Print the output files and the commands to run next, on rank 0 only.
-
-    Args:
-        run: Finished training.
-        file: Run file.
-        overrides: Overrides of the command line.
-        requested: Requested work directory. The run may have used another one.
-    """
+    """Print the output files and the commands to run next, on rank 0 only."""
     if run.work_dir is None or not run.ranks.is_main:
         return
     directory = run.work_dir.path

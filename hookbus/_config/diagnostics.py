@@ -204,11 +204,7 @@ def find_name_problem(path: str) -> str:
 
 
 def find_settings_problems(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the key and the problem of each path in the settings of a hook that is too long.
-
-    Args:
-        settings: Settings. Paths are recognized by their keys: `path`, `out_dir`, `log_file`.
-    """
+    """Yield the key and the problem of each path in the settings of a hook that is too long."""
     for key, value in settings.items():
         is_path = key in PATH_KEYS or key.endswith(PATH_SUFFIXES)
         if is_path and isinstance(value, str) and "://" not in value and (problem := find_name_problem(value)):

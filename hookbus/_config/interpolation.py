@@ -195,12 +195,6 @@ def dump_resolved(
 
     A secret from the environment is written as its reference, so that the file can be used again; another one as
     `***`, with a comment that states where it is set.
-
-    Args:
-        raw: Configuration with secrets.
-        shown: The same configuration with redacted secrets.
-        document: Document from which the configuration was created.
-        to_file_path: Function that converts a path in the configuration to a path in the document.
     """
     writer = _Writer(document, to_file_path)
     lines = _yaml.dump(_map_pairs(raw, shown, writer.convert)).split("\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from types import NoneType
@@ -345,7 +345,7 @@ class RunConfig(Section):
                     problems += [message for text in error.problems for message in self._hook_problem(path, text)]
                 except PluginError as error:
                     problems.append(self._type_problem(path, settings, str(error)))
-        problems += self._duplicate_names(built)
+        problems += self._find_duplicate_names(built)
         if problems:
             raise ConfigError(self.sort_problems(problems))
         return built
@@ -368,18 +368,16 @@ class RunConfig(Section):
                 if shown != settings.get(key):
                     self._document.hide_override((*path, key))
 
-    def _duplicate_names(self, built: list[tuple[Any, Path]]) -> list[str]:
-        """Return a message for each hook whose instance name is already used."""
-        problems, names = [], set()
+    def _find_duplicate_names(self, built: list[tuple[Any, Path]]) -> Iterator[str]:
+        """Yield a message for each hook whose instance name is already used."""
+        names = set()
         for hook, path in built:
-            if not isinstance(hook, Hook) or not hook.config.enabled:
-                continue
-            if hook.name in names:
-                problems.append(
-                    self.format_problem(path, f"duplicate hook name {format_value(hook.name)}. Set a unique name.")
-                )
-            names.add(hook.name)
-        return problems
+            if isinstance(hook, Hook) and hook.config.enabled:
+                if hook.name in names:
+                    yield self.format_problem(
+                        path, f"duplicate hook name {format_value(hook.name)}. Set a unique name."
+                    )
+                names.add(hook.name)
 
     def _hook_paths(self) -> list[Path]:
         return self._paths or [("hooks", i) for i in range(len(self.hooks))]
@@ -399,14 +397,13 @@ class RunConfig(Section):
         match = HOOK_MESSAGE_PATTERN.fullmatch(problem)
         if match is None:
             return [self.format_problem(path, problem)]
-        keys = tuple(int(part) if part.isdigit() else part for part in match[1].split("."))
-        if keys == (ALL_SETTINGS,) and (*path, *keys) not in self._document.key_locations:
-            return [self.format_problem(path, to_yaml_terms(match[2]))]
-        # The parser has already reported this value.
-        if (*path, *keys) in self._document.invalid_paths:
-            return []
+        place = (*path, *(int(part) if part.isdigit() else part for part in match[1].split(".")))
         message = to_yaml_terms(match[2])
-        return [self.format_problem((*path, *keys), message, at_key=message.startswith("unknown key"))]
+        if match[1] == ALL_SETTINGS and place not in self._document.key_locations:
+            return [self.format_problem(path, message)]
+        # The parser has already reported an invalid value.
+        is_reported = place in self._document.invalid_paths
+        return [] if is_reported else [self.format_problem(place, message, at_key=message.startswith("unknown key"))]
 
 
 def _list_entry_hint(settings: Mapping[str, Any]) -> str:

@@ -25,13 +25,6 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
 
     A hook is referred to by its instance name, its type, or its index in the list, starting at 0. A hook that the file
     does not contain is added. `~` disables a hook, including a default hook.
-
-    Args:
-        document: Document whose data is a mapping. Modified in place.
-        overrides: Overrides in order of application: `a.b=value` sets a key, `~a.b` deletes it.
-
-    Returns:
-        One message per invalid override.
     """
     problems = []
     for text in overrides:

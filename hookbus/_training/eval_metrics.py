@@ -248,13 +248,7 @@ def is_torchmetric(metric: object) -> bool:
 
 
 def sync_torchmetrics(name: str, metric: Any, ranks: Collectives) -> None:
-    """Replace the states of a torchmetrics metric with the states of all ranks, reduced as the metric defines.
-
-    Args:
-        name: Name of the metric, equal on all ranks.
-        metric: A Metric, a MetricCollection, or a wrapper of them.
-        ranks: The ranks.
-    """
+    """Replace the states of a torchmetrics metric with the states of all ranks, reduced as the metric defines."""
     # In a MetricCollection (torchmetrics 1.x), metrics of one compute group share states, which this property copies
     # to all metrics of the group.
     getattr(metric, "metric_state", None)

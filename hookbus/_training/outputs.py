@@ -34,13 +34,6 @@ def outputs_to_dict(output: Any) -> dict[str, Any]:
 def extract_loss(outputs: Mapping[str, Any], loss_fn: object) -> Tensor:
     """Return the loss among the outputs.
 
-    Args:
-        outputs: Outputs by name.
-        loss_fn: The loss function of the loop, or None. It determines the fix that the error message suggests.
-
-    Returns:
-        Tensor with one element, of any number of dimensions.
-
     Raises:
         LoopError: If the loss is missing or has more than one element.
     """

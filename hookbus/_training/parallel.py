@@ -95,12 +95,7 @@ def maybe_apply_fsdp(
 
 
 def train_shard_for(strategy: str, ranks: Collectives) -> TrainShard | None:
-    """Return the shard of the training data of this rank, or None if the rank reads all data.
-
-    Args:
-        strategy: "ddp", "fsdp2" or "none". With "none", the user is responsible for sharding the data.
-        ranks: The ranks of the run.
-    """
+    """Return the shard of the training data of this rank, or None if the rank reads all data."""
     return None if ranks.world_size == 1 or strategy == "none" else TrainShard(ranks.rank, ranks.world_size)
 
 

@@ -27,15 +27,6 @@ def capture_training(
 ) -> list[Restore]:
     """Copy the state of a training. The gradients are removed, as before the first backward pass.
 
-    Args:
-        modules: Models, and the loss function if it is a module.
-        optimizers: Optimizers, or wrappers of optimizers.
-        schedulers: Learning-rate schedulers.
-        scaler: Gradient scaler; None if there is none.
-
-    Returns:
-        Functions that restore the state, in the order in which they are to be called.
-
     Raises:
         LoopError: If a parameter is not initialized yet.
     """

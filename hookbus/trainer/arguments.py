@@ -141,16 +141,7 @@ def validate_limit(name: str, limit: int | None) -> int | None:
 
 
 def resolve_hooks(hooks: Iterable[object], default_hooks: bool, work_dir: object) -> list[Any]:
-    """Return the hooks of a Trainer: the default hooks that no user hook replaces, then the user hooks.
-
-    Args:
-        hooks: User hooks.
-        default_hooks: Whether to add the default hooks.
-        work_dir: Work directory. If None, default hooks that require a work directory are omitted.
-
-    Returns:
-        The hooks.
-    """
+    """Return the hooks of a Trainer: the default hooks that no user hook replaces, then the user hooks."""
     defaults = get_default_hooks() if default_hooks else []
     return merge_defaults(
         as_hook_list(hooks), [hook for hook in defaults if work_dir is not None or not hook.requires_work_dir]

@@ -56,13 +56,7 @@ class ExpectedMetrics:
         self._has_loaders = bool(loaders)
 
     def observe_batch(self, loader: str | None, outputs: Any, metrics: Mapping[str, EvalMetric]) -> None:
-        """Record the result names of one batch.
-
-        Args:
-            loader: Name of the loader, None if there is only one.
-            outputs: Outputs of the model.
-            metrics: Metrics after the update with this batch.
-        """
+        """Record the result names of one batch."""
         store, evaluation = MetricStore(), EvaluationMeans()
         store.evaluation = evaluation
         store.log_outputs(outputs, None)
@@ -119,9 +113,6 @@ def _result_names(metrics: Mapping[str, EvalMetric]) -> list[str]:
 
 def check_trainer(trainer: TrainerSetup) -> list[str]:
     """Validate that a trainer can train. No file is written; weights and RNG states are unchanged.
-
-    Returns:
-        Lines that describe the training.
 
     Raises:
         HookbusError: If the training would fail. The message contains one line per error.

@@ -62,10 +62,6 @@ def load_initial_weights(trainer: TrainerSetup, run: Run) -> None:
 def load_for_test(trainer: TrainerSetup, path: Path) -> None:
     """Configure a trainer to load a checkpoint for a test: the weights that validations evaluated, and hook states.
 
-    Args:
-        trainer: Trainer. Its `load_from`, `load_weights`, `load_strict` and `loads_hooks` are set.
-        path: Path of the checkpoint.
-
     Raises:
         CheckpointError: If the file does not exist, or is not a checkpoint.
     """
