@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from hookbus._config import yaml as _yaml
@@ -64,7 +66,7 @@ def settle_types(data: Any, references: Iterable[tuple[Path, str]], find_errors:
         references: Paths of references in the data, and the texts of the variables.
         find_errors: Function that validates the data and returns the paths of the errors.
     """
-    numbers = {path: (_get(data, path), text) for path, text in references}
+    numbers = {path: (reduce(getitem, path, data), text) for path, text in references}
     numbers = {path: pair for path, pair in numbers.items() if not isinstance(pair[0], str)}
     if not numbers:
         return
@@ -178,14 +180,8 @@ def _select_below(paths: Iterable[Path], errors: Iterable[Path]) -> list[Path]:
     return [path for path in paths if any(path[:end] in invalid for end in range(1, len(path) + 1))]
 
 
-def _get(data: Any, path: Path) -> Any:
-    for key in path:
-        data = data[key]
-    return data
-
-
 def _set(data: Any, path: Path, value: Any) -> None:
-    _get(data, path[:-1])[path[-1]] = value
+    reduce(getitem, path[:-1], data)[path[-1]] = value
 
 
 def dump_resolved(

@@ -60,8 +60,9 @@ class _Override:
     def _set_hook(self, keys: list[str], value: Any) -> None:
         index = self._find_hook(keys[1])
         index = self._add_hook({"type": keys[1]}) if index is None else index
-        if len(keys) == 2 and isinstance(value, dict):
-            value = {**self._preserved_settings(index), **value}
+        entry = self._get_hooks()[index]
+        if len(keys) == 2 and isinstance(value, dict) and isinstance(entry, dict):
+            value = {**{key: entry[key] for key in ("type", "name") if key in entry}, **value}
         self._set(["hooks", index, *keys[2:]], value)
 
     def _set(self, keys: list[Any], value: Any) -> None:
@@ -155,11 +156,6 @@ class _Override:
         hooks[key] = entry
         self._set_location(("hooks", key))
         return key
-
-    def _preserved_settings(self, index: str | int) -> dict[str, Any]:
-        """Return the settings that a hook keeps if an override replaces all of them: type and name."""
-        entry = self._document.data["hooks"][index]
-        return {key: entry[key] for key in ("type", "name") if isinstance(entry, dict) and key in entry}
 
     def _set_location(self, path: Path) -> None:
         """Set the override as the location of a path and remove the locations below it."""

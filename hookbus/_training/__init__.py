@@ -1,6 +1,6 @@
 """Training and evaluation of the Trainer.
 
-* Training iterations: `steps`, `outputs`, `lr_scheduler`.
+* Training iterations: `steps`, `lr_scheduler`.
 * Evaluation: `evaluation`, `eval_metrics`.
 * Distributed training: `parallel`.
 """

@@ -14,7 +14,7 @@ from hookbus._run.never_due import find_unreachable
 from hookbus._run.results import name_results
 from hookbus._training.eval_metrics import EvalMetric
 from hookbus._training.evaluation import compute_metrics, eval_mode, named_loaders, reset_metrics, update_metrics
-from hookbus._training.outputs import extract_loss
+from hookbus._training.steps import extract_loss
 from hookbus._utils.arguments import raise_errors
 from hookbus._utils.imports import describe_error
 from hookbus._utils.packages import package_label
