@@ -143,11 +143,9 @@ def _capture(value: Any) -> Restore:
     if isinstance(value, Tensor):
         return _capture_tensor(value)
     if isinstance(value, dict):
-        return partial(_restore_dict, value, {key: _capture(item) for key, item in value.items()})
-    if isinstance(value, list):
-        return partial(_restore_list, value, [_capture(item) for item in value])
-    if isinstance(value, tuple):
-        return partial(_restore_tuple, value, [_capture(item) for item in value])
+        return partial(_restore_items, value, {key: _capture(item) for key, item in value.items()})
+    if isinstance(value, (list, tuple)):
+        return partial(_restore_items, value, [_capture(item) for item in value])
     copied = copy.deepcopy(value)
     return lambda: copied
 
@@ -162,19 +160,15 @@ def _capture_tensor(tensor: Tensor) -> Restore:
     return restore
 
 
-def _restore_dict(target: dict[Any, Any], items: dict[Any, Restore]) -> dict[Any, Any]:
-    values = {key: restore() for key, restore in items.items()}
-    target.clear()
-    target.update(values)
-    return target
-
-
-def _restore_list(target: list[Any], items: list[Restore]) -> list[Any]:
-    target[:] = [restore() for restore in items]
-    return target
-
-
-def _restore_tuple(target: tuple[Any, ...], items: list[Restore]) -> tuple[Any, ...]:
-    for restore in items:
-        restore()
+def _restore_items(target: Any, items: Any) -> Any:
+    """Restore the items of a dict, a list or a tuple in place, and return it."""
+    if isinstance(target, dict):
+        values = {key: restore() for key, restore in items.items()}
+        target.clear()
+        target.update(values)
+    elif isinstance(target, list):
+        target[:] = [restore() for restore in items]
+    else:
+        for restore in items:
+            restore()
     return target
