@@ -11,10 +11,14 @@ An installed plugin is never registered automatically.
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
+from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.packages import (
+    DATASETS_GROUP,
     HOOKS_GROUP,
+    MODELS_GROUP,
     cache_within_lookups,
     check_requirement,
     entry_points,
@@ -22,10 +26,16 @@ from hookbus._utils.packages import (
     normalize_name,
     split_entry_point,
 )
-from hookbus._utils.plugin_entries import BLOCK_VARIABLE, PluginEntry, explain_missing
-from hookbus.errors import PluginConflictError, PluginError, PluginNotFoundError
+from hookbus._utils.plugin_entries import (
+    BLOCK_VARIABLE,
+    PluginEntry,
+    blocked_names,
+    explain_missing,
+    get_publishing_package,
+)
+from hookbus.errors import HookWarning, PluginConflictError, PluginError, PluginNotFoundError
 
-__all__ = ["check_version", "find_entry", "list_entries", "load_entry"]
+__all__ = ["check_version", "find_entry", "list_entries", "load_entry", "warn_of_unknown_blocks"]
 
 
 @cache_within_lookups
@@ -112,3 +122,15 @@ def load_entry(plugin: PluginEntry) -> Any:
     """
     remedy = "Repair or remove the package (`hookbus doctor` lists all broken packages)."
     return load_entry_point(plugin.entry, f"publishes {plugin.name!r}", remedy)
+
+
+def warn_of_unknown_blocks() -> None:
+    """Warn about each name in `HOOKBUS_BLOCK` that is neither an installed plugin nor a hook of the hookbus project."""
+    blocked = blocked_names()
+    groups = (HOOKS_GROUP, MODELS_GROUP, DATASETS_GROUP) if blocked else ()
+    installed = [plugin for group in groups for plugin in list_entries(group)]
+    for name in blocked:
+        if get_publishing_package(name) is None and not any(plugin.matches(name) for plugin in installed):
+            hint = suggest_if_close(name, [alias for plugin in installed for alias in plugin.names])
+            message = f"{BLOCK_VARIABLE}: {name!r} is not an installed hook and is ignored.{hint}"
+            warnings.warn(message, HookWarning, stacklevel=2)

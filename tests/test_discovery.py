@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+
+from hookbus.discovery import warn_of_unknown_blocks
+from hookbus.errors import HookWarning
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -222,3 +226,23 @@ def test_broken_optional_packages_are_not_imported(bare_environment: Environment
             [("wandb", "wandb"), ("MLflowHook", "mlflow"), ("tensorboard", "tensorboard")]
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("blocked", "message"),
+    [
+        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is not an installed hook and is ignored."),
+        ("logger, loger", "'loger' is not an installed hook and is ignored. Did you mean 'logger'"),
+    ],
+)
+def test_unknown_blocked_name_is_a_warning(monkeypatch: pytest.MonkeyPatch, blocked: str, message: str) -> None:
+    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
+    with pytest.warns(HookWarning, match=re.escape(message)) as caught:
+        warn_of_unknown_blocks()
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("blocked", ["", " , ", "logger,LoggerHook,Hookbus_Logger/logger", "cnn,digits", "EMAHook"])
+def test_known_blocked_names_do_not_warn(monkeypatch: pytest.MonkeyPatch, blocked: str) -> None:
+    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
+    warn_of_unknown_blocks()

@@ -131,9 +131,8 @@ def test(
 def hooks(json_: Json = False) -> None:
     """List the installed hooks without importing them."""
     with handle_errors():
-        from hookbus._config.diagnostics import warn_of_unknown_blocks
         from hookbus._utils.plugin_entries import short_names
-        from hookbus.discovery import list_entries
+        from hookbus.discovery import list_entries, warn_of_unknown_blocks
 
         warn_of_unknown_blocks()
         rows = [

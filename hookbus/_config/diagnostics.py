@@ -11,12 +11,10 @@ from pydantic import BaseModel, ValidationError
 
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import add_instance_name, find_hook_class
-from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.known_keys import explain_unknown_key
-from hookbus._utils.packages import DATASETS_GROUP, HOOKS_GROUP, MODELS_GROUP
-from hookbus._utils.plugin_entries import BLOCK_VARIABLE, blocked_names, get_publishing_package
+from hookbus._utils.plugin_entries import BLOCK_VARIABLE, blocked_names
 from hookbus._utils.settings import validation_messages
-from hookbus.discovery import list_entries
+from hookbus.discovery import list_entries, warn_of_unknown_blocks
 from hookbus.errors import HookWarning
 
 Entries = list[tuple[Any, Path]]
@@ -176,21 +174,6 @@ def sort_by_location(document: Document, problems: Iterable[str]) -> list[str]:
         return (False, int(line), int(column)) if has_location else (True, 0, 0)
 
     return sorted(dict.fromkeys(problems), key=get_location)
-
-
-BLOCKABLE_GROUPS = (HOOKS_GROUP, MODELS_GROUP, DATASETS_GROUP)
-"""Entry-point groups that `HOOKBUS_BLOCK` applies to."""
-
-
-def warn_of_unknown_blocks() -> None:
-    """Warn about each name in `HOOKBUS_BLOCK` that is neither an installed plugin nor a hook of the hookbus project."""
-    blocked = blocked_names()
-    installed = [plugin for group in BLOCKABLE_GROUPS if blocked for plugin in list_entries(group)]
-    for name in blocked:
-        if get_publishing_package(name) is None and not any(plugin.matches(name) for plugin in installed):
-            hint = suggest_if_close(name, [alias for plugin in installed for alias in plugin.names])
-            message = f"{BLOCK_VARIABLE}: {name!r} is not an installed hook and is ignored.{hint}"
-            warnings.warn(message, HookWarning, stacklevel=2)
 
 
 def find_name_problem(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,11 @@ from hookbus._config.diagnostics import (
     resolve_aliases,
     sort_by_location,
     to_yaml_terms,
-    warn_of_unknown_blocks,
 )
 from hookbus._config.document import Document
 from hookbus._config.load import load_document
 from hookbus._config.yaml import parse
-from hookbus.errors import ConfigError, HookWarning
+from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.conftest import Environment, Project
@@ -120,26 +118,6 @@ class TestDocuments:
     def test_missing_file_is_an_error(self, project: Project) -> None:
         with pytest.raises(ConfigError, match="^no.yaml: the run file cannot be read: No such file or directory.$"):
             load_document("no.yaml")
-
-
-@pytest.mark.parametrize(
-    ("blocked", "message"),
-    [
-        ("hookbus-logger", "HOOKBUS_BLOCK: 'hookbus-logger' is not an installed hook and is ignored."),
-        ("logger, loger", "'loger' is not an installed hook and is ignored. Did you mean 'logger'"),
-    ],
-)
-def test_unknown_blocked_name_is_a_warning(monkeypatch: pytest.MonkeyPatch, blocked: str, message: str) -> None:
-    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
-    with pytest.warns(HookWarning, match=re.escape(message)) as caught:
-        warn_of_unknown_blocks()
-    assert len(caught) == 1
-
-
-@pytest.mark.parametrize("blocked", ["", " , ", "logger,LoggerHook,Hookbus_Logger/logger", "cnn,digits", "EMAHook"])
-def test_known_blocked_names_do_not_warn(monkeypatch: pytest.MonkeyPatch, blocked: str) -> None:
-    monkeypatch.setenv("HOOKBUS_BLOCK", blocked)
-    warn_of_unknown_blocks()
 
 
 @pytest.mark.slow
