@@ -39,7 +39,7 @@ def parse(text: str, name: str) -> Document:
         if node is None:
             document.problems.append(document.format_problem_at((1, 1), "the file is empty."))
         else:
-            document.data = _Converter(document).convert(node, (), 0)
+            document.data = _Converter(document).convert(node, ())
     except _ParsingAbortedError as error:
         document.problems.append(document.format_problem_at(error.location, str(error)))
     except YAMLError as error:
@@ -139,7 +139,7 @@ class _Converter:
         self._open_node_ids: set[int] = set()
         self._constructor = YAML(typ="safe", pure=True).constructor
 
-    def convert(self, node: Node, path: Path, depth: int) -> Any:
+    def convert(self, node: Node, path: Path) -> Any:
         self._document.value_locations[path] = _get_location(node)
         self._count(node)
         if node.tag not in PLAIN_TAGS:
@@ -150,50 +150,46 @@ class _Converter:
             return self._convert_scalar(node, path)
         if id(node) in self._open_node_ids:
             return self._document.reject(path, "the alias refers to a node that contains it.")
-        with self._enter_node(node, depth):
+        with self._enter_node(node):
             if isinstance(node, SequenceNode):
-                return [self.convert(item, (*path, i), depth + 1) for i, item in enumerate(node.value)]
+                return [self.convert(item, (*path, i)) for i, item in enumerate(node.value)]
             result: dict[str, Any] = {}
-            self._fill(result, node, path, depth)
+            self._fill(result, node, path)
             return result
 
-    def _fill(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
+    def _fill(self, result: dict[str, Any], node: Node, path: Path) -> None:
         """Add the pairs of a mapping node. Existing keys are kept."""
         own: dict[str, Node] = {}
         merged: list[Node] = []
         for key_node, value_node in node.value:
+            key = key_node.value
             if key_node.tag == STANDARD_TAG_PREFIX + "merge":
                 merged += value_node.value if isinstance(value_node, SequenceNode) else [value_node]
             elif not isinstance(key_node, ScalarNode):
-                self._add_problem(_get_location(key_node), path, "a key should be a scalar, not a list or a mapping.")
-            elif error := invalid_character(key_node.value):
-                self._add_problem(_get_location(key_node), path, error)
-            elif key_node.value in own:
-                first = _get_location(own[key_node.value])[0]
-                message = f"duplicate key; the first is in line {first}."
-                self._add_problem(_get_location(key_node), (*path, key_node.value), message)
+                self._add_problem(key_node, path, "a key should be a scalar, not a list or a mapping.")
+            elif error := invalid_character(key):
+                self._add_problem(key_node, path, error)
+            elif key in own:
+                first = _get_location(own[key])[0]
+                self._add_problem(key_node, (*path, key), f"duplicate key; the first is in line {first}.")
             else:
-                own[key_node.value] = key_node
-                self._add(result, key_node, value_node, path, depth)
+                own[key] = key_node
+                if key not in result:
+                    self._document.key_locations[*path, key] = _get_location(key_node)
+                    result[key] = self.convert(value_node, (*path, key))
         # Keys merged by `<<` have the lowest precedence (YAML merge-key specification), so they are added last.
         for merged_node in merged:
-            self._merge(result, merged_node, path, depth)
+            self._merge(result, merged_node, path)
 
-    def _add(self, result: dict[str, Any], key_node: Node, value_node: Node, path: Path, depth: int) -> None:
-        if key_node.value not in result:
-            here = (*path, key_node.value)
-            self._document.key_locations[here] = _get_location(key_node)
-            result[key_node.value] = self.convert(value_node, here, depth + 1)
-
-    def _merge(self, result: dict[str, Any], node: Node, path: Path, depth: int) -> None:
+    def _merge(self, result: dict[str, Any], node: Node, path: Path) -> None:
         self._count(node)
         if id(node) in self._open_node_ids:
-            self._add_problem(_get_location(node), path, "the alias refers to a node that contains it.")
+            self._add_problem(node, path, "the alias refers to a node that contains it.")
         elif not isinstance(node, MappingNode):
-            self._add_problem(_get_location(node), path, "<< should refer to a mapping.")
+            self._add_problem(node, path, "<< should refer to a mapping.")
         else:
-            with self._enter_node(node, depth):
-                self._fill(result, node, path, depth + 1)
+            with self._enter_node(node):
+                self._fill(result, node, path)
 
     def _convert_scalar(self, node: ScalarNode, path: Path) -> Any:
         # Dates stay strings: JSON, which validates the data, has no type for them.
@@ -214,8 +210,8 @@ class _Converter:
         return value
 
     @contextmanager
-    def _enter_node(self, node: Node, depth: int) -> Iterator[None]:
-        if depth >= MAX_DEPTH:
+    def _enter_node(self, node: Node) -> Iterator[None]:
+        if len(self._open_node_ids) >= MAX_DEPTH:
             raise _ParsingAbortedError(node, TOO_DEEP)
         self._open_node_ids.add(id(node))
         yield
@@ -226,8 +222,8 @@ class _Converter:
         if self._remaining_nodes < 0:
             raise _ParsingAbortedError(node, TOO_MANY)
 
-    def _add_problem(self, location: Location, path: Path, message: str) -> None:
-        self._document.problems.append(self._document.format_problem_at(location, message, path))
+    def _add_problem(self, node: Node, path: Path, message: str) -> None:
+        self._document.problems.append(self._document.format_problem_at(_get_location(node), message, path))
 
 
 def _get_location(source: Any) -> tuple[int, int]:
