@@ -8,7 +8,6 @@ read and of whether the run was resumed.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +25,8 @@ Sums = tuple[Any, int, Any]
 ZERO_SUMS: Sums = (0.0, 0, 0)
 
 
-class MetricBuffer(ABC):
-    """Buffer of the last values of one metric.
+class MetricBuffer:
+    """Buffer of the last values of one metric, on the host.
 
     Attributes:
         name: Full name of the metric.
@@ -38,53 +37,34 @@ class MetricBuffer(ABC):
 
     device: Any = None
 
-    def __init__(self, name: str, count: int, row: int) -> None:
+    def __init__(self, name: str, values: Sequence[float], count: int, row: int) -> None:
         self.name, self.count, self.row = name, count, row
+        self._elements: list[Any] = [*values, *[0.0] * (CHUNK_SIZE - len(values))]
 
     def accepts(self, value: Any) -> bool:
         """Return whether a value can be appended without synchronizing with its device."""
         return not hasattr(value, "detach") or value.device == self.device
 
-    @abstractmethod
     def append(self, value: Any) -> None:
         """Store a value at index `count` and increment `count`."""
+        self._elements[self.count % CHUNK_SIZE] = to_float(value)
+        self.count += 1
 
-    @abstractmethod
     def sums(self, begin: int, end: int) -> Sums:
         """Return the sums of the values from index `begin` to `end` of the chunk, without copying to the host."""
+        return _get_sums(self._elements[begin:end])
 
     def read(self, begin: int, end: int) -> Sums:
         """Return the same sums for a caller that copies them to the host immediately."""
         return self.sums(begin, end)
 
-    @abstractmethod
     def last(self) -> Any:
         """Return the latest value."""
+        return self._elements[(self.count - 1) % CHUNK_SIZE]
 
-    @abstractmethod
     def values(self) -> Any:
         """Return the values of the current chunk, as a list or a tensor."""
-
-
-class _FloatBuffer(MetricBuffer):
-    """Buffer of values on the host."""
-
-    def __init__(self, name: str, values: Sequence[float], count: int, row: int) -> None:
-        super().__init__(name, count, row)
-        self._values = [*values, *[0.0] * (CHUNK_SIZE - len(values))]
-
-    def append(self, value: Any) -> None:
-        self._values[self.count % CHUNK_SIZE] = to_float(value)
-        self.count += 1
-
-    def sums(self, begin: int, end: int) -> Sums:
-        return _get_sums(self._values[begin:end])
-
-    def last(self) -> float:
-        return self._values[(self.count - 1) % CHUNK_SIZE]
-
-    def values(self) -> list[float]:
-        return self._values[: _count_in_chunk(self.count)]
+        return self._elements[: _count_in_chunk(self.count)]
 
 
 class _TensorBuffer(MetricBuffer):
@@ -93,7 +73,7 @@ class _TensorBuffer(MetricBuffer):
     def __init__(self, name: str, values: Any, count: int, row: int, device: Any) -> None:
         import torch
 
-        super().__init__(name, count, row)
+        super().__init__(name, (), count, row)
         self.device = device
         # A tensor created in inference mode could not be modified in place outside it.
         with torch.inference_mode(False), torch.no_grad():
@@ -121,9 +101,6 @@ class _TensorBuffer(MetricBuffer):
             return self.sums(begin, end)
         # On the CPU, summing up to 64 Python floats takes less time than one torch operation.
         return _get_sums(self._buffer[begin:end].tolist())
-
-    def last(self) -> Tensor:
-        return self._elements[(self.count - 1) % CHUNK_SIZE]
 
     def values(self) -> Tensor:
         return self._buffer[: _count_in_chunk(self.count)].clone()
@@ -261,7 +238,7 @@ def make_buffer(name: str, values: Any, count: int, row: int, *, like: Any = Non
     like = values if like is None else like
     if hasattr(like, "detach"):
         return _TensorBuffer(name, values, count, row, like.device)
-    return _FloatBuffer(name, values, count, row)
+    return MetricBuffer(name, values, count, row)
 
 
 def to_float(value: Any) -> float:

@@ -38,7 +38,8 @@ def check_common_keys(cls: type[Hook], settings: Mapping[str, Any]) -> None:
         AssertionError: If a check fails. The message states the reason.
     """
     name, bus = cls.__name__, HookBus()
-    if _has_unmatched_methods(cls(dict(settings))):
+    hook = cls(dict(settings))
+    if HookBus([hook]).pm.members[hook.name].unmatched:
         return
     initial = _list_effects(bus, cls(dict(settings)))
     for key, values in VALUES.items():
@@ -49,10 +50,6 @@ def check_common_keys(cls: type[Hook], settings: Mapping[str, Any]) -> None:
         )
     with explain_errors(f"{name} refuses `frequency: 1`, which selects every event: ", (HookbusError,)):
         _list_effects(bus, cls({**settings, "frequency": 1}))
-
-
-def _has_unmatched_methods(hook: Hook) -> bool:
-    return bool(HookBus([hook]).pm.members[hook.name].unmatched)
 
 
 def _has_effect(

@@ -223,9 +223,8 @@ def _check_process_settings(name: str) -> Iterator[None]:
         before, states = process_settings(), rng_states()
         yield
         after, reseeded = process_settings(), reseeded_generators(states)
-        changed = _describe_difference(
-            {name: after.get(name) for name in before}, before
-        )  # new environment variables are allowed
+        # New environment variables are allowed.
+        changed = _describe_difference({name: after.get(name) for name in before}, before)
     ensure(
         not reseeded,
         f"{name} calls {' and '.join(reseeded)}, which affects all users of the global RNG. Use a separate generator: "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from hookbus._run.run import Run
 from hookbus.bus import HookBus
 from hookbus.errors import HookbusError, format_error
 from hookbus.hook import Hook
-from hookbus.testing.leaks import training_state
+from hookbus.testing.leaks import iter_items, training_state
 from hookbus.testing.states import ensure, explain_errors, fingerprint
 from hookbus.testing.training import CheckpointWriter, fake_training
 
@@ -147,16 +147,7 @@ def _train_instances(cls: type[Hook], settings: Mapping[str, Any], saver: Saver,
         return Outcome({}, str(error))
     parts = {"the weights": training.model.state_dict(), "the RNG states": training.rng, **training_state(training)}
     parts |= {f"the state of {name}": hook.state_dict() for name, hook in instances.items()}
-    return Outcome({path: fingerprint(value) for part in parts for path, value in _flatten(part, parts[part])})
-
-
-def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of nested mappings and lists with their paths."""
-    if isinstance(value, (Mapping, list, tuple)):
-        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-            yield from _flatten(f"{path}[{key!r}]", item)
-    else:
-        yield path, value
+    return Outcome({name + path: fingerprint(leaf) for name, part in parts.items() for path, leaf in iter_items(part)})
 
 
 def _find_differences(first: Outcome, second: Outcome) -> set[str]:

@@ -96,24 +96,20 @@ def leaked_processes(before: Mapping[int, str]) -> list[str]:
 def find_shared_tensor(state: Any, training: Training) -> str | None:
     """Return the path of a tensor in a state that shares memory with the model or the optimizer, or None."""
     optimizer = training.run.optimizer
-    optimizer_tensors = [] if optimizer is None else list(_iter_tensors(list(optimizer.state.values())))
-    addresses = {
-        _data_pointer(tensor)
-        for tensor in (*training.model.state_dict(keep_vars=True).values(), *(t for _, t in optimizer_tensors))
-    }
-    return next((place for place, tensor in _iter_tensors(state) if _data_pointer(tensor) in addresses - {0}), None)
+    owners = (training.model.state_dict(keep_vars=True), {} if optimizer is None else list(optimizer.state.values()))
+    addresses = {_data_pointer(value) for _, value in iter_items(owners)} - {0}
+    return next((path for path, value in iter_items(state) if _data_pointer(value) in addresses), None)
 
 
-def _iter_tensors(value: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors in nested containers with their paths, such as `['best'][0]`."""
+def iter_items(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested containers with their paths, such as `['best'][0]`."""
     for path, leaf in iter_leaves(value):
-        if isinstance(leaf, Tensor):
-            yield "".join(f"[{key!r}]" for key in path), leaf
+        yield "".join(f"[{key!r}]" for key in path), leaf
 
 
-def _data_pointer(tensor: Tensor) -> int:
-    """Return the data pointer of the storage of a tensor, 0 if it has none."""
-    return tensor.untyped_storage().data_ptr() if tensor.layout is strided else 0
+def _data_pointer(value: Any) -> int:
+    """Return the data pointer of the storage of a tensor, 0 if it has none and for any other value."""
+    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) and value.layout is strided else 0
 
 
 def process_settings() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,20 +25,10 @@ ITERATION_UNITS = ("iter", "batch", "step")
 """Units of the points that are emitted in every iteration."""
 
 SYNCHRONIZING_FUNCTIONS = {
-    "item",
-    "tolist",
-    "numpy",
-    "cpu",
-    "nonzero",
-    "argwhere",
-    "equal",
-    "allclose",
-    "is_nonzero",
-    "masked_select",
-}
-SYNCHRONIZING_FUNCTIONS |= {"unique", "unique_consecutive", "bincount"}
-SYNCHRONIZING_FUNCTIONS |= {
-    f"__{name}__" for name in ("array", "bool", "complex", "contains", "float", "format", "index", "int", "repr")
+    *("item", "tolist", "numpy", "cpu", "equal", "allclose", "is_nonzero"),
+    *("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "bincount"),
+    *("__array__", "__bool__", "__complex__", "__contains__", "__float__", "__format__", "__index__", "__int__"),
+    "__repr__",
 }
 """Tensor functions that return a value to the host and therefore synchronize with the device."""
 
@@ -59,9 +50,13 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
     reads: list[str] = []
 
     def wrap(listener: Listener) -> Callable[..., Any]:
-        return _wrap_listener(
-            listener.call, _ReadRecorder(listener.point, reads, recording=_is_recorded(bus, listener))
-        )
+        mode = _ReadRecorder(listener.point, reads, recording=_is_recorded(bus, listener))
+
+        def watch(*args: Any, **kwargs: Any) -> None:
+            with mode.innermost():
+                listener.call(*args, **kwargs)
+
+        return watch
 
     step = _StepRecorder(_ReadRecorder("train_step", reads))
     bus.register(step, "device_reads", priority=-(10**9))
@@ -84,14 +79,6 @@ def _has_frequency(bus: HookBus, listener: Listener) -> bool:
         return False
     options = bus.pm.members[listener.hook].implementations[listener.point].options
     return applies_frequency(plugin, options, bus.points[listener.point])
-
-
-def _wrap_listener(call: Callable[..., Any], mode: _ReadRecorder) -> Callable[..., Any]:
-    def watch(*args: Any, **kwargs: Any) -> None:
-        with mode.innermost():
-            call(*args, **kwargs)
-
-    return watch
 
 
 class _StepRecorder:
@@ -148,12 +135,9 @@ def _synchronizes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> boo
         return len(args) + len(kwargs) == 1  # `torch.where(condition)`: the shape of the result depends on the data
     if name == "__getitem__":
         # The shape of a result of boolean indexing depends on the data.
-        return any(getattr(index, "dtype", None) == torch.bool for index in _indices(args[1]))
+        indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return any(getattr(index, "dtype", None) == torch.bool for index in indices)
     return name in SYNCHRONIZING_FUNCTIONS
-
-
-def _indices(index: Any) -> tuple[Any, ...]:
-    return index if isinstance(index, tuple) else (index,)
 
 
 def _copies_to_host(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
@@ -184,14 +168,10 @@ def record_file_writes() -> Iterator[set[Path]]:
         _recorded_writes.pop()
 
 
+@cache
 def _install_audit_hook() -> None:
     """Install the audit hook once: `sys.addaudithook` hooks cannot be removed."""
-    if not _installed:
-        _installed.append(True)
-        sys.addaudithook(_record_write)
-
-
-_installed: list[bool] = []
+    sys.addaudithook(_record_write)
 
 
 def _record_write(event: str, args: tuple[Any, ...]) -> None:

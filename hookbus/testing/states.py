@@ -106,7 +106,7 @@ def check_copies(hook: Hook) -> None:
     cls = type(hook)
     methods: dict[str, Callable[[Hook], Hook]] = {"copy.deepcopy": copy.deepcopy}
     if _is_found_by_name(cls):
-        methods["pickle"] = _pickle
+        methods["pickle"] = lambda hook: pickle.loads(pickle.dumps(hook))
     for method, make_copy in methods.items():
         with explain_errors(f"{method} fails: "):
             copied = make_copy(hook)
@@ -119,11 +119,6 @@ def _is_found_by_name(cls: type) -> bool:
     for name in cls.__qualname__.split("."):
         value = getattr(value, name, None)
     return value is not None
-
-
-def _pickle(hook: Hook) -> Hook:
-    copied: Hook = pickle.loads(pickle.dumps(hook))
-    return copied
 
 
 def _check_loading(fresh: Hook, saved: bytes, name: str) -> None:
