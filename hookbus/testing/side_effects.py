@@ -50,11 +50,11 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
     reads: list[str] = []
 
     def wrap(listener: Listener) -> Callable[..., Any]:
-        mode = _ReadRecorder(listener.point, reads, recording=_is_recorded(bus, listener))
+        call, mode = listener.call, _ReadRecorder(listener.point, reads, recording=_is_recorded(bus, listener))
 
         def watch(*args: Any, **kwargs: Any) -> None:
             with mode.innermost():
-                listener.call(*args, **kwargs)
+                call(*args, **kwargs)
 
         return watch
 

@@ -148,7 +148,7 @@ class EntryFactory:
         plural, method = RECORD_TYPES[kind]
 
         def prepare(_: Report) -> Write:
-            value, backend_name = _call_with_name(read, name), self._get_backend_name(name)
+            value, backend_name = _call_with_name(read, name), self._backend_name(escape_surrogates(name))
             if not self._written.try_add(kind, backend_name, step):
                 return _no_op
             return lambda writer: getattr(writer, method)(backend_name, value, step, *more)
@@ -159,19 +159,12 @@ class EntryFactory:
         """Create an entry for a file. A file that does not exist when it is written is reported."""
         return Entry("files", lambda _: partial(_write_file, path=path, name=name))
 
-    def make_call(self, kind: str, write: Write) -> Entry:
-        """Create an entry from a function that is called with the writer."""
-        return Entry(kind, lambda _: write)
-
-    def _get_backend_name(self, name: str) -> str:
-        return self._backend_name(escape_surrogates(name))
-
     def _prepare_numbers(self, values: Numbers, step: int, report: Report) -> Write:
         numbers: dict[str, float] = {}
         for name, read in values.items():
             try:
                 number = _call_with_name(partial(_read_number, read), name)
-                backend_name = self._get_backend_name(name)
+                backend_name = self._backend_name(escape_surrogates(name))
                 if self._written.try_add("scalar", backend_name, step):
                     numbers[backend_name] = number
             except Exception as error:

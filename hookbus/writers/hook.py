@@ -215,7 +215,7 @@ class WriterHook(MetricRecorder, LogPointsMixin):
             kind: Type of the record in the plural, for the message about dropped records.
             write: Called with the writer, on its thread.
         """
-        self._enqueue_entry(self._entries.make_call(kind, write))
+        self._enqueue_entry(Entry(kind, lambda _: write))
 
     def enqueue_config(self, config: Mapping[str, Any]) -> None:
         """Enqueue the configuration, whose secrets are already redacted.

@@ -267,17 +267,16 @@ def has_invalid_weights(model: nn.Module, *, gradients: bool = False) -> bool:
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     finite = [*trainable, *(p.grad for p in trainable if gradients and p.grad is not None)]
-    return not all(_to_local(tensor).isfinite().all() for tensor in _select_floating(finite)) or any(
-        _to_local(tensor).isnan().any() for tensor in _select_floating(model.buffers())
-    )
+    has_infinite = not all(tensor.isfinite().all() for tensor in _iter_floating(finite))
+    return has_infinite or any(tensor.isnan().any() for tensor in _iter_floating(model.buffers()))
 
 
-def _select_floating(tensors: Iterable[Tensor]) -> list[Tensor]:
-    return [tensor.detach() for tensor in tensors if tensor.is_floating_point() or tensor.is_complex()]
-
-
-def _to_local(tensor: Tensor) -> Tensor:
-    # Collective operations of a DTensor would hang if only some ranks check their weights.
-    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    # `isfinite` is not implemented for float8 types (torch 2.13).
-    return local if local.element_size() > 1 else local.to(torch.float32)
+def _iter_floating(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the local part of each tensor of real or complex numbers."""
+    for tensor in tensors:
+        if tensor.is_floating_point() or tensor.is_complex():
+            # Collective operations of a DTensor would hang if only some ranks check their weights.
+            whole: Any = tensor.detach()
+            local = whole.to_local() if hasattr(whole, "to_local") else whole
+            # `isfinite` is not implemented for float8 types (torch 2.13).
+            yield local if local.element_size() > 1 else local.to(torch.float32)
