@@ -243,77 +243,68 @@ class Inspection:
         self, name: str, target: str, function: Callable[..., Any], options: Options
     ) -> Implementation:
         is_action = target in self.actions
-        args = self.actions[target] if is_action else self.points[target].args
+        args = ("run", *(self.actions[target] if is_action else self.points[target].args))
         call, argument_names, accepts_kwargs = bind_method(self.plugin, name), [], False
-        name = call.__name__ if name in self.own_options else name
-        self._check_function_type(name, target, function, options, is_action)
-        for parameter in inspect.signature(call).parameters.values():
+        name, signature = call.__name__ if name in self.own_options else name, inspect.signature(call)
+        for problem in self._find_problems(target, function, options):
+            raise self.fail(f"{name}: {problem}")
+        for parameter in signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD and not is_action:
                 accepts_kwargs = True
                 continue
-            self._check_parameter(f"{name}{inspect.signature(call)}", target, parameter, args, is_action)
+            for problem in _find_parameter_problems(parameter, args, f"{target}({', '.join(args)})", is_action):
+                raise self.fail(f"{name}{signature}: {problem}")
             argument_names.append(ARGUMENT_ALIASES.get(parameter.name, parameter.name))
         if len(set(argument_names)) < len(argument_names):
             listed = ", ".join(argument_names)
             raise self.fail(f"{name}: an argument is listed under two names: {listed}. Remove one of them.")
-        self._check_options(name, target, options, is_action)
         return Implementation(
             self.name, self.plugin, name, call, target, options, tuple(argument_names), accepts_kwargs
         )
 
-    def _check_function_type(
-        self, name: str, target: str, function: Callable[..., Any], options: Options, is_action: bool
-    ) -> None:
-        wrapper = options.get("wrapper") or options.get("hookwrapper")
+    def _find_problems(self, target: str, function: Callable[..., Any], options: Options) -> Iterator[str]:
+        """Yield what is invalid in a function and its options, except for its parameters."""
+        is_action, wrapper = target in self.actions, options.get("wrapper") or options.get("hookwrapper")
         if hasattr(function, DEPRECATIONS_ATTRIBUTE):
-            raise self.fail(f"{name}: @deprecated has no effect on a listener. Mark the declaration of the point.")
+            yield "@deprecated has no effect on a listener. Mark the declaration of the point."
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise self.fail(f"{name}: async functions are not supported. Define it as a synchronous method.")
+            yield "async functions are not supported. Define it as a synchronous method."
         if options.get("hookwrapper"):
-            raise self.fail(f"{name}: old-style wrappers are not supported. Use @hookimpl(wrapper=True).")
+            yield "old-style wrappers are not supported. Use @hookimpl(wrapper=True)."
         if not is_action and wrapper:
-            raise self.fail(
-                f"{name}: wrappers are supported by actions ({', '.join(self.actions)}) only. Listen at the before_ "
-                f"and after_ points of {target} instead: priorities nest like context managers."
+            yield (
+                f"wrappers are supported by actions ({', '.join(self.actions)}) only. Listen at the before_ and after_ "
+                f"points of {target} instead: priorities nest like context managers."
             )
         if not is_action and (options.get("tryfirst") or options.get("trylast")):
-            raise self.fail(
-                f"{name}: tryfirst and trylast are supported by actions only. Set priority=, before= or after= instead."
-            )
+            yield "tryfirst and trylast are supported by actions only. Set priority=, before= or after= instead."
         if inspect.isgeneratorfunction(function) and not wrapper:
-            hint = " Mark it with @hookimpl(wrapper=True)." if is_action else " Remove the yield."
-            raise self.fail(f"{name}: generator functions are not supported.{hint}")
+            hint = "Mark it with @hookimpl(wrapper=True)." if is_action else "Remove the yield."
+            yield f"generator functions are not supported. {hint}"
         if wrapper and not inspect.isgeneratorfunction(function):
-            raise self.fail(f"{name}: marked as a wrapper, but contains no yield. Yield exactly once.")
-
-    def _check_parameter(
-        self, signature: str, target: str, parameter: inspect.Parameter, args: tuple[str, ...], is_action: bool
-    ) -> None:
-        expected = f"{target}({', '.join(('run', *args))})"
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            star = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
-            raise self.fail(
-                f"{signature}: {star}{parameter.name} is not supported. Name the arguments, any of {expected}."
-            )
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            raise self.fail(f"{signature}: {parameter.name!r} is keyword-only. Remove the * before it.")
-        if ARGUMENT_ALIASES.get(parameter.name, parameter.name) not in ("run", *args):
-            raise self.fail(
-                f"{signature}: unknown argument {parameter.name!r}."
-                f"{suggest_names(parameter.name, ('run', *args))} Use any arguments of {expected}."
-            )
-        if is_action and parameter.default is not parameter.empty:
-            # pluggy treats a parameter with a default as no argument at all, and the default would always be used.
-            raise self.fail(f"{signature}: actions pass every argument. Remove the default of {parameter.name!r}.")
-
-    def _check_options(self, name: str, target: str, options: Options, is_action: bool) -> None:
-        if is_action:
-            for option in ("when", "before", "after"):
-                if options.get(option) not in (None, ()):
-                    raise self.fail(f"{name}: {option}= is supported by points only. Remove {option}=.")
+            yield "marked as a wrapper, but contains no yield. Yield exactly once."
+        for option in ("when", "before", "after") if is_action else ():
+            if options.get(option) not in (None, ()):
+                yield f"{option}= is supported by points only. Remove {option}=."
         counted = not is_action and self.points[target].unit is not None and is_configured(self.plugin)
         if options.get("frequency") is False and not counted:
-            raise self.fail(f"{name}: frequency=False has no effect, `frequency` never applies to it. Remove it.")
+            yield "frequency=False has no effect, `frequency` never applies to it. Remove it."
+
+
+def _find_parameter_problems(
+    parameter: inspect.Parameter, args: tuple[str, ...], expected: str, is_action: bool
+) -> Iterator[str]:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        star = "*" if parameter.kind is parameter.VAR_POSITIONAL else "**"
+        yield f"{star}{parameter.name} is not supported. Name the arguments, any of {expected}."
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        yield f"{parameter.name!r} is keyword-only. Remove the * before it."
+    if ARGUMENT_ALIASES.get(parameter.name, parameter.name) not in args:
+        hint = suggest_names(parameter.name, args)
+        yield f"unknown argument {parameter.name!r}.{hint} Use any arguments of {expected}."
+    if is_action and parameter.default is not parameter.empty:
+        # pluggy treats a parameter with a default as no argument at all, and the default would always be used.
+        yield f"actions pass every argument. Remove the default of {parameter.name!r}."
 
 
 def registration_error(plugin: object, name: str, problem: str) -> RegistrationError:
