@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,7 @@ from hookbus.errors import (
     add_failure_notes,
     format_error,
     format_error_first_line,
+    format_path,
     limit_lines,
     omit_hints,
     suggest_names,
@@ -164,3 +167,23 @@ class TestLimitLines:
         error = ConfigError(str(i) for i in range(60))
         assert len(error.problems) == 60
         assert str(error).splitlines()[49:] == ["49", "and 10 more errors."]
+
+
+@pytest.mark.parametrize("path", ["runs/x", "a b.txt", "données/学习", Path("/tmp/it's")], ids=str)
+def test_printable_path_is_shown_unchanged(path: str | Path) -> None:
+    assert format_path(path) == str(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("a\x1b[2Jb", r"'a\x1b[2Jb'"),
+        (Path("runs/a\nb"), r"'runs/a\nb'"),
+        ("a\0b", r"'a\x00b'"),
+        (os.fsdecode(b"a\xff"), r"'a\udcff'"),
+        ("a\u202eb", r"'a\u202eb'"),
+        ("a\x9b2J", r"'a\x9b2J'"),
+    ],
+)
+def test_path_with_unprintable_characters_is_escaped(path: str | Path, shown: str) -> None:
+    assert format_path(path) == shown

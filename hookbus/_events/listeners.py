@@ -7,7 +7,7 @@ hook affects at least one of its listeners.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hookbus._events.checks import (
@@ -160,67 +160,41 @@ def check_common_keys(inspection: Inspection, priority: int | None) -> None:
         RegistrationError: If a key affects none. The message states the reason.
     """
     plugin, points = inspection.plugin, inspection.points
+    for number in (plugin.config.priority if is_configured(plugin) else None, priority):
+        if number is not None and not inspection.implementations:
+            raise inspection.fail(
+                f"`priority` orders listeners, but this hook has none, got {number}. Remove `priority`."
+            )
     listeners = [(item, points[item.target]) for item in inspection.implementations if item.target in points]
-    problem = None
-    if is_configured(plugin):
-        problem = (
-            _find_priority_problem(inspection, plugin.config.priority)
-            or _find_on_error_problem(listeners, plugin)
-            or _find_when_problem(listeners, plugin)
-            or _find_frequency_problem(listeners, plugin)
-            or _find_should_trigger_problem(listeners, plugin)
-        )
-    if problem := problem or _find_priority_problem(inspection, priority):
+    for problem in _find_problems(listeners, plugin) if is_configured(plugin) else ():
         raise inspection.fail(problem)
 
 
-def _find_priority_problem(inspection: Inspection, priority: int | None) -> str | None:
-    if priority is None or inspection.implementations:
-        return None
-    return f"`priority` orders listeners, but this hook has none, got {priority}. Remove `priority`."
-
-
-def _find_on_error_problem(listeners: Listeners, plugin: ConfiguredPlugin) -> str | None:
+def _find_problems(listeners: Listeners, plugin: ConfiguredPlugin) -> Iterator[str]:
+    config = plugin.config
     # Exceptions of actions always propagate, which equals "raise".
-    policy = plugin.config.on_error
-    if policy in (None, "raise") or listeners:
-        return None
-    return f"`on_error` applies to listeners, but this hook has none, got {policy!r}. Remove `on_error`."
+    if config.on_error not in (None, "raise") and not listeners:
+        yield f"`on_error` applies to listeners, but this hook has none, got {config.on_error!r}. Remove `on_error`."
+    if config.when is not None and all(item.options.get("when") is None for item, _ in listeners):
+        affected = any(applies_frequency(plugin, item.options, point) for item, point in listeners)
+        yield (
+            "`when` replaces the schedules of listeners, but this hook has no scheduled listener, got "
+            f"{config.when!r}. {'Set `frequency` instead' if affected else 'Remove `when`'}."
+        )
+    if config.frequency not in (None, 1) and (reason := _explain_frequency(listeners, plugin)):
+        yield f"`frequency` has no effect, got {config.frequency}: {reason}"
+    predicates = (get_predicate(plugin, item.options, point) for item, point in listeners)
+    if overrides_should_trigger(plugin) and all(predicate is None for predicate in predicates):
+        reason = _explain_required(listeners) or "no listener counts iterations, steps or epochs."
+        yield f"should_trigger has no effect: {reason} Remove should_trigger, and test the condition in a listener."
 
 
-def _find_when_problem(listeners: Listeners, plugin: ConfiguredPlugin) -> str | None:
-    when = plugin.config.when
-    if when is None or any(item.options.get("when") is not None for item, _ in listeners):
-        return None
-    problem = f"`when` replaces the schedules of listeners, but this hook has no scheduled listener, got {when!r}."
-    affected = any(applies_frequency(plugin, item.options, point) for item, point in listeners)
-    return f"{problem} {'Set `frequency` instead' if affected else 'Remove `when`'}."
-
-
-def _find_frequency_problem(listeners: Listeners, plugin: ConfiguredPlugin) -> str | None:
-    if plugin.config.frequency in (None, 1):
-        return None
+def _explain_frequency(listeners: Listeners, plugin: ConfiguredPlugin) -> str:
+    """Return why `frequency` affects no listener, and the fix; "" if it affects one."""
     affected = [item for item, point in listeners if applies_frequency(plugin, item.options, point)]
-    if not affected:
-        reason = _explain_unaffected(listeners, plugin)
-    elif all(_is_never_due(item, plugin) for item in affected):
-        reason = f"other settings disable {_join_methods(affected)}. Remove `frequency`."
-    else:
-        return None
-    return f"`frequency` has no effect, got {plugin.config.frequency}: {reason}"
-
-
-def _find_should_trigger_problem(listeners: Listeners, plugin: ConfiguredPlugin) -> str | None:
-    if not overrides_should_trigger(plugin):
-        return None
-    if any(get_predicate(plugin, item.options, point) is not None for item, point in listeners):
-        return None
-    reason = _explain_required(listeners) or "no listener counts iterations, steps or epochs."
-    return f"should_trigger has no effect: {reason} Remove should_trigger, and test the condition in a listener."
-
-
-def _explain_unaffected(listeners: Listeners, plugin: ConfiguredPlugin) -> str:
-    """Return why `frequency` affects no listener, and the fix."""
+    if affected:
+        is_disabled = all(_is_never_due(item, plugin) for item in affected)
+        return f"other settings disable {_join_methods(affected)}. Remove `frequency`." if is_disabled else ""
     if reason := _explain_required(listeners):
         return f"{reason} Remove `frequency`."
     units = sorted({"iter" if point.unit == "batch" else str(point.unit) for _, point in listeners if point.unit})

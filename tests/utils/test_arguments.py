@@ -13,7 +13,7 @@ from torch import nn
 
 from hookbus import HookBus, Trainer, load_config
 from hookbus._utils import arguments
-from hookbus._utils.arguments import combine_errors, replace_message
+from hookbus._utils.arguments import check_count, combine_errors, replace_message
 from hookbus._utils.known_keys import FRAMEWORK_KEYS, find_equivalent
 from hookbus.errors import (
     ArgumentError,
@@ -230,3 +230,15 @@ def test_equivalents_are_arguments_of_the_trainer() -> None:
     missing = [name for name in FRAMEWORK_KEYS if find_equivalent(name, known) is None]
     assert missing == []
     assert find_equivalent("max_epochs", ["iterations"]) is None
+
+
+@pytest.mark.parametrize(("value", "least"), [(1, 1), (0, 0), (7, 1), (10**30, 1)])
+def test_sufficiently_large_integer_is_valid(value: int, least: int) -> None:
+    assert check_count(value, "epochs", minimum=least) is None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "1", None])
+def test_invalid_value_raises_with_its_name(value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_count(value, "epochs")
+    assert caught.value.problems == [f"epochs: expected an integer >= 1, got {value!r}."]
