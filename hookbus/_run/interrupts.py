@@ -93,24 +93,22 @@ def handle_interrupts(run: Run) -> Iterator[None]:
     The signal handler is not replaced if the script has set one, or outside the main thread, where Python does not
     deliver signals.
     """
-    previous = signal.getsignal(signal.SIGINT)
-    if not _has_boundary(run) or previous is not signal.default_int_handler:
+    # Without a boundary that all ranks reach, Ctrl-C ends this process at once, and thereby the run on all ranks.
+    has_boundary = run.ranks.world_size == 1 or run.request_sync.active
+    if not has_boundary or not _raises_keyboard_interrupt():
         yield
         return
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         # Restored at once: a second Ctrl-C raises KeyboardInterrupt.
-        signal.signal(signal.SIGINT, previous)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         run.interrupt()
         run.signals.receive(run.request_sync.admit_interrupt)
         with suppress(RuntimeError):  # reentrant call: the handler may interrupt a write to the same stream
             run.logger.warning("Interrupted: finishing this iteration. Press Ctrl-C again to stop at once.")
 
-    signal.signal(signal.SIGINT, handle)
-    try:
+    with _handle_ctrl_c(handle):
         yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
     # A Ctrl-C that was received after the last boundary. Other late stop requests are dropped.
     run.request_sync.admit_interrupt()
     late = run.queue.take(RequestKind.STOP)
@@ -125,22 +123,23 @@ def defer_interrupts() -> Iterator[list[BaseException]]:
         A list to which a KeyboardInterrupt is added for each Ctrl-C.
     """
     received: list[BaseException] = []
-    previous = signal.getsignal(signal.SIGINT)
-    # A script that has set a handler, or another thread, receives no KeyboardInterrupt.
-    if threading.current_thread() is not threading.main_thread() or previous is not signal.default_int_handler:
+    if not _raises_keyboard_interrupt():
         yield received
         return
-    signal.signal(signal.SIGINT, lambda _number, _frame: received.append(KeyboardInterrupt()))
-    try:
+    with _handle_ctrl_c(lambda _number, _frame: received.append(KeyboardInterrupt())):
         yield received
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
-def _has_boundary(run: Run) -> bool:
-    """Return whether all ranks reach a boundary at which the interrupt takes effect.
-
-    Otherwise Ctrl-C ends this process at once, and thereby the run on all ranks.
-    """
+def _raises_keyboard_interrupt() -> bool:
+    """Return whether Ctrl-C raises KeyboardInterrupt here: not in other threads, or if the script has set a handler."""
     is_main_thread = threading.current_thread() is threading.main_thread()
-    return is_main_thread and (run.ranks.world_size == 1 or run.request_sync.active)
+    return is_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@contextmanager
+def _handle_ctrl_c(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

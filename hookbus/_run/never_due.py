@@ -18,14 +18,8 @@ from hookbus.hook import Hook
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-UNIT_NAMES: dict[Unit, str] = {
-    "epoch": "epoch",
-    "iter": "iteration",
-    "step": "optimizer step",
-    "sample": "sample",
-    "seconds": "second",
-    "batch": "batch",
-}
+UNIT_NAMES: Mapping[Unit, str] = {"iter": "iteration", "step": "optimizer step", "seconds": "second"}
+"""Names of units in messages, if they differ from the unit."""
 LastNumber = Callable[[Unit], int | None]
 """Function that returns the last number of a run in a unit, None if it is unknown."""
 NO_LISTENER = "has no listener, so it has no effect. Define a method named like a point, such as after_train_iter."
@@ -228,4 +222,4 @@ def _format(point: Point, schedule: Schedule, unit: Unit, last: int | None) -> s
 
 def _count_units(number: int | None, unit: Unit) -> str:
     plural = "" if number == 1 else "es" if unit == "batch" else "s"
-    return f"{number} {UNIT_NAMES[unit]}{plural}"
+    return f"{number} {UNIT_NAMES.get(unit, unit)}{plural}"
