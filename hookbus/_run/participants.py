@@ -6,7 +6,7 @@ A hook is opened by `before_run`. Only hooks that were opened receive `on_except
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hookbus._events.ordering import Listener
@@ -25,18 +25,6 @@ WITHIN: Mapping[str, str] = {
 """Points and actions that a hook does not receive before the end of the iteration or evaluation it is registered in."""
 
 
-class Opening:
-    """Participation of a hook in a run, from `before_run` to `cleanup`."""
-
-    def __init__(self) -> None:
-        self._is_closed = False
-
-    def close(self) -> bool:
-        """Record the `cleanup` of the hook. Return whether it is the first one."""
-        is_first, self._is_closed = not self._is_closed, True
-        return is_first
-
-
 class Participants:
     """Hooks that take part in a run.
 
@@ -46,7 +34,8 @@ class Participants:
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self._openings: dict[str, Opening] = {}
+        # Each yields True once, for the only `cleanup` of a hook.
+        self._openings: dict[str, Iterator[bool]] = {}
         self.brackets: list[str] = []
         self._waiting: dict[str, set[str]] = {"iteration": set(), "evaluation": set()}
 
@@ -96,7 +85,7 @@ class Participants:
         if listener.point != "cleanup" or opening is None:
             return listener.call
         # A hook that is unregistered while the run ends may have received `cleanup`, or receives it in this event.
-        return _call_after(opening.close, listener.call)
+        return _call_after(functools.partial(next, opening, False), listener.call)
 
     def remove(self, name: str) -> None:
         """Remove a hook that was unregistered."""
@@ -108,7 +97,7 @@ class Participants:
 
     def add(self, name: str) -> None:
         """Add a hook, unless it takes part already; called before it is opened."""
-        self._openings.setdefault(name, Opening())
+        self._openings.setdefault(name, iter([True]))
 
     def wait(self, name: str) -> None:
         """Exclude a hook from the rest of the iteration and of the evaluation that it was registered in."""

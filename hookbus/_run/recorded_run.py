@@ -29,6 +29,8 @@ from hookbus.checkpoint.sidecars import read_sidecar
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
 
+CONFIG_HEADER = "# run: {}\n"
+"""First line of `config.yaml`, with the ID of the run."""
 HEADER_PATTERN = re.compile(rb"# run: ([0-9A-Za-z]{1,64})\r?\n")
 MAX_HEADER_SIZE = 80
 
@@ -83,11 +85,6 @@ def contains_training_run(path: Path) -> bool:
     """Return whether a work directory contains a training run, also if its `status.json` is invalid or missing."""
     # Validations and tests register outputs as well, but only a training run writes its configuration.
     return RecordedRun.read(path).is_training
-
-
-def get_config_header(run: str) -> str:
-    """Return the first line of the `config.yaml` of a run."""
-    return f"# run: {run}\n"
 
 
 def find_config_problem(directory: Path, outputs: Iterable[str], runs: Iterable[str]) -> str:

@@ -187,7 +187,10 @@ def run_context(
         # `StopLoop` exits a loop that does not check `run.should_stop` after Ctrl-C: this is not a failure of the run.
         with suppress(StopLoop), handle_lost_workers(run):
             yield run
-        _apply_late_requests(run)
+        # Requests that the loop made after its last boundary, before its open epoch is closed as complete. With
+        # multiple ranks they are left to the next boundary, at which all of them compare their requests.
+        if run.queue and run.clock.epoch_open and not run.clock.mid_iteration and not run.request_sync.active:
+            process_requests(run, SETTLE)
         run.nesting.close_all()
     # Raised after the teardown, so that a script ends with the exit code of Ctrl-C.
     if run.outcome == "interrupted":
@@ -330,13 +333,6 @@ def acquire_work_dir(
 
 
 # -- implementation --------------------------------------------------------------------------
-
-
-def _apply_late_requests(run: Run) -> None:
-    """Process the requests that the loop made after its last boundary, before its open epoch is closed as complete."""
-    # With multiple ranks only at the next boundary, at which all of them compare their requests.
-    if run.queue and run.clock.epoch_open and not run.clock.mid_iteration and not run.request_sync.active:
-        process_requests(run, SETTLE)
 
 
 def _as_evaluator(validate: Callable[..., Mapping[str, Any] | None] | None) -> Evaluator | None:

@@ -19,10 +19,10 @@ from typing import Any
 from hookbus._run.directory_lock import DirectoryLock, create_directory
 from hookbus._run.recorded_run import (
     CONFIG,
+    CONFIG_HEADER,
     RecordedRun,
     append_output,
     find_config_problem,
-    get_config_header,
     is_replaceable,
     read_outputs,
     write_outputs,
@@ -212,7 +212,7 @@ class WorkDir:
         """
         if problem := self.find_config_problem(run):
             raise WorkDirError(problem)
-        content = f"{get_config_header(run)}{text}".encode()
+        content = (CONFIG_HEADER.format(run) + text).encode()
         self.register_output(self.path / CONFIG)
         atomic_write(self.path / CONFIG, lambda file: file.write(content), run=run)
 

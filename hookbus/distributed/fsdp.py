@@ -91,7 +91,8 @@ def unsharded(model: nn.Module | None) -> Iterator[None]:
 
     No effect on a model that is not sharded. A collective call.
     """
-    modules = _get_fsdp_modules(model)
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import; not imported means not sharded
+    modules = [] if model is None or fsdp is None else [m for m in model.modules() if isinstance(m, fsdp.FSDPModule)]
     for module in modules:
         # Otherwise the first forward pass would reshard the module, and ranks with fewer batches would block.
         module.set_reshard_after_forward(False, recurse=False)
@@ -122,14 +123,6 @@ def broadcast_buffers(model: nn.Module) -> None:
 
 
 # -- implementation --------------------------------------------------------------------------
-
-
-def _get_fsdp_modules(model: nn.Module | None) -> list[Any]:
-    """Return the modules to which `fully_shard` was applied."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import; not imported means not sharded
-    if model is None or fsdp is None:
-        return []
-    return [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
 
 
 def _find_modules(model: nn.Module, wrap: Sequence[str]) -> list[nn.Module]:
