@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -53,10 +51,9 @@ def capture_attention_weights(model: nn.Module, inputs: Any, *, heads: bool = Tr
         HookError: If the model contains no supported attention.
     """
     recorder = _WeightRecorder(heads)
-    with isolated_forward(model) as inner, ExitStack() as stack:
-        for handle in _register_hooks(inner, recorder):
-            stack.callback(handle.remove)
-        stack.enter_context(recorder)
+    # The first context removes the hooks on exit.
+    with isolated_forward(model) as inner, recorder:
+        _register_hooks(inner, recorder)
         call_model(inner, copy_tensors(inputs))
     if recorder.weights:
         return recorder.weights
@@ -165,14 +162,13 @@ class _WeightRecorder(TorchFunctionMode):
         return attended, weights.mean(-3) if averaged else weights
 
 
-def _register_hooks(model: nn.Module, recorder: _WeightRecorder) -> Iterator[Any]:
-    """Register hooks on every module, and yield their handles."""
+def _register_hooks(model: nn.Module, recorder: _WeightRecorder) -> None:
     for path, module in named_modules(model):
-        yield module.register_forward_pre_hook(lambda *_, path=path: recorder.enter(path))
+        module.register_forward_pre_hook(lambda *_, path=path: recorder.enter(path))
         if _supports_output_attentions(module):
-            yield module.register_forward_pre_hook(_request_attentions, with_kwargs=True)
+            module.register_forward_pre_hook(_request_attentions, with_kwargs=True)
         # always_call: the stack must stay consistent if a model catches the exception of one of its modules.
-        yield module.register_forward_hook(lambda *args: recorder.leave(args[-1]), always_call=True)
+        module.register_forward_hook(lambda *args: recorder.leave(args[-1]), always_call=True)
 
 
 def _find_weights(output: Any) -> Tensor | None:

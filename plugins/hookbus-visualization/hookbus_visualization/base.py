@@ -44,6 +44,7 @@ class ImageHook(Hook):
         super().__init__(config, **settings)
         self._files: OutputFiles | None = None
         self._logged_warnings: set[str] = set()
+        self._last_steps: dict[str, int] = {}
 
     @property
     def output_paths(self) -> dict[str, str | None]:
@@ -70,7 +71,7 @@ class ImageHook(Hook):
         Raises:
             ConfigError: If `out_dir` is relative in a validation or test without a work directory.
         """
-        self._logged_warnings = set()
+        self._logged_warnings, self._last_steps = set(), {}
         # The name of a hook is arbitrary text: sanitizing it keeps the directory below the visualization directory.
         default = sanitize_name(self.name, INVALID_NAME_CHARACTERS, MAX_NAME_LENGTH)
         setting = self.name, "out_dir", self.config.out_dir
@@ -106,6 +107,12 @@ class ImageHook(Hook):
         if parameter is None:
             return samples
         return replace(samples, inputs=move_to_device(samples.inputs, parameter.device))
+
+    def _is_first_at_step(self, run: Run, stage: str) -> bool:
+        """Return whether no image of a stage has been rendered at this step; the caller renders one."""
+        # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
+        last_step, self._last_steps[stage] = self._last_steps.get(stage), run.steps_done
+        return last_step != run.steps_done
 
     def find_samples(self, batch: Any, outputs: Any) -> Samples:
         """Return the samples under the usual keys."""
@@ -241,11 +248,6 @@ class SampleHook(ImageHook):
             )
             return samples
 
-    def before_run(self, run: Run) -> None:
-        """Resolve the output directory and reset the steps of the last images."""
-        super().before_run(run)
-        self._last_steps: dict[str, int] = {}
-
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
         """Render samples of a training batch."""
@@ -262,10 +264,8 @@ class SampleHook(ImageHook):
         self._draw_stage(run, _get_stage("test", dataloader_name), batch, outputs)
 
     def _draw_stage(self, run: Run, stage: str, batch: Any, outputs: Any) -> None:
-        # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
-        if run.sanity_checking or self._last_steps.get(stage) == run.steps_done:
+        if run.sanity_checking or not self._is_first_at_step(run, stage):
             return
-        self._last_steps[stage] = run.steps_done
         samples = self.first_samples(run, batch, outputs, self.config.max_samples)
         samples = replace(samples, targets=samples.targets if self.config.draw_gt else None)
         samples = replace(samples, predictions=samples.predictions if self.config.draw_pred else None)

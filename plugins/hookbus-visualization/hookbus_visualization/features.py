@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -77,34 +76,6 @@ def to_maps(output: Tensor, count: int) -> Tensor:
     return downsample(maps[:count].detach().float(), MAX_SIDE_PIXELS).to("cpu", copy=True)
 
 
-@contextmanager
-def capture_maps(layers: Mapping[str, nn.Module], count: int, sample: int = 0) -> Iterator[dict[str, Tensor]]:
-    """Context manager that captures the outputs of layers for one sample of a batch.
-
-    Args:
-        layers: Layers by path.
-        count: Maximum number of channels per layer.
-        sample: Index of the sample in the batch; -1 for the last one.
-
-    Yields:
-        The maps of the last call of each layer, by path, as returned by `to_maps`. Layers without an output are not
-        included.
-    """
-    captured: dict[str, Tensor] = {}
-
-    def capture(path: str, output: Any) -> None:
-        tensor = _find_batch_tensor(output)
-        if tensor is not None:
-            captured[path] = to_maps(tensor[sample], count)
-
-    with ExitStack() as handles:
-        for path, layer in layers.items():
-            # `path=path` binds the path of this iteration.
-            handle = layer.register_forward_hook(lambda _, __, output, path=path: capture(path, output))
-            handles.callback(handle.remove)
-        yield captured
-
-
 def compute_feature_maps(
     model: nn.Module, inputs: Any, layers: Sequence[str] = (), count: int = 16, sample: int = 0
 ) -> dict[str, Tensor]:
@@ -129,13 +100,23 @@ def compute_feature_maps(
         ConfigError: If a path or pattern matches no layer.
         HookError: If no layer, or `visualize_features`, returned a tensor with samples.
     """
+    captured: dict[str, Tensor] = {}
+
+    def capture(path: str, output: Any) -> None:
+        tensor = _find_batch_tensor(output)
+        if tensor is not None:
+            captured[path] = to_maps(tensor[sample], count)
+
+    # The context removes the hooks on exit.
     with isolated_forward(model) as inner:
         method = getattr(inner, VISUALIZE_METHOD, None)
         if not layers and callable(method):
             return _to_named_maps(call_model(method, copy_tensors(inputs)), count, sample)
         selected = select_layers(inner, layers)
-        with capture_maps(selected, count, sample) as captured:
-            call_model(inner, copy_tensors(inputs))
+        for path, layer in selected.items():
+            # `path=path` binds the path of this iteration.
+            layer.register_forward_hook(lambda _, __, output, path=path: capture(path, output))
+        call_model(inner, copy_tensors(inputs))
     if not captured:
         raise HookError(
             f"no feature maps of the layers {list(selected)}: the model does not use them, or they return no samples."

@@ -18,6 +18,10 @@ from hookbus.evaluation import isolate_rng, preserve_training_modes
 def isolated_forward(model: nn.Module, *, gradients: bool = False) -> Iterator[nn.Module]:
     """Context manager for forward passes that do not modify the model, with or without gradients.
 
+    Inside the context the model is in evaluation mode, its parameters have no gradients, and compiled modules run
+    eagerly, so that module hooks are called. On exit, also after an exception, the training mode of each module, the
+    buffers, the gradients, the RNG states and the module hooks are restored bit for bit.
+
     The gradient mode inside the context is independent of the caller: the context may be entered under `torch.no_grad`
     and `torch.inference_mode`. An active `torch.autocast` stays active.
 
@@ -26,15 +30,26 @@ def isolated_forward(model: nn.Module, *, gradients: bool = False) -> Iterator[n
         gradients: Whether to enable gradients.
 
     Yields:
-        The model without its wrappers.
+        The model without its wrappers, such as `torch.compile` and DDP, so that no other rank is involved.
     """
-    with (
-        preserve_state(model) as inner,
+    inner = unwrap_model(model)
+    with isolate_rng(), preserve_training_modes(inner), _force_eager(), ExitStack() as stack:
+        for parameter in inner.parameters():
+            stack.callback(setattr, parameter, "grad", parameter.grad)
+            # Without gradients, a backward pass inside the context allocates new ones instead of accumulating.
+            parameter.grad = None
+        for module in inner.modules():
+            # `_buffers` instead of `named_buffers`, which skips buffers that are None.
+            for name, buffer in module._buffers.items():
+                copy = None if buffer is None else buffer.detach().clone()
+                stack.callback(_restore_buffer, module, name, buffer, copy)
+            for table in _get_hook_tables(module):
+                stack.callback(_remove_new_keys, table, set(table))
+            # Not `eval()`, which models may override: low-rank adapters merge their weights into the base weights.
+            module.training = False
         # Tensors that are created in inference mode cannot be used by autograd.
-        torch.inference_mode(False),
-        torch.set_grad_enabled(gradients),
-        ExitStack() as stack,
-    ):
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.set_grad_enabled(gradients))
         # The fast path of nn.TransformerEncoder passes nested tensors between layers, which layers with hooks cannot
         # process.
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
@@ -58,38 +73,6 @@ def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) ->
         return {key: copy_tensors(item, copy) for key, item in value.items()}
     # Subclasses such as named tuples have other constructors.
     return type(value)([copy_tensors(item, copy) for item in value]) if type(value) in (tuple, list) else value
-
-
-@contextmanager
-def preserve_state(model: nn.Module) -> Iterator[nn.Module]:
-    """Context manager that restores the state of a model on exit.
-
-    Inside the context the model is in evaluation mode, its parameters have no gradients, and compiled modules run
-    eagerly, so that module hooks are called. On exit, also after an exception, the training mode of each module, the
-    buffers, the gradients, the RNG states and the module hooks are restored bit for bit.
-
-    Args:
-        model: The model, wrapped or not.
-
-    Yields:
-        The model without its wrappers, such as `torch.compile` and DDP, so that no other rank is involved.
-    """
-    inner = unwrap_model(model)
-    with isolate_rng(), preserve_training_modes(inner), _force_eager(), ExitStack() as stack:
-        for parameter in inner.parameters():
-            stack.callback(setattr, parameter, "grad", parameter.grad)
-            # Without gradients, a backward pass inside the context allocates new ones instead of accumulating.
-            parameter.grad = None
-        for module in inner.modules():
-            # `_buffers` instead of `named_buffers`, which skips buffers that are None.
-            for name, buffer in module._buffers.items():
-                copy = None if buffer is None else buffer.detach().clone()
-                stack.callback(_restore_buffer, module, name, buffer, copy)
-            for table in _get_hook_tables(module):
-                stack.callback(_remove_new_keys, table, set(table))
-            # Not `eval()`, which models may override: low-rank adapters merge their weights into the base weights.
-            module.training = False
-        yield inner
 
 
 def call_model(model: Callable[..., Any], inputs: Any) -> Any:

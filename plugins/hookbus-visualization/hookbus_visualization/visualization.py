@@ -128,16 +128,13 @@ class FeatureMapHook(ImageHook):
         super().check(run)
         if run.model is not None:
             select_layers(unwrap_model(run.model), self.config.layers)
-        self._last_step = -1
 
     @hookimpl(when=lambda config: every(config.frequency or DEFAULT_FREQUENCY))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
         """Render the feature maps of the selected sample."""
         model = self.get_callable_model(run)
-        # With gradient accumulation several iterations share a step, and a tag has at most one image per step.
-        if model is None or self._last_step == run.steps_done:
+        if model is None or not self._is_first_at_step(run, "train"):
             return
-        self._last_step = run.steps_done
         inputs = self._get_inputs(run, batch, outputs)
         layers = compute_feature_maps(model, inputs, self.config.layers, self.config.max_features, sample=-1)
         with self.warn_of_anomalies(run):

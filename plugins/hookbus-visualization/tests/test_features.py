@@ -9,7 +9,6 @@ from torch import nn
 from hookbus.errors import ConfigError, HookError
 from hookbus_visualization.features import (
     MAX_SIDE_PIXELS,
-    capture_maps,
     compute_feature_maps,
     render_feature_maps,
     select_layers,
@@ -252,19 +251,18 @@ class Outer(nn.Module):
 
 
 class TestWatched:
-    def test_context_removes_its_hooks_and_keeps_other_hooks(self):
+    def test_own_hooks_are_removed_and_other_hooks_are_kept(self):
         model, calls = small_model(), []
         model[0].register_forward_hook(lambda *_: calls.append(1))
         for _ in range(3):
-            with capture_maps(select_layers(model), 16):
-                model(torch.ones(1, 1, 1, 1))
+            compute_feature_maps(model, torch.ones(1, 1, 1, 1))
         assert [len(module._forward_hooks) for module in model] == [1, 0, 0]
         assert len(calls) == 3
 
     def test_hooks_are_removed_if_the_model_raises(self):
         model = small_model()
-        with pytest.raises(RuntimeError, match="channels"), capture_maps(select_layers(model), 16):
-            model(torch.ones(1, 5, 1, 1))
+        with pytest.raises(RuntimeError, match="channels"):
+            compute_feature_maps(model, torch.ones(1, 5, 1, 1))
         assert [len(module._forward_hooks) for module in model] == [0, 0, 0]
 
     def test_no_activation_is_kept_alive(self):

@@ -7,7 +7,7 @@ from torch import nn
 
 from hookbus.data.rng import get_rng_state
 from hookbus.testing import fingerprint
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward, preserve_state
+from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 
 
 class TestProbing:
@@ -118,13 +118,13 @@ class TestUnchanged:
     def test_modules_do_not_merge_their_weights(self):
         model = MergingLinear(2, 2)
         before = get_state(model)
-        with preserve_state(model) as inner:
+        with isolated_forward(model, gradients=True) as inner:
             assert not inner.training
         assert get_state(model) == before
 
     def test_state_is_restored_on_exit(self, model):
         before = get_state(model)
-        with preserve_state(model) as inner:
+        with isolated_forward(model, gradients=True) as inner:
             disturb(inner)
             assert get_state(model) != before
         assert get_state(model) == before
@@ -132,7 +132,7 @@ class TestUnchanged:
 
     def test_state_is_restored_after_an_exception(self, model):
         def fail():
-            with preserve_state(model) as inner:
+            with isolated_forward(model, gradients=True) as inner:
                 disturb(inner)
                 raise ZeroDivisionError
 
@@ -143,13 +143,13 @@ class TestUnchanged:
 
     def test_gradients_and_buffers_are_the_same_objects(self, model):
         gradients, buffers = [parameter.grad for parameter in model.parameters()], list(model.buffers())
-        with preserve_state(model) as inner:
+        with isolated_forward(model, gradients=True) as inner:
             disturb(inner)
         assert all(a is b.grad for a, b in zip(gradients, model.parameters(), strict=True))
         assert all(a is b for a, b in zip(buffers, model.buffers(), strict=True))
 
     def test_model_is_in_evaluation_mode_without_gradients(self, model):
-        with preserve_state(model) as inner:
+        with isolated_forward(model, gradients=True) as inner:
             assert not any(module.training for module in inner.modules())
             assert all(parameter.grad is None for parameter in inner.parameters())
 
@@ -157,7 +157,7 @@ class TestUnchanged:
         calls = []
         model[0].register_forward_hook(lambda *args: calls.append(1))
         for _ in range(3):
-            with preserve_state(model) as inner:
+            with isolated_forward(model, gradients=True) as inner:
                 inner[0].register_forward_hook(lambda *args: calls.append(9))
                 call_model(inner, torch.rand(1, 1, 4, 4))
         call_model(model, torch.rand(3, 1, 4, 4))
@@ -165,7 +165,7 @@ class TestUnchanged:
         assert len(model[0]._forward_hooks) == 2
 
     def test_wrapped_model_is_unwrapped(self, model):
-        with preserve_state(nn.DataParallel(model)) as inner:
+        with isolated_forward(nn.DataParallel(model)) as inner:
             assert inner is model
 
     @pytest.mark.parametrize("in_place", [True, False])
@@ -175,7 +175,7 @@ class TestUnchanged:
             model.compile(backend="eager")
         inputs, calls = torch.rand(3, 1, 4, 4), []
         call_model(compiled, inputs)
-        with preserve_state(compiled) as inner:
+        with isolated_forward(compiled) as inner:
             inner[0].register_forward_hook(lambda *args: calls.append(1))
             call_model(inner, inputs)
         call_model(compiled, inputs)
@@ -186,7 +186,7 @@ class TestUnchanged:
         model.compile(backend=lambda graph, inputs: compiled.append(graph) or graph)
         call_model(model, torch.rand(3, 1, 4, 4))
         graphs = len(compiled)
-        with preserve_state(model) as inner:
+        with isolated_forward(model, gradients=True) as inner:
             inner[0].register_forward_hook(lambda *args: None)
             call_model(inner, torch.rand(2, 1, 4, 4))
         assert len(compiled) == graphs > 0
