@@ -33,12 +33,7 @@ class Anomaly:
     examples: set[int] = field(default_factory=set)
 
     def describe(self, problem: str, consequence: str) -> str:
-        """Return a message with numbers.
-
-        Args:
-            problem: Plural noun and verb: "boxes are inverted".
-            consequence: Sentence on what is drawn instead.
-        """
+        """Return a message with numbers, as in `report_anomaly`."""
         details = [f"{name}: {count}" for name, count in self.counts.most_common(MAX_EXAMPLES) if name and count]
         details += [f"such as {', '.join(map(str, sorted(self.examples)[:MAX_EXAMPLES]))}"] if self.examples else []
         text = f" ({'; '.join(details)})" if details else ""

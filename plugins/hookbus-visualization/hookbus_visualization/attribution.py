@@ -54,11 +54,7 @@ def compute_grad_cam(model: nn.Module, inputs: Any, targets: Tensor | None = Non
 
 
 def check_cam(model: nn.Module, layer: str | None = None) -> None:
-    """Check that Grad-CAM can be computed for a model.
-
-    Args:
-        model: The model without its wrappers.
-        layer: Path of the layer, as in `compute_grad_cam`.
+    """Check that Grad-CAM can be computed for a model without wrappers, as in `compute_grad_cam`.
 
     Raises:
         ConfigError: If captum is not installed, or the layer does not exist.

@@ -74,15 +74,7 @@ def _report_invalid(first: NDArray[np.float64], second: NDArray[np.float64], for
 
 
 def get_visible_mask(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return which boxes are visible: no coordinate is NaN, and the box overlaps the image.
-
-    Args:
-        boxes: Corners, (N, 4), xyxy in pixels.
-        size: Height and width of the image in pixels.
-
-    Returns:
-        A mask, (N,).
-    """
+    """Return a mask, (N,), of the corners, (N, 4), without NaN that overlap an image of a height and width."""
     height, width = size
     left, top, right, bottom = boxes.T
     # Comparisons with NaN are false.

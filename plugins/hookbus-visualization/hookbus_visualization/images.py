@@ -136,28 +136,16 @@ def normalize(values: Any) -> FloatArray:
 
 
 def apply_colormap(values: Any) -> RGBImage:
-    """Apply the colormap to values.
-
-    Args:
-        values: Values from 0 to 1, (H, W); values outside the range are clipped.
-
-    Returns:
-        The pixels, (H, W, 3), uint8.
-    """
+    """Return the colors, (H, W, 3), uint8, of values from 0 to 1, (H, W); other values are clipped."""
     positions = np.linspace(0.0, 1.0, len(COLOR_STOPS))
     channels = [np.interp(values, positions, COLOR_STOPS[:, channel]) for channel in range(3)]
     return np.asarray(np.rint(np.stack(channels, axis=-1)), np.uint8)
 
 
 def overlay_heatmap(image: RGBImage, values: Any) -> RGBImage:
-    """Overlay an image with a half transparent heatmap.
+    """Return the mean of an image, (H, W, 3), and of the heatmap of values from 0 to 1, (h, w).
 
-    Args:
-        image: Pixels, (H, W, 3), uint8; not modified.
-        values: Values from 0 to 1, (h, w); resized to the size of the image with bilinear interpolation.
-
-    Returns:
-        A new image, (H, W, 3), uint8: `(image + colors) / 2`.
+    The values are resized to the size of the image with bilinear interpolation.
     """
     # Values are interpolated, not colors: mixed colors are not on the colormap.
     size, heatmap = (image.shape[1], image.shape[0]), Image.fromarray(np.asarray(values, np.float32))

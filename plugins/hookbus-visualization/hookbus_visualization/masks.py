@@ -83,14 +83,9 @@ def to_instance_masks(value: Any, size: tuple[int, int]) -> NDArray[np.bool_]:
 
 
 def merge_instances(masks: NDArray[np.bool_], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Merge instances into a label map; a later instance covers an earlier one.
+    """Merge boolean masks, (N, H, W), with class indices, (N,), into a label map, (H, W).
 
-    Args:
-        masks: Boolean masks, (N, H, W).
-        labels: Class indices, (N,).
-
-    Returns:
-        The label map, (H, W); `NO_CLASS` for pixels without an instance.
+    A later instance covers an earlier one; pixels without an instance are `NO_CLASS`.
     """
     merged = np.full(masks.shape[1:], NO_CLASS, np.int64)
     for mask, label in zip(masks, labels, strict=True):
@@ -126,13 +121,9 @@ def overlay_classes(
 
 
 def find_boundaries(regions: NDArray[Any]) -> NDArray[np.bool_]:
-    """Find the boundaries between regions.
+    """Return a mask, (H, W), of the pixels whose right or lower neighbor belongs to another region.
 
-    Args:
-        regions: Values that are equal within a region, (H, W).
-
-    Returns:
-        A mask, (H, W), of the pixels whose right or lower neighbor belongs to another region.
+    Values are equal within a region.
     """
     edges = np.zeros(regions.shape, bool)
     edges[:, :-1] |= regions[:, :-1] != regions[:, 1:]
@@ -141,27 +132,14 @@ def find_boundaries(regions: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def draw_edges(image: RGBImage, edges: NDArray[np.bool_]) -> RGBImage:
-    """Draw boundaries in white, which is not a class color.
-
-    Args:
-        image: Pixels, (H, W, 3), uint8; not modified.
-        edges: Mask of the boundaries, (H, W).
-
-    Returns:
-        A new image, (H, W, 3), uint8.
-    """
+    """Return a copy of an image, (H, W, 3), with boundaries, (H, W), in white, which is not a class color."""
     return np.where(edges[..., None], np.uint8(255), image)
 
 
 def resize_labels(labels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """Resize a label map with nearest-neighbor interpolation.
+    """Resize a label map, (h, w), with nearest-neighbor interpolation to a height and width.
 
-    Args:
-        labels: Label map, (h, w), not empty.
-        size: Height and width of the result.
-
-    Returns:
-        The label map, (H, W) of `size`; the same array if the size is unchanged.
+    The same array is returned if the size is unchanged.
     """
     if labels.shape == tuple(size):
         return labels

@@ -62,15 +62,7 @@ def class_color(class_id: int, palette: Sequence[Color] = ()) -> Color:
 
 
 def class_colors(class_ids: NDArray[np.integer], palette: Sequence[Color] = ()) -> NDArray[np.uint8]:
-    """Return the colors of multiple classes.
-
-    Args:
-        class_ids: Class indices, (N,), of an integer type.
-        palette: Colors of the first classes, as in `class_color`.
-
-    Returns:
-        The colors, (N, 3), uint8.
-    """
+    """Return the colors, (N, 3), uint8, of class indices, (N,), as in `class_color`."""
     return np.array([class_color(int(class_id), palette) for class_id in class_ids], dtype=np.uint8).reshape(-1, 3)
 
 

@@ -67,15 +67,7 @@ def get_font(size: float = FONT_SIZE_PIXELS) -> Font:
 
 
 def render_grid(panels: Sequence[Panel], title: str = "") -> RGBImage:
-    """Render panels side by side.
-
-    Args:
-        panels: At least one panel. Small images are enlarged by an integer factor, large images are downsampled.
-        title: Text above the panels.
-
-    Returns:
-        The pixels, (H, W, 3), uint8.
-    """
+    """Render panels side by side with Pillow; small images are enlarged, large images are downsampled."""
     columns, max_side = compute_layout([panel.image for panel in panels])
     images = [resize_to_fit(panel.image, max_side=max_side) for panel in panels]
     width, heights = _compute_cells(panels, images, columns)
@@ -92,14 +84,7 @@ def render_grid(panels: Sequence[Panel], title: str = "") -> RGBImage:
 
 
 def compute_layout(images: Sequence[RGBImage]) -> tuple[int, int]:
-    """Compute the layout of an approximately square grid of images.
-
-    Args:
-        images: At least one image, of any size.
-
-    Returns:
-        The number of columns, and the maximum of the longer side of an image in pixels.
-    """
+    """Return the columns of an approximately square grid of images, and the maximum of the longer side in pixels."""
     height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
     # n images of size (h, w) in c columns form a square if c * w == n / c * h.
     columns = min(math.ceil(math.sqrt(len(images) * height / width)), len(images))
@@ -123,14 +108,7 @@ def _compute_cells(panels: Sequence[Panel], images: Sequence[RGBImage], columns:
 
 
 def hstack_images(images: Sequence[RGBImage]) -> RGBImage:
-    """Stack images horizontally, each resized by `resize_to_fit`, with a white gap between them.
-
-    Args:
-        images: At least one image, (H, W, 3), uint8.
-
-    Returns:
-        The pixels, (H, W, 3), uint8, with the height of the highest image.
-    """
+    """Stack images, (H, W, 3), horizontally, each resized by `resize_to_fit`, with a white gap between them."""
     images = [resize_to_fit(image) for image in images]
     height = max(image.shape[0] for image in images)
     # The gap is on the left of all images but the first.
@@ -197,15 +175,12 @@ def _draw_panel(sheet: Image.Image, panel: Panel, corner: tuple[int, int], width
 
 
 def compose_panels(panels: Sequence[Panel], title: str, backend: str) -> RGBImage:
-    """Compose panels into one image.
+    """Compose at least one panel into one image, (H, W, 3), uint8.
 
     Args:
-        panels: At least one panel.
+        panels: The panels.
         title: Text above the panels.
         backend: "matplotlib", or any other value for Pillow. Pillow is also used if matplotlib is not installed.
-
-    Returns:
-        The pixels, (H, W, 3), uint8.
     """
     # find_spec instead of catching ImportError, which would hide errors of a broken installation of matplotlib.
     if backend == "matplotlib" and importlib.util.find_spec("matplotlib") is not None:
@@ -224,14 +199,7 @@ def open_window(image: RGBImage, title: str) -> None:
 
 
 def render_figure(panels: Sequence[Panel], title: str = "") -> RGBImage:
-    """Render panels side by side.
-
-    Args:
-        panels: At least one panel.
-        title: Text above the panels.
-
-    Returns:
-        The pixels, (H, W, 3), uint8.
+    """Render panels side by side with matplotlib.
 
     Raises:
         ImportError: If matplotlib is not installed.

@@ -105,45 +105,23 @@ def read_sample(
 ) -> dict[str, Regions]:
     """Return the regions of the ground truth and the prediction of an image, by name; missing values are omitted.
 
-    Args:
-        image: Pixels, (H, W, 3), uint8.
-        display: Pixels of the displayed image.
-        target: Ground truth, as in `read_regions`; None if unknown.
-        prediction: Prediction, in the same form; None if unknown.
-        threshold: Minimum score of an instance.
-
-    Raises:
-        ValueError: If the regions have no supported form.
+    Target and prediction have a form of `read_regions`. The regions have the size of the displayed image.
     """
     read = partial(read_regions, size=image.shape[:2], display_size=display.shape[:2], threshold=threshold)
     return read_named(read, {"truth": target, "prediction": prediction})
 
 
 def draw_regions(image: RGBImage, regions: Regions, *, edges: bool = False, **style: Any) -> RGBImage:
-    """Overlay an image with the class colors of its regions.
+    """Overlay an image with the class colors of its regions, and with white boundaries if `edges` is true.
 
-    Args:
-        image: Pixels, (H, W, 3), uint8; not modified.
-        regions: Regions, of the size of the image.
-        edges: Whether to draw a white boundary around each region.
-        style: Opacity, palette and ignored classes, see `masks.overlay_classes`.
-
-    Returns:
-        A new image, (H, W, 3), uint8.
+    `style` contains options of `masks.overlay_classes`.
     """
     overlaid = overlay_classes(image, regions.classes, **style)
     return draw_edges(overlaid, regions.edges) if edges else overlaid
 
 
 def build_regions_panel(display: RGBImage, sample: Mapping[str, Regions], title: str = "input", **style: Any) -> Panel:
-    """Return the panel of an image and of its regions, side by side.
-
-    Args:
-        display: Pixels of the displayed image, (H, W, 3), uint8.
-        sample: Regions by name, as returned by `read_sample`.
-        title: Name of the image in the caption.
-        style: Options of `draw_regions`.
-    """
+    """Return the panel of a displayed image and of its regions, side by side, drawn by `draw_regions`."""
     overlays = [draw_regions(display, regions, **style) for regions in sample.values()]
     return Panel(hstack_images([display, *overlays]), " | ".join([title, *sample]))
 

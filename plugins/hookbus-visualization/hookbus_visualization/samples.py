@@ -145,14 +145,9 @@ def split_samples(value: Any, count: int) -> list[Any]:
 
 
 def sort_by_score(scores: NDArray[np.float64], threshold: float) -> NDArray[np.intp]:
-    """Return the indices of the scores that are not below a threshold, by ascending score.
+    """Return the indices of the scores, (N,), that are not below a threshold, by ascending score.
 
-    Args:
-        scores: Scores, (N,).
-        threshold: Minimum score. NaN passes every threshold and is last.
-
-    Returns:
-        The indices, (M,).
+    NaN passes every threshold and is last.
     """
     # Stable: objects with equal scores keep their order, so images are reproducible.
     order = np.argsort(scores, kind="stable")
