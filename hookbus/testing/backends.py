@@ -124,7 +124,7 @@ def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path
         cls: Hook class.
         settings: JSON-compatible settings of the hook.
         work_dir: Output directory.
-        faults: Keyword arguments of `train_with_faults`.
+        faults: Arguments of `InjectFaults`.
 
     Returns:
         Warnings of the training; empty if the process was killed.
@@ -142,88 +142,53 @@ def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path
     return [] if "kill_at" in faults else json.loads(process.stdout.splitlines()[-1])
 
 
-def train_with_faults(
-    hook: str,
-    settings: dict[str, Any],
-    work_dir: str,
-    kill_at: int = 0,
-    kill_delay: float = 0.0,
-    full_at: int = 0,
-    free_at: int = 0,
-) -> None:
+def train_with_faults(hook: str, settings: dict[str, Any], work_dir: str, **faults: Any) -> None:
     """Train and print the warnings as JSON.
 
     Args:
         hook: Import string of the hook, `module:class`.
         settings: Settings of the hook.
         work_dir: Output directory.
-        kill_at: Iteration at which the process is killed; 0 for never.
-        kill_delay: Delay before the kill, in seconds.
-        full_at: Iteration from which files cannot grow; 0 for never.
-        free_at: Iteration from which files can grow again; 0 for never.
+        faults: Arguments of `InjectFaults`.
     """
     cls: Any = import_string(hook)
     # A short pause between attempts to write, so that the retry after the full disk happens during the training.
     retrying_cls = type(cls.__name__, (cls,), {"pause": 0.05})
     recorder = retrying_cls({**settings, "interval": 1}, name=cls({**settings}).name)
-    hooks = [recorder, SaveCheckpoint(), KillProcess(kill_at, kill_delay), LimitFileSize(full_at, free_at)]
-    print(json.dumps(collect_warnings(lambda: train(hooks, Path(work_dir)))))  # noqa: T201
+    print(json.dumps(collect_warnings(lambda: train([recorder, InjectFaults(**faults)], Path(work_dir)))))  # noqa: T201
 
 
-class SaveCheckpoint(CheckpointWriter):
-    """Write a checkpoint at one iteration."""
+class InjectFaults(CheckpointWriter):
+    """Write a checkpoint at iteration 4, kill the process as a machine failure does, or fill the disk.
+
+    Args:
+        kill_at: Iteration at which the process is killed; 0 for never.
+        kill_delay: Delay before the kill, in seconds.
+        full_at: Iteration from which files cannot grow; 0 for never.
+        free_at: Iteration from which files can grow again; 0 for never.
+    """
+
+    priority = 1000
+
+    def __init__(self, kill_at: int = 0, kill_delay: float = 0.0, full_at: int = 0, free_at: int = 0) -> None:
+        super().__init__()
+        self.kill_at, self.kill_delay, self.full_at, self.free_at = kill_at, kill_delay, full_at, free_at
+
+    def before_train_iter(self, run: Run) -> None:
+        """Kill the process, or set or remove the limit on the size of files."""
+        at = run.iters_done
+        if at and at == self.kill_at:
+            time.sleep(self.kill_delay)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if at and at in (self.full_at, self.free_at):
+            time.sleep(1.0)
+            assert run.work_dir is not None
+            files = [path for path in run.work_dir.directory("logs").rglob("*") if path.is_file()]
+            is_full = at == self.full_at
+            limit = max(path.stat().st_size for path in files) + 20 if is_full else resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
     def after_train_iter(self, run: Run) -> None:
         """Request the checkpoint."""
         if run.iters_done == CHECKPOINT_AT:
             run.request_save(saver=self)
-
-
-class KillProcess(Hook):
-    """Kill the process without cleanup, as a machine failure does.
-
-    Args:
-        at: Iteration; 0 for never.
-        delay: Delay before the kill, in seconds.
-    """
-
-    priority = 1000
-
-    def __init__(self, at: int, delay: float) -> None:
-        super().__init__()
-        self.at, self.delay = at, delay
-
-    def before_train_iter(self, run: Run) -> None:
-        """Kill the process at the configured iteration."""
-        if self.at and run.iters_done == self.at:
-            time.sleep(self.delay)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-class LimitFileSize(Hook):
-    """Limit the size of files for some iterations, which has the effect of a full disk.
-
-    Args:
-        begin: First iteration with the limit; 0 for never.
-        end: Iteration that removes the limit; 0 for never.
-    """
-
-    def __init__(self, begin: int, end: int) -> None:
-        super().__init__()
-        self.begin, self.end = begin, end
-
-    def before_train_iter(self, run: Run) -> None:
-        """Set or remove the limit."""
-        if run.iters_done == self.begin and self.begin:
-            time.sleep(1.0)
-            assert run.work_dir is not None
-            logs = run.work_dir.directory("logs")
-            sizes = [path.stat().st_size for path in logs.rglob("*") if path.is_file()]
-            _set_file_size_limit(max(sizes) + 20)
-        elif run.iters_done == self.end and self.end:
-            time.sleep(1.0)
-            _set_file_size_limit(resource.RLIM_INFINITY)
-
-
-def _set_file_size_limit(size: int) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))

@@ -11,6 +11,8 @@ from torch import nn
 from hookbus.data import iter_datasets
 from hookbus.distributed import named_modules
 
+CLASS_KEYS = ("classes", "CLASSES")
+
 
 def get_classes(dataset: Any) -> Any:
     """Return the class names that a dataset declares.
@@ -23,12 +25,9 @@ def get_classes(dataset: Any) -> Any:
         Declared class names, or None if the dataset declares none.
     """
     metainfo = getattr(dataset, "metainfo", None)
-    if isinstance(metainfo, Mapping):
-        for name in ("classes", "CLASSES"):
-            if metainfo.get(name) is not None:
-                return metainfo[name]
-    classes = getattr(dataset, "classes", None)
-    classes = getattr(dataset, "CLASSES", None) if classes is None else classes
+    declared = [metainfo.get(name) for name in CLASS_KEYS] if isinstance(metainfo, Mapping) else []
+    declared += [getattr(dataset, name, None) for name in CLASS_KEYS]
+    classes = next((classes for classes in declared if classes is not None), None)
     return classes if isinstance(classes, Sized) else None
 
 

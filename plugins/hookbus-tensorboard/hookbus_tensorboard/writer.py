@@ -128,20 +128,8 @@ RECORD_TYPES = {"simple_value": "scalar", "image": "image", "histo": "histogram"
 """Types of values in event files, and the corresponding record types of hookbus."""
 
 
-class SyncFileWriter(FileWriter):
-    """`FileWriter` on an `EventFile`.
-
-    Args:
-        directory: Directory of the event file.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        # Without `super().__init__()`, whose thread discards its queue on a write error (tensorboard 2.21).
-        self.event_writer = EventFile(directory)
-
-
 class SyncSummaryWriter(SummaryWriter):
-    """`SummaryWriter` on `SyncFileWriter`.
+    """`SummaryWriter` on an `EventFile`.
 
     Args:
         directory: Directory of the event file.
@@ -152,7 +140,9 @@ class SyncSummaryWriter(SummaryWriter):
 
     def _get_file_writer(self) -> Any:
         if self.file_writer is None:
-            self.file_writer = SyncFileWriter(Path(self.log_dir))
+            # Without `FileWriter.__init__`, whose thread discards its queue on a write error (tensorboard 2.21).
+            self.file_writer = FileWriter.__new__(FileWriter)
+            self.file_writer.event_writer = EventFile(Path(self.log_dir))
             self.all_writers = {self.log_dir: self.file_writer}
         return self.file_writer
 
