@@ -158,11 +158,8 @@ def list_newest_first(directory: Path, pattern: str = "*.pth") -> list[Path]:
 
     If the replacement of a file was interrupted, its hash determines which of the two generations the file contains.
     """
-    entries = [
-        (_current_entry(path, sidecar), path)
-        for path in directory.glob(pattern)
-        if not path.name.startswith(".") and (sidecar := read_sidecar(path)) is not None
-    ]
+    visible = [path for path in directory.glob(pattern) if not path.name.startswith(".")]
+    entries = [(_current_entry(path, sidecar), path) for path in visible if (sidecar := read_sidecar(path)) is not None]
     # At equal generations, a completed file precedes one whose replacement was interrupted; the name breaks ties.
     entries.sort(key=lambda item: (-item[0].generation, bool(item[0].previous), item[1].name))
     return [path for _, path in entries]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hookbus import Priority, Run
 from hookbus.checkpoint import flatten_weights
-from hookbus.distributed import Collectives, named_parameters, sharding_of
+from hookbus.distributed import named_parameters, sharding_of
 from hookbus.errors import CheckpointError, format_path
 from hookbus_checkpoint.saving import Save
 from hookbus_checkpoint.snapshot import Snapshot, iter_tensors
@@ -31,13 +31,18 @@ class AsyncWriter:
     the next optimizer step it is compared with the weights. If they differ, the model changes its weights in its
     forward, and all copies are synchronous.
 
+    The listeners poll for completed saves, and block optimizer steps until copies are complete. With multiple processes
+    a completed save is reported at the next save or at the end of the run, because a single rank must not emit events
+    on its own.
+
     Args:
+        run: The run, on whose bus the listeners are registered until `close`.
         name: Name of the checkpoint hook.
         on_save_done: Called with the run after an iteration in which a save was completed.
         overlap: Whether to copy during the next forward and backward.
     """
 
-    def __init__(self, name: str, on_save_done: Callable[[Run], None], *, overlap: bool) -> None:
+    def __init__(self, run: Run, name: str, on_save_done: Callable[[Run], None], *, overlap: bool) -> None:
         self._name, self._on_save_done, self._overlap = f"{name}.background", on_save_done, overlap
         self._snapshot, self._stable = Snapshot(), StableTensors()
         # One worker: saves are written in order, and never two at a time.
@@ -48,20 +53,14 @@ class AsyncWriter:
         # Whether overlapped copies are valid for this model; None until the first optimizer step after a save.
         self._overlap_is_valid: bool | None = None
         self._is_comparing = False
-        self._ranks: Collectives | None = None
+        # Collectives of the writer threads must not interleave with those of the training.
+        self._ranks = None if sharding_of(run.model) is None else run.ranks.new_group()
         self._unregister_reader: Callable[[], object] = lambda: None
+        self._register_listeners(run)
 
     # -- the run -----------------------------------------------------------------------------
 
-    def attach(self, run: Run) -> None:
-        """Register listeners that poll for completed saves and block optimizer steps until copies are complete.
-
-        With multiple processes a completed save is reported at the next save or at the end of the run, because a single
-        rank must not emit events on its own.
-        """
-        if sharding_of(run.model) is not None:
-            # Collectives of the writer threads must not interleave with those of the training.
-            self._ranks = run.ranks.new_group()
+    def _register_listeners(self, run: Run) -> None:
         if run.ranks.world_size == 1:
             run.bus.on("after_train_iter", name=self._name)(self._poll)
         if self._overlap:
@@ -70,7 +69,7 @@ class AsyncWriter:
             guard(self._before_optimizer_step)
             self._unregister_reader = run.weights.add_reader(self._before_weights_exchange)
 
-    def detach(self, run: Run) -> None:
+    def close(self, run: Run) -> None:
         """Remove the listeners, and shut down the thread after the save in progress."""
         for name in (self._name, f"{self._name}.guard"):
             if name in run.bus.hooks:

@@ -56,8 +56,8 @@ class CheckpointWriter:
         if run.get(LATEST_SAVES) is None:
             run.provide(LATEST_SAVES, {})
         if self._config.async_save:
-            self._async_writer = AsyncWriter(name, self.wait_for_pending, overlap=self._config.async_save == "overlap")
-            self._async_writer.attach(run)
+            overlap = self._config.async_save == "overlap"
+            self._async_writer = AsyncWriter(run, name, self.wait_for_pending, overlap=overlap)
 
     def begin(self, run: Run) -> None:
         """Claim the directory at the start of the training.
@@ -78,7 +78,7 @@ class CheckpointWriter:
         """Shut down the writer thread."""
         async_writer, self._async_writer = self._async_writer, None
         if async_writer is not None:
-            async_writer.detach(run)
+            async_writer.close(run)
 
     def needs_save(self, run: Run) -> bool:
         """Whether the run advanced since the latest checkpoint, or the last link of that checkpoint is missing."""
