@@ -167,11 +167,7 @@ def _restore_handles() -> None:
 
 
 def _is_internal(frame: FrameType | None) -> bool:
-    """Return whether PyTorch or hookbus register a hook for themselves, as pruning, sharding and counted steps do.
-
-    Args:
-        frame: Frame that creates the handle.
-    """
+    """Return whether PyTorch or hookbus create a handle for themselves, as pruning, sharding and counted steps do."""
     while frame is not None and frame.f_globals.get("__name__") in REGISTERING:
         frame = frame.f_back
     return frame is not None and str(frame.f_globals.get("__name__")).startswith(("torch.", "hookbus."))

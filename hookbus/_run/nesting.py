@@ -224,20 +224,13 @@ class Nesting:
         return True
 
     def _check_mode(self) -> None:
-        """Raise if the run only evaluates, and an event of training is emitted.
-
-        Raises:
-            PointError: If it does.
-        """
+        """Raise a `PointError` if the run only evaluates, and an event of training is emitted."""
         if self._run.mode != "train":
             raise PointError(f"An event of training is emitted at {find_caller()}, but {describe_mode(self._run.mode)}")
 
     def _check_repeated(self, name: str) -> None:
-        """Record where the loop emits `before_<name>`, and check that it is not the second one of an epoch.
-
-        Raises:
-            PointError: If it is. It would count an epoch without iterations.
-        """
+        """Record where the loop emits `before_<name>`, and raise a `PointError` if it is the second one of an epoch."""
+        # It would count an epoch without iterations.
         place, iteration = find_caller(), self._run.iters_done
         first, first_iteration = self._starts.get(name, (place, -1))
         is_empty = name in self._open and first_iteration == iteration
@@ -345,11 +338,7 @@ def _iteration_emitter(run: Run, point: Point, emitter: Emitter) -> Emitter:
 
 
 def _stopping_emitter(point: str, emitter: Emitter) -> Emitter:
-    """Return an emitter that leaves the loop of an interrupted run, before an iteration or after it.
-
-    Raises:
-        StopLoop: When the emitter is called.
-    """
+    """Return an emitter that leaves the loop of an interrupted run by `StopLoop`, before an iteration or after it."""
 
     def emit(*arguments: Any) -> None:
         # At the end of an iteration the weights may have changed, so that it must be counted before the loop is left.

@@ -99,7 +99,9 @@ class StepHooks:
         return evaluate
 
     def _post_step(self, optimizer: Any, *_: Any) -> None:
-        if (self._is_nested and not self._exit_step()) or _is_skipped_by_scaler(optimizer):
+        if self._is_nested:
+            self._open_steps.pop()
+        if self._open_steps or _is_skipped_by_scaler(optimizer):
             return
         self._events.end_step(self)
         # With nested steps, the pre-hook is required for `_enter_step`.
@@ -110,15 +112,10 @@ class StepHooks:
     def _enter_step(self) -> bool:
         """Record the start of a call of `step`. Return whether it is the outermost one."""
         iteration = self._events.iters_done
-        # A call that raised an exception never reaches `_exit_step`; entries of earlier iterations are such calls.
+        # A call that raised an exception never reaches `_post_step`; entries of earlier iterations are such calls.
         self._open_steps = [started for started in self._open_steps if started == iteration]
         self._open_steps.append(iteration)
         return len(self._open_steps) == 1
-
-    def _exit_step(self) -> bool:
-        """Record the end of a call of `step`. Return whether it was the outermost one."""
-        self._open_steps.pop()
-        return not self._open_steps
 
 
 def _has_nested_steps(cls: type) -> bool:
