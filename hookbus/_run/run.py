@@ -19,12 +19,11 @@ from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.known_secrets import redact_known
-from hookbus._run.loop_methods import LoopMixin
+from hookbus._run.loop_methods import LoopMixin, Replacements
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
 from hookbus._run.optimizer_steps import OptimizerEvents
 from hookbus._run.participants import Participants
-from hookbus._run.replacements import Replacements
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.results import BestResult as BestResult
