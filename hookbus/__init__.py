@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names, read_public_names
+from hookbus._utils import lazy_names, map_names
 
-# The public names, which are imported on their first use.
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus._config.hooks import HOOK_REGISTRY as HOOK_REGISTRY
     from hookbus._config.hooks import HOOKS as HOOKS
@@ -53,7 +53,32 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = read_public_names(__name__)
+_MODULES = map_names(
+    {
+        "hookbus._config.hooks": "HOOKS HOOK_REGISTRY HookRegistry build_hook build_hooks get_default_hooks",
+        "hookbus._config.load": "load_config",
+        "hookbus._config.models": "RunConfig",
+        "hookbus._events.actions": "actionspec",
+        "hookbus._events.markers": "hookimpl hookspec",
+        "hookbus._events.points": "CounterView Unit",
+        "hookbus._events.schedules": "Schedule between every last once",
+        "hookbus._run.requests": "Request",
+        "hookbus._run.results": "BestResult",
+        "hookbus._run.run": "Run",
+        "hookbus._utils.deprecations": "deprecated",
+        "hookbus._utils.durations": "Duration parse_duration",
+        "hookbus._utils.imports": "import_string resolve_import",
+        "hookbus.bus": "HookBus",
+        "hookbus.data.resumable_loader": "Splits",
+        "hookbus.hook": "BaseHook Direction Hook HookConfig Priority",
+        "hookbus.lifecycle": "Lifecycle",
+        "hookbus.metrics.results": "Metrics",
+        "hookbus.trainer.trainer": "Trainer",
+        "hookbus.writers.hook": "WriterHook",
+        "hookbus.writers.metric_recorder": "WriterConfig",
+        "hookbus.writers.writer": "Writer",
+    }
+)
 _WITH_TORCH = ("Splits", "Trainer", "WriterConfig", "WriterHook")
 __all__ = [name for name in _MODULES if name not in _WITH_TORCH]  # `from hookbus import *` must not import torch
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names, read_public_names
+from hookbus._utils import lazy_names, map_names
 
-# The public names, which are imported on their first use.
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus._training.eval_metrics import build_metrics as build_metrics
     from hookbus._training.evaluation import eval_mode as eval_mode
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from hookbus._training.evaluation import preserve_training_modes as preserve_training_modes
     from hookbus.data.rng import isolate_rng as isolate_rng
 
-_MODULES = read_public_names(__name__)
+_MODULES = map_names(
+    {
+        "hookbus._training.eval_metrics": "build_metrics",
+        "hookbus._training.evaluation": "eval_mode evaluate named_loaders preserve_training_modes",
+        "hookbus.data.rng": "isolate_rng",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import re
-import sys
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-STATIC_IMPORT = re.compile(r"^    from ([\w.]+) import (\w+) as \2$", re.MULTILINE)
-"""An import under `TYPE_CHECKING` that makes a name public."""
 
-
-def read_public_names(package: str) -> dict[str, str]:
-    """Return the public names of a package and the module of each, sorted by name.
-
-    They are listed once, as imports under `TYPE_CHECKING`: type checkers and IDEs do not evaluate `__getattr__`.
+def map_names(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the module of each public name, sorted by name.
 
     Args:
-        package: Name of the package, whose `__init__` contains the imports.
+        modules: Names of each module, separated by spaces.
     """
-    loader: Any = sys.modules[package].__loader__
-    modules = {name: module for module, name in STATIC_IMPORT.findall(loader.get_source(package))}
-    return dict(sorted(modules.items()))
+    return dict(sorted((name, module) for module, names in modules.items() for name in names.split()))
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
@@ -31,12 +23,13 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 
     Args:
         package: Name of the package.
-        modules: Module of each public name, see `read_public_names`.
+        modules: Full name of the module that defines each public name, or of the module that has this name.
     """
 
     def load_name(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(__import__(modules[name], fromlist=[name]), name)
+        module = importlib.import_module(modules[name])
+        return module if modules[name].endswith(f".{name}") else getattr(module, name)
 
     return load_name

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names, read_public_names
+from hookbus._utils import lazy_names, map_names
 
-# The public names, which are imported on their first use.
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus._training.lr_scheduler import check_scheduler_steps as check_scheduler_steps
     from hookbus._training.lr_scheduler import get_first_changes as get_first_changes
@@ -33,6 +33,18 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.weights import check_compatible as check_compatible
     from hookbus.checkpoint.weights import flatten_weights as flatten_weights
 
-_MODULES = read_public_names(__name__)
+_MODULES = map_names(
+    {
+        "hookbus._training.lr_scheduler": "check_scheduler_steps get_first_changes load_scheduler",
+        "hookbus._utils.schema": "schema",
+        "hookbus.checkpoint.atomic_files": "atomic_write make_temporary_name remove_temporary_files write_json",
+        "hookbus.checkpoint.contents": "wrap_invalid_data",
+        "hookbus.checkpoint.saver": "CheckpointSaver StopSaver",
+        "hookbus.checkpoint.sidecars": "Sidecar",
+        "hookbus.checkpoint.state": "read_checkpoint write_checkpoint",
+        "hookbus.checkpoint.store": "CheckpointStore",
+        "hookbus.checkpoint.weights": "check_averages check_compatible flatten_weights",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names, read_public_names
+from hookbus._utils import lazy_names, map_names
 
-# The public names, which are imported on their first use.
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus.data.batches import get_targets as get_targets
     from hookbus.data.batches import move_to_device as move_to_device
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from hookbus.data.loaders import loader_length as loader_length
     from hookbus.data.rng import derive_seed as derive_seed
 
-_MODULES = read_public_names(__name__)
+_MODULES = map_names(
+    {
+        "hookbus.data.batches": "get_targets move_to_device",
+        "hookbus.data.loaders": "iter_datasets loader_length",
+        "hookbus.data.rng": "derive_seed",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names, read_public_names
+from hookbus._utils import lazy_names, map_names
 
-# The public names, which are imported on their first use.
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus.distributed.collectives import Collectives as Collectives
     from hookbus.distributed.process_group import is_main as is_main
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from hookbus.distributed.unwrap import strip_wrappers as strip_wrappers
     from hookbus.distributed.unwrap import unwrap_model as unwrap_model
 
-_MODULES = read_public_names(__name__)
+_MODULES = map_names(
+    {
+        "hookbus.distributed.collectives": "Collectives",
+        "hookbus.distributed.process_group": "is_main rank world_size",
+        "hookbus.distributed.sharding": "has_sharded_tensors sharding_of to_full_tensors",
+        "hookbus.distributed.unwrap": (
+            "clean_names match_names named_modules named_parameters strip_wrappers unwrap_model"
+        ),
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

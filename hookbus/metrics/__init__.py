@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names, read_public_names
+from hookbus._utils import lazy_names, map_names
 
-# The public names, which are imported on their first use.
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus.metrics.direction import ambiguous_direction_message as ambiguous_direction_message
     from hookbus.metrics.direction import infer_direction as infer_direction
@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from hookbus.metrics.results import resolve_metric_name as resolve_metric_name
     from hookbus.metrics.windows import Window as Window
 
-_MODULES = read_public_names(__name__)
+_MODULES = map_names(
+    {
+        "hookbus.metrics.direction": "ambiguous_direction_message infer_direction",
+        "hookbus.metrics.results": "Metrics resolve_metric_name",
+        "hookbus.metrics.windows": "Window",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hookbus._utils import lazy_names, read_public_names
+from hookbus._utils import lazy_names, map_names
 
-# The public names, which are imported on their first use.
+# Type checkers and IDEs do not evaluate `__getattr__`, so they get the same names as static imports.
 if TYPE_CHECKING:
     from hookbus._utils.files import open_for_writing as open_for_writing
     from hookbus._utils.files import open_regular_file as open_regular_file
@@ -34,6 +34,23 @@ if TYPE_CHECKING:
     from hookbus.writers.writer import RecordKey as RecordKey
     from hookbus.writers.writer import Writer as Writer
 
-_MODULES = read_public_names(__name__)
+_MODULES = map_names(
+    {
+        "hookbus._utils.files": "open_for_writing open_regular_file read_regular_file",
+        "hookbus._utils.redaction": "redact redact_config",
+        "hookbus._utils.secrets": "is_secret",
+        "hookbus.writers.append_only_file": "AppendOnlyFile",
+        "hookbus.writers.hook": "WriterHook",
+        "hookbus.writers.host_copies": "to_finite_array",
+        "hookbus.writers.images": "to_pil_image",
+        "hookbus.writers.metric_recorder": "MetricRecorder WriterConfig",
+        "hookbus.writers.output_files": (
+            "OutputFiles claim_directory image_directory is_plain_file iter_numbered_paths resolve_output_path "
+            "set_aside"
+        ),
+        "hookbus.writers.tags": "flatten get_learning_rates name_learning_rates sanitize_name",
+        "hookbus.writers.writer": "RecordKey Writer",
+    }
+)
 __all__ = sorted(_MODULES)
 __getattr__ = lazy_names(__name__, _MODULES)
