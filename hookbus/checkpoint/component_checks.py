@@ -36,16 +36,10 @@ NUMBERS = frozenset({"step", "eta", "mu", "mu_product"})
 """Keys of the state of these optimizers that are numbers, or tensors with one element."""
 
 _groups = schema.list_of(schema.record({"params": schema.list_of(schema.integer())}))
-_check_state = schema.record({"state": schema.mapping_of(schema.any_value, schema.any_value), "param_groups": _groups})
-
-
-def check_optimizer_structure(state: Any, key: str) -> None:
-    """Raise unless the state of an optimizer of torch consists of groups of indices, and states by index.
-
-    Raises:
-        InvalidDataError: If a value is invalid.
-    """
-    _check_state(state, key)
+check_optimizer_structure = schema.record(
+    {"state": schema.mapping_of(schema.any_value, schema.any_value), "param_groups": _groups}
+)
+"""Check that the state of an optimizer of torch consists of groups of indices, and states by index."""
 
 
 def check_optimizer(optimizer: Any, state: Mapping[str, Any], key: str) -> None:
@@ -58,13 +52,10 @@ def check_optimizer(optimizer: Any, state: Mapping[str, Any], key: str) -> None:
         return
     groups, own_groups = state["param_groups"], optimizer.param_groups
     for i, (group, own_group) in enumerate(zip(groups, own_groups, strict=True)):
-        settings = {name: value for name, value in own_group.items() if name != "params"}
         # None lets torch decide.
-        undecided = {name for name in ("foreach", "fused") if group.get(name) is None}
-        template = {name: False if value is None else value for name, value in settings.items()}
-        check_template(
-            {name: template[name] for name in template.keys() - undecided}, group, f"{key}.param_groups[{i}]"
-        )
+        ignored = {"params", *(name for name in ("foreach", "fused") if group.get(name) is None)}
+        template = {name: False if value is None else value for name, value in own_group.items() if name not in ignored}
+        check_template(template, group, f"{key}.param_groups[{i}]")
     _check_elementwise(groups, own_groups, state["state"], schema.join(key, "state"))
 
 
