@@ -99,7 +99,9 @@ class MetricStore(Mapping[str, float]):
         # The store creates the window "epoch" itself; every other window has a reader.
         self.has_reader = self.has_reader or name != "epoch"
         self._add_window_owner(name)
-        return self._get_or_create_window(name)
+        if name not in self._windows:
+            self._windows[name] = Window(name, self._buffers)
+        return self._windows[name]
 
     def release(self, hook: str) -> None:
         """Remove the windows that only this hook has requested."""
@@ -195,8 +197,8 @@ class MetricStore(Mapping[str, float]):
             window.reset()
         for name, part in state["windows"].items():
             if name not in self._windows:
-                self._window_owners[name] = set()
-            self._get_or_create_window(name).load_state_dict(part)
+                self._window_owners[name], self._windows[name] = set(), Window(name, self._buffers)
+            self._windows[name].load_state_dict(part)
 
     def _warn_unreduced(self, loss: Any) -> None:
         """Log a warning, once per run, for a loss that is not a single number and therefore not logged."""
@@ -215,11 +217,6 @@ class MetricStore(Mapping[str, float]):
             self._window_owners.pop(name, None)
         elif name in self._window_owners or name not in self._windows:
             self._window_owners.setdefault(name, set()).add(hook)
-
-    def _get_or_create_window(self, name: str) -> Window:
-        if name not in self._windows:
-            self._windows[name] = Window(name, self._buffers)
-        return self._windows[name]
 
     def _log_pending_loss(self) -> None:
         """Log the loss of which only a reference was stored."""

@@ -120,17 +120,8 @@ def check_curves(test_case: WriterTestCase, work_dir: Path, expected: Mapping[st
 def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **faults: Any) -> list[str]:
     """Train in a separate process, with a checkpoint at iteration 4.
 
-    Args:
-        cls: Hook class.
-        settings: JSON-compatible settings of the hook.
-        work_dir: Output directory.
-        faults: Arguments of `InjectFaults`.
-
     Returns:
         Warnings of the training; empty if the process was killed.
-
-    Raises:
-        AssertionError: If the process failed.
     """
     hook = f"{cls.__module__}:{cls.__qualname__}"
     arguments = json.dumps({"hook": hook, "settings": dict(settings), "work_dir": str(work_dir), **faults})
@@ -143,14 +134,7 @@ def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path
 
 
 def train_with_faults(hook: str, settings: dict[str, Any], work_dir: str, **faults: Any) -> None:
-    """Train and print the warnings as JSON.
-
-    Args:
-        hook: Import string of the hook, `module:class`.
-        settings: Settings of the hook.
-        work_dir: Output directory.
-        faults: Arguments of `InjectFaults`.
-    """
+    """Train and print the warnings as JSON."""
     cls: Any = import_string(hook)
     # A short pause between attempts to write, so that the retry after the full disk happens during the training.
     retrying_cls = type(cls.__name__, (cls,), {"pause": 0.05})

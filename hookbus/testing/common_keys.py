@@ -29,13 +29,6 @@ def check_common_keys(cls: type[Hook], settings: Mapping[str, Any]) -> None:
     """Check that each common key affects a listener of a hook, or is refused with the hook, the key and the value.
 
     No training is run. Hooks with methods whose point is not declared are skipped: a key may affect these methods.
-
-    Args:
-        cls: Hook class.
-        settings: Further settings of the hook.
-
-    Raises:
-        AssertionError: If a check fails. The message states the reason.
     """
     name, bus = cls.__name__, HookBus()
     hook = cls(dict(settings))

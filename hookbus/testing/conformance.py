@@ -131,10 +131,8 @@ def _check_unregistered(bus: HookBus, hook: Hook) -> None:
 
 def _check_leaks(with_hook: Training, without: Training, name: str) -> None:
     leaked = _describe_difference(count_pytorch_hooks(with_hook), count_pytorch_hooks(without))
-    ensure(
-        not leaked,
-        f"{name} does not remove its PyTorch hooks: {leaked}. Store their handles and remove them in cleanup.",
-    )
+    fix = "Store their handles and remove them in cleanup."
+    ensure(not leaked, f"{name} does not remove its PyTorch hooks: {leaked}. {fix}")
     ensure(
         not leaks_iterations(with_hook),
         f"{name} keeps the batch, the loss or the graph of every iteration in memory. Store loss.detach(), and only "
@@ -209,10 +207,8 @@ def _check_processes(name: str) -> Iterator[None]:
     """Check that no process that starts inside the context outlives it."""
     before = child_processes()
     yield
-    leaked = leaked_processes(before)
-    ensure(
-        not leaked, f"{name} leaves processes running after a training: {', '.join(leaked)}. Terminate them in cleanup."
-    )
+    leaked = ", ".join(leaked_processes(before))
+    ensure(not leaked, f"{name} leaves processes running after a training: {leaked}. Terminate them in cleanup.")
 
 
 @contextlib.contextmanager

@@ -45,11 +45,7 @@ def rng_states() -> dict[str, tuple[Any, ...]]:
 
 
 def reseeded_generators(before: Mapping[str, tuple[Any, ...]]) -> list[str]:
-    """Return the seeding functions that were called since `before` was recorded.
-
-    Args:
-        before: Result of `rng_states`.
-    """
+    """Return the seeding functions that were called since `before` was recorded."""
     # Drawing numbers only advances an RNG; reseeding leads to a state that cannot be reached by drawing.
     return [name for name, state in rng_states().items() if name in before and not _is_reachable(state, before[name])]
 
@@ -82,11 +78,7 @@ def child_processes() -> dict[int, str]:
 
 
 def leaked_processes(before: Mapping[int, str]) -> list[str]:
-    """Return the names of processes that started after `before` and do not exit within `TIMEOUT_S` seconds.
-
-    Args:
-        before: Result of `child_processes`.
-    """
+    """Return the names of processes that started after `before` and do not exit within `TIMEOUT_S` seconds."""
     end = time.monotonic() + TIMEOUT_S
     while (leaked := [name for pid, name in child_processes().items() if pid not in before]) and time.monotonic() < end:
         time.sleep(0.02)

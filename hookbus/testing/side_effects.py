@@ -41,9 +41,6 @@ def record_device_reads(bus: HookBus) -> Iterator[list[str]]:
     schedule, a `should_trigger`, or a `frequency` that applies to them are exempt. Reads are also detected on the CPU,
     where they do not block.
 
-    Args:
-        bus: Bus with the listeners.
-
     Yields:
         List of reads, extended while the context is open: "after_train_iter: item".
     """

@@ -50,10 +50,6 @@ def _update_digest(digest: Any, value: Any) -> None:
 def initial_fingerprint(cls: type[Hook], settings: Mapping[str, Any]) -> str:
     """Return the fingerprint of the state of a new instance.
 
-    Args:
-        cls: Hook class.
-        settings: Settings of the instance.
-
     Raises:
         AssertionError: If two new instances have different states.
     """
@@ -66,17 +62,7 @@ def initial_fingerprint(cls: type[Hook], settings: Mapping[str, Any]) -> str:
 
 
 def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, initial: str) -> None:
-    """Check that a new instance can load the state of a trained instance.
-
-    Args:
-        cls: Hook class.
-        settings: Settings of the new instance.
-        hook: Trained instance.
-        initial: Result of `initial_fingerprint` before the training.
-
-    Raises:
-        AssertionError: If a check fails. The message states the reason.
-    """
+    """Check that a new instance can load the state of a trained instance."""
     name = cls.__name__
     saved = _save(hook.state_dict(), name)
     ensure(
@@ -93,15 +79,9 @@ def check_state_dict(cls: type[Hook], settings: Mapping[str, Any], hook: Hook, i
 
 
 def check_copies(hook: Hook) -> None:
-    """Check that a hook can be copied and pickled, with the same settings.
+    """Check that a hook of a bus without an active run can be copied and pickled, with the same settings.
 
     Pickling is checked if pickle can find the class by its name.
-
-    Args:
-        hook: Hook of a bus without an active run.
-
-    Raises:
-        AssertionError: If a check fails. The message states the reason.
     """
     cls = type(hook)
     methods: dict[str, Callable[[Hook], Hook]] = {"copy.deepcopy": copy.deepcopy}
@@ -142,8 +122,7 @@ def _new_instance(cls: type[Hook], settings: Mapping[str, Any]) -> Hook:
 
 
 def _save(state: Mapping[str, Any], name: str) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save(state, buffer := io.BytesIO())
     with explain_errors(f"{name}.state_dict() contains objects that torch.load(weights_only=True) rejects: "):
         _load(buffer.getvalue())
     return buffer.getvalue()

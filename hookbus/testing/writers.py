@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from pydantic import SecretStr
@@ -147,11 +148,8 @@ def _preserves_training(test_case: WriterTestCase, work_dir: Path) -> None:
 
 def _records_on_rank_0_only(test_case: WriterTestCase, work_dir: Path) -> None:
     # Simulates rank 1 of a run without a process group.
-    os.environ.update(RANK="1", WORLD_SIZE="2")
-    try:
+    with mock.patch.dict(os.environ, RANK="1", WORLD_SIZE="2"):
         train([test_case.create_hook()], work_dir)
-    finally:
-        del os.environ["RANK"], os.environ["WORLD_SIZE"]
     written = [path for path in work_dir.rglob("*") if path.is_file()]
     assert not written, f"Rank 1 wrote {written}. Write on rank 0 only."
 

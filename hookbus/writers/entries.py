@@ -91,12 +91,7 @@ class WrittenSteps:
         self._step = -1
 
     def initialize(self, existing: Iterable[RecordKey], step: int) -> None:
-        """Initialize with the existing records of a backend.
-
-        Args:
-            existing: Keys of the records.
-            step: Step that the run resumes from.
-        """
+        """Initialize with the existing records of a backend and the step that the run resumes from."""
         self._existing, self._step = frozenset(existing), step
         for kind, name, at in self._existing:
             # Backends that cannot delete may contain records of steps after the checkpoint.

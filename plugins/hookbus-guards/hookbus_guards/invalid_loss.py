@@ -193,11 +193,7 @@ def extract_loss_terms(outputs: Any, loss: Any = None) -> dict[str, Any]:
 
 
 def check_finite(terms: Mapping[str, Any]) -> tuple[bool, float]:
-    """Return whether all terms are finite, and the value of the first term.
-
-    Args:
-        terms: Non-empty result of `extract_loss_terms`.
-    """
+    """Return whether all terms, at least one, are finite, and the value of the first term."""
     # NaN and infinities survive a sum, and the two values share one copy from the device.
     sums = [_sum(value) for value in terms.values()]
     values = [sum(sums[1:], sums[0]), sums[0]]
@@ -210,12 +206,7 @@ def check_finite(terms: Mapping[str, Any]) -> tuple[bool, float]:
 
 
 def format_terms(outputs: Any, loss: Any = None) -> str:
-    """Return the scalars of a step as text, such as "box is inf; cls is 0.3". Values that are not finite are first.
-
-    Args:
-        outputs: Output of a step, see `extract_loss_terms`.
-        loss: Loss, see `extract_loss_terms`.
-    """
+    """Return the scalars of a step as text, such as "box is inf; cls is 0.3". Values that are not finite are first."""
     numbers = _get_numbers(outputs, loss)
     sums = {name: float(_sum(value)) for name, value in numbers.items()}
     shown = {name: value for name, value in sums.items() if _is_scalar(numbers[name]) or not math.isfinite(value)}

@@ -116,9 +116,6 @@ def ensure_database(path: Path, artifacts: str, owner: str = "") -> str:
 
     Returns:
         URI of the database.
-
-    Raises:
-        OSError: If the file cannot be created.
     """
     # Imported here, because SQLAlchemy and the store are not needed with a tracking server.
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore

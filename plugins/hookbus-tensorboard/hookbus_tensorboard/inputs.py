@@ -95,18 +95,10 @@ def _format_code(text: str) -> list[str]:
 
 
 def trace_graph(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Trace a model.
-
-    Args:
-        model: Model in evaluation mode, with gradients disabled.
-        arguments: Positional arguments of the model.
-        keywords: Keyword arguments of the model.
+    """Trace a model in evaluation mode.
 
     Returns:
         The graph in the form that `torch.utils.tensorboard.FileWriter.add_graph` accepts.
-
-    Raises:
-        Exception: If the model cannot be traced with these arguments.
     """
     # The private module, because the public `SummaryWriter.add_graph` traces and writes in one call, and the writer's
     # thread must not run the model while training does.

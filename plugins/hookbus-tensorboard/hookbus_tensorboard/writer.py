@@ -35,14 +35,7 @@ _file_counter = count()
 
 
 class EventFile(AppendOnlyFile):
-    """Event file with the interface of the `event_writer` of `torch.utils.tensorboard.FileWriter`.
-
-    Args:
-        directory: Directory in which the file is created.
-
-    Raises:
-        OSError: If the file cannot be created.
-    """
+    """Event file with the interface of the `event_writer` of `torch.utils.tensorboard.FileWriter`."""
 
     def __init__(self, directory: Path) -> None:
         # TensorBoard reads the files of a directory in the order of their names, so the name of this file has to sort
@@ -129,11 +122,7 @@ RECORD_TYPES = {"simple_value": "scalar", "image": "image", "histo": "histogram"
 
 
 class SyncSummaryWriter(SummaryWriter):
-    """`SummaryWriter` on an `EventFile`.
-
-    Args:
-        directory: Directory of the event file.
-    """
+    """`SummaryWriter` on an `EventFile`."""
 
     file_writer: Any
     all_writers: Any

@@ -31,12 +31,7 @@ RECORD_TYPES = {"image-file": "image", "histogram": "histogram", "html-file": "t
 
 
 def find_run_files(directory: Path, run_id: str) -> list[Path]:
-    """Return the files of a run, in order of creation.
-
-    Args:
-        directory: The `dir` argument of `wandb.init`.
-        run_id: ID of the W&B run.
-    """
+    """Return the files of a run, in order of creation."""
     paths = directory.glob(f"wandb/*run-*/run-{run_id}.wandb")
     # The name of the directory contains the time of creation: run-20260101_000000-id or offline-run-20260101_000000-id.
     return sorted(paths, key=lambda path: path.parent.name.removeprefix("offline-"))

@@ -305,9 +305,6 @@ def get_run_id(directory: Path, *, new: bool) -> str:
 def prepare(mode: str | None) -> None:
     """Check that an online run has an API key, and disable the error reporting of W&B by default.
 
-    Args:
-        mode: Mode of the run, as in `WandbConfig`.
-
     Raises:
         HookError: If the run is online and no API key is configured.
     """
