@@ -187,10 +187,9 @@ def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
 
 
 def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
-    if trainer.model_names and trainer.steps.step_fn is None:
-        return None  # the steps of hooks cannot be executed without a run
-    if find_loss_problem(trainer):
-        return None  # a precondition, which is reported once
+    # The steps of hooks cannot be executed without a run, and a missing loss is reported by the preconditions.
+    if (trainer.model_names and trainer.steps.step_fn is None) or find_loss_problem(trainer):
+        return None
     mode = _isolated_train_mode if kind == "train" else eval_mode
     with mode(trainer.model, trainer.loss):
         outputs = trainer.steps.eval_step(trainer.bus.current, batch)
