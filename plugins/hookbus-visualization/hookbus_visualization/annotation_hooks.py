@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hookbus import Run
-from hookbus_visualization.anomalies import name_values
+from hookbus_visualization.anomalies import read_named
 from hookbus_visualization.base import SampleHook
 from hookbus_visualization.config import DetVisualizationConfig, SegVisualizationConfig
 from hookbus_visualization.instances import BOX_KEYS, DrawStyle, build_objects_panel
@@ -134,10 +134,10 @@ class SegVisualizationHook(AnnotationHook):
         """Return the classes of an image; unknown classes are reported."""
         # Class scores have one channel per class, which also limits the labels of the ground truth.
         count = self.config.class_count or max((regions.class_count for regions in sample.values()), default=0)
-        labels: set[int] = set()
-        for name, regions in sample.items():
+
+        def read(regions: Regions) -> set[int]:
             classes = regions.get_classes(self.config.ignore_index)
-            with name_values(name):
-                report_unknown_classes(np.array(sorted(classes), np.int64), count)
-            labels |= classes
-        return labels
+            report_unknown_classes(np.array(sorted(classes), np.int64), count)
+            return classes
+
+        return set[int]().union(*read_named(read, sample).values())

@@ -5,12 +5,16 @@ Functions report the values with `report_anomaly`, and `collect_anomalies` colle
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -86,19 +90,17 @@ def read_named(read: Callable[[Any], T], values: Mapping[str, Any]) -> dict[str,
     return results
 
 
-def report_anomaly(problem: str, consequence: str, count: int, total: int, examples: set[int] | None = None) -> None:
+def report_anomaly(problem: str, consequence: str, is_invalid: Any, values: NDArray[Any] | None = None) -> None:
     """Report the number of invalid values; a no-op outside of `collect_anomalies`.
 
     Args:
         problem: Plural noun and verb: "boxes are inverted".
         consequence: Sentence on what is drawn instead.
-        count: Number of invalid values; 0 if all are valid.
-        total: Number of all values.
-        examples: Some of the invalid values.
+        is_invalid: Boolean array or tensor, with one element per value.
+        values: The values, of the same shape, of which the message contains examples.
     """
-    anomalies = _collected.get()
-    if anomalies is not None:
+    if (anomalies := _collected.get()) is not None:
         anomaly = anomalies.setdefault((problem, consequence), Anomaly())
-        anomaly.counts[_name.get()] += count
-        anomaly.total += total
-        anomaly.examples |= examples or set()
+        anomaly.counts[_name.get()] += int(is_invalid.sum())
+        anomaly.total += math.prod(is_invalid.shape)
+        anomaly.examples.update([] if values is None else np.unique(values[is_invalid]).tolist())

@@ -65,12 +65,11 @@ def to_xyxy(
 
 
 def _report_invalid(first: NDArray[np.float64], second: NDArray[np.float64], form: BoxFormat) -> None:
-    is_finite = np.isfinite(np.hstack([first, second])).all(axis=1)
-    problem = "boxes have coordinates that are NaN or infinite"
-    report_anomaly(problem, "Boxes with NaN are not drawn.", int((~is_finite).sum()), len(first))
+    is_infinite = ~np.isfinite(np.hstack([first, second])).all(axis=1)
+    report_anomaly("boxes have coordinates that are NaN or infinite", "Boxes with NaN are not drawn.", is_infinite)
     is_inverted = (second < (first if form == "xyxy" else 0)).any(axis=1)
     problem = "boxes are inverted: right < left or bottom < top" if form == "xyxy" else "boxes have a negative size"
-    report_anomaly(problem, "They are drawn with swapped corners.", int(is_inverted.sum()), len(first))
+    report_anomaly(problem, "They are drawn with swapped corners.", is_inverted)
 
 
 def get_visible_mask(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.bool_]:

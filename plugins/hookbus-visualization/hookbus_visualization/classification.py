@@ -51,8 +51,7 @@ def compare_classes(target: Any, prediction: Any, names: Sequence[str] = ()) -> 
     if _is_class(target, prediction):
         return _compare_class_ids(target, prediction, names)
     if prediction is not None and prediction.dtype.kind == "f":
-        count = int((~np.isfinite(prediction)).sum())
-        report_anomaly("predicted numbers are NaN or infinite", "They are shown as such.", count, prediction.size)
+        report_anomaly("predicted numbers are NaN or infinite", "They are shown as such.", ~np.isfinite(prediction))
     values = (("true", target), ("predicted", prediction))
     lines = [f"{word} {_format_numbers(value)}" for word, value in values if value is not None]
     if target is not None and prediction is not None and target.size == prediction.size:
@@ -108,9 +107,9 @@ def _compare_class_ids(
     if prediction is None:
         return ClassificationResult(line.removesuffix("\n"))
     # argmax returns the index of the first NaN, which would look like a prediction.
-    is_finite = bool(np.isfinite(prediction).all())
-    report_anomaly("predictions are not finite", "They have no class.", int(not is_finite), 1)
-    if not is_finite:
+    is_invalid = ~np.isfinite(prediction).all()
+    report_anomaly("predictions are not finite", "They have no class.", is_invalid)
+    if is_invalid:
         return ClassificationResult(f"{line}the prediction is not finite", None if true is None else False)
     predicted = int(prediction.argmax()) if prediction.size > 1 else int(prediction.item())
     probability = f" ({to_probabilities(prediction)[predicted]:.0%})" if prediction.size > 1 else ""

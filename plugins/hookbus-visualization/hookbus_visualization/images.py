@@ -48,8 +48,7 @@ def to_pixels(
     """
     pixels = _to_channels_last(to_array(image))
     if pixels.dtype.kind == "f":
-        count = int((~np.isfinite(pixels)).sum())
-        report_anomaly("values of images are NaN or infinite", "NaN is drawn in black.", count, pixels.size)
+        report_anomaly("values of images are NaN or infinite", "NaN is drawn in black.", ~np.isfinite(pixels))
         scale, shift = np.asarray(std or 1, pixels.dtype), np.asarray(mean or 0, pixels.dtype)
         with np.errstate(over="ignore"):  # an overflow becomes infinity, which is rendered as white
             pixels = _to_levels(pixels * scale + shift, value_range)
@@ -127,7 +126,7 @@ def normalize(values: Any) -> FloatArray:
     numbers = np.asarray(values, dtype=np.float64)
     finite = numbers[np.isfinite(numbers)]
     consequence = "NaN is drawn as the minimum, infinities as the minimum and maximum."
-    report_anomaly("values of maps are NaN or infinite", consequence, numbers.size - finite.size, numbers.size)
+    report_anomaly("values of maps are NaN or infinite", consequence, ~np.isfinite(numbers))
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     if low == high:
         return np.zeros(numbers.shape, np.float32)

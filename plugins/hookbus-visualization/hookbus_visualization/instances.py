@@ -151,24 +151,18 @@ def read_instances(
     display_size = display_size or size
     stretch = display_size[1] / size[1], display_size[0] / size[0]
     corners = to_xyxy(to_array(boxes), form, normalized=normalized, size=size) * (stretch * 2)
-    _report_invisible(corners, display_size)
+    is_outside = ~np.isnan(corners).any(axis=1) & ~get_visible_mask(corners, display_size)
+    consequence = "They are not visible. Check `box_format` and `normalized`."
+    report_anomaly("boxes are outside of the image", consequence, is_outside)
     class_ids, confidences = _to_vector("labels", labels, len(corners)), _to_vector("scores", scores, len(corners))
     areas = None if masks is None else to_instance_masks(masks, display_size)
     if areas is not None and len(areas) != len(corners):
         raise ValueError(f"boxes and masks must have the same length, got {len(corners)} boxes and {len(areas)} masks")
     if confidences is not None:
-        count = int(np.isnan(confidences).sum())
-        report_anomaly("scores are NaN", "These boxes are drawn with any `score_thr`.", count, len(confidences))
+        report_anomaly("scores are NaN", "These boxes are drawn with any `score_thr`.", np.isnan(confidences))
     # A label of NaN, such as padding in an array of (N, 6), denotes no class.
     classes = None if class_ids is None else np.nan_to_num(class_ids, nan=-1).astype(int)
     return Instances(corners, classes, confidences, areas)
-
-
-def _report_invisible(corners: NDArray[np.float64], size: tuple[int, int]) -> None:
-    is_valid = ~np.isnan(corners).any(axis=1)
-    count = int((is_valid & ~get_visible_mask(corners, size)).sum())
-    consequence = "They are not visible. Check `box_format` and `normalized`."
-    report_anomaly("boxes are outside of the image", consequence, count, len(corners))
 
 
 def draw_instances(

@@ -18,6 +18,7 @@ from hookbus_visualization.palette import class_colors
 from hookbus_visualization.panel import Color, RGBImage
 
 NO_CLASS = -1
+NAN_ANOMALY = ("pixels of segmentation maps are NaN", "They are drawn without a class.")
 
 
 def to_label_map(value: Any, size: tuple[int, int]) -> NDArray[np.int64]:
@@ -164,7 +165,7 @@ def _argmax_classes(tensor: Tensor) -> NDArray[np.int64]:
     values, classes = tensor.max(dim=0)
     is_empty = values.isnan() if tensor.is_floating_point() else values == 0
     if tensor.is_floating_point():
-        _report_nan(int(is_empty.sum()), is_empty.numel())
+        report_anomaly(*NAN_ANOMALY, is_empty)
     return classes.masked_fill(is_empty, NO_CLASS).cpu().numpy().astype(np.int64)
 
 
@@ -175,14 +176,10 @@ def _to_class_ids(tensor: Tensor) -> NDArray[np.int64]:
     # Through float32: NumPy has no bfloat16.
     values = tensor.float().cpu().numpy()
     is_nan = np.isnan(values)
-    _report_nan(int(is_nan.sum()), values.size)
+    report_anomaly(*NAN_ANOMALY, is_nan)
     # Label maps are often loaded as floats, with NaN for pixels without a label.
     numbers = values[~is_nan]
     if np.isfinite(numbers).all() and (numbers == numbers.round()).all():
         return np.where(is_nan, NO_CLASS, values).astype(np.int64)
     are_probabilities = not ((values < 0) | (values > 1)).any()
     return np.where(is_nan, NO_CLASS, values >= (0.5 if are_probabilities else 0.0)).astype(np.int64)
-
-
-def _report_nan(count: int, total: int) -> None:
-    report_anomaly("pixels of segmentation maps are NaN", "They are drawn without a class.", count, total)

@@ -15,15 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageColor, ImageDraw
 
 from hookbus_visualization.anomalies import report_anomaly
-from hookbus_visualization.panel import (
-    BACKGROUND_COLOR,
-    TEXT_COLOR,
-    Color,
-    RGBImage,
-    ellipsize,
-    get_font,
-    place_in_lines,
-)
+from hookbus_visualization.panel import BACKGROUND_COLOR, TEXT_COLOR, Color, RGBImage, ellipsize, get_font, wrap
 
 BASE_COLORS: tuple[Color, ...] = (
     (230, 159, 0),
@@ -74,9 +66,8 @@ def report_unknown_classes(labels: NDArray[np.int64] | None, count: int) -> None
         count: Number of classes; 0 if unknown.
     """
     if labels is not None and count:
-        unknown = labels[labels >= count]
         problem, consequence = f"labels are outside of the {count} classes", "They have default colors and no names."
-        report_anomaly(problem, consequence, unknown.size, labels.size, set(np.unique(unknown).tolist()))
+        report_anomaly(problem, consequence, labels >= count, labels)
 
 
 @lru_cache
@@ -156,7 +147,7 @@ def draw_legend(
     font, text_width = get_font(), width - SWATCH_PIXELS - 2 * GAP_PIXELS
     texts = [ellipsize(name, text_width) for name, _ in entries]
     widths = [SWATCH_PIXELS + 2 * GAP_PIXELS + round(font.getlength(text)) for text in texts]
-    positions = list(place_in_lines(widths, width))
+    positions = list(wrap(widths, width))
     height = (positions[-1][1] + 1) * LINE_HEIGHT_PIXELS if positions else 0
     sheet = Image.new("RGB", (width, height), BACKGROUND_COLOR)
     draw = ImageDraw.Draw(sheet)

@@ -138,7 +138,7 @@ def resize_to_fit(image: RGBImage, min_side: int = MIN_SIDE_PIXELS, max_side: in
     return image.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def place_in_lines(widths: Iterable[int], limit: int) -> Iterator[tuple[int, int]]:
+def wrap(widths: Iterable[int], limit: int) -> Iterator[tuple[int, int]]:
     """Yield the positions of entries in lines of a maximum width: left edge and line."""
     left, line = 0, 0
     for width in widths:

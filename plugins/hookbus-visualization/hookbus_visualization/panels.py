@@ -27,8 +27,8 @@ from hookbus_visualization.panel import (
     ellipsize,
     get_font,
     hstack_images,
-    place_in_lines,
     resize_to_fit,
+    wrap,
 )
 from hookbus_visualization.regions import build_regions_panel, is_segmentation, read_sample
 
@@ -186,7 +186,7 @@ def render_tokens(tokens: Sequence[object], correct: Sequence[bool | None] | Non
 def _place_cells(texts: Sequence[str]) -> list[tuple[int, int]]:
     """Return the left and top corners of the cells; `… <count> more` fits at the last one."""
     widths = (_get_cell_width(text) + PADDING_PIXELS for text in texts)
-    positions = place_in_lines(widths, MAX_SIDE_PIXELS - PADDING_PIXELS)
+    positions = wrap(widths, MAX_SIDE_PIXELS - PADDING_PIXELS)
     corners = [
         (PADDING_PIXELS + left, PADDING_PIXELS + line * (LINE_HEIGHT_PIXELS + PADDING_PIXELS))
         for left, line in takewhile(lambda position: position[1] < MAX_LINES, positions)

@@ -36,17 +36,17 @@ class TestCollection:
         with collect_anomalies() as messages:
             for name, count in (("true", 1), ("predicted", 4), ("true", 2)):
                 with name_values(name):
-                    report_anomaly("boxes are red", "They are not drawn.", count, 10)
-            report_anomaly("boxes are green", "They are drawn.", 0, 10)
+                    report_anomaly("boxes are red", "They are not drawn.", np.arange(10) < count)
+            report_anomaly("boxes are green", "They are drawn.", np.zeros(10, bool))
         assert messages == {"boxes are red": "7 of 30 boxes are red (predicted: 4; true: 3). They are not drawn."}
 
     def test_number_of_examples_is_limited(self):
         with collect_anomalies() as messages:
-            report_anomaly("labels are odd", "They are gray.", 8, 9, set(range(8)))
+            report_anomaly("labels are odd", "They are gray.", np.arange(9) < 8, np.arange(9))
         assert messages["labels are odd"] == "8 of 9 labels are odd (such as 0, 1, 2, 3, 4). They are gray."
 
     def test_reports_outside_of_a_context_are_ignored(self):
-        report_anomaly("boxes are red", "They are not drawn.", 1, 1)
+        report_anomaly("boxes are red", "They are not drawn.", np.ones(1, bool))
         with collect_anomalies() as messages:
             pass
         assert messages == {}
