@@ -48,15 +48,9 @@ PLURAL = {word: word for word in SINGULAR}
 
 
 def find_problems(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict[ProblemType, dict[str, float]]:
-    """Return the parameters with abnormal gradients by type of problem.
+    """Return the L2 norms of abnormal gradients by parameter name, by type of problem.
 
-    Args:
-        gradients: Statistics of the gradients.
-        missing: Names of the parameters without a gradient.
-
-    Returns:
-        L2 norms by parameter name, by type of problem; the norm of a missing gradient is NaN. Types without a parameter
-        are omitted.
+    The norm of a missing gradient is NaN. Types without a parameter are omitted.
     """
     problems: defaultdict[ProblemType, dict[str, float]] = defaultdict(dict)
     for name in missing:
@@ -68,13 +62,7 @@ def find_problems(gradients: Iterable[Gradient], missing: Iterable[str]) -> dict
 
 
 def format_problem(problem_type: ProblemType, norms: dict[str, float], step: int) -> str:
-    """Format the message of a problem: the number and names of the parameters, and the remedy.
-
-    Args:
-        problem_type: Type of problem.
-        norms: L2 norms by parameter name.
-        step: Number of optimizer steps.
-    """
+    """Return the message of a problem: step, number and names of the parameters with their norms, and remedy."""
     problem, advice = (text.format(**(SINGULAR if len(norms) == 1 else PLURAL)) for text in MESSAGES[problem_type])
     number = "1 parameter" if len(norms) == 1 else f"{len(norms)} parameters"
     return f"step {step}: {number} {problem}: {_format_names(problem_type, norms)}. {advice}."
@@ -88,13 +76,7 @@ class ProblemReporter:
         self._was_frozen = False
 
     def update(self, gradients: Sequence[Gradient], missing: Sequence[str], step: int) -> list[str]:
-        """Return a message for each type of problem with new parameters, and one if all parameters are frozen.
-
-        Args:
-            gradients: Statistics of the gradients.
-            missing: Names of the parameters without a gradient.
-            step: Number of optimizer steps.
-        """
+        """Return a message for each type of problem with new parameters, and one if all parameters are frozen."""
         problems = find_problems(gradients, missing)
         new = {
             problem_type: {name: norm for name, norm in norms.items() if (problem_type, name) not in self._reported}

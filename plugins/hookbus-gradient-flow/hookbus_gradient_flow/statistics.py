@@ -158,14 +158,9 @@ def match_targets(parameters: Iterable[str], targets: Sequence[str]) -> tuple[li
 
 
 def select_parameters(parameters: Mapping[str, T], targets: Sequence[str]) -> dict[str, T]:
-    """Return the parameters that match targets, without duplicates of shared parameters.
+    """Return the parameters that match targets, as in `match_targets`.
 
-    Args:
-        parameters: Parameters by full name; a shared parameter has multiple names.
-        targets: Targets as for `match_targets`.
-
-    Returns:
-        The selected parameters, each by the first of its names that matches.
+    A shared parameter has multiple names and is returned once, by the first of its names that matches.
     """
     names, _ = match_targets(parameters, targets)
     first = {id(parameters[name]): name for name in reversed(names)}

@@ -239,12 +239,7 @@ def _check_owner(run: Run, config: ParamSchedulerConfig) -> None:
 
 
 def get_scheduled(run: Run, config: ParamSchedulerConfig) -> set[tuple[Any, str]]:
-    """Return the pairs (optimizer, hyperparameter) that are scheduled; an optimizer is represented by its ID or name.
-
-    Args:
-        run: Run with the optimizers.
-        config: Configuration of the schedulers.
-    """
+    """Return the scheduled pairs (optimizer, hyperparameter); an optimizer is represented by its ID or name."""
     return {(_identify_optimizer(run, part), part.parameter) for part in _get_configs(run, config)}
 
 

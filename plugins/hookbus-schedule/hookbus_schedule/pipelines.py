@@ -126,11 +126,6 @@ def warn_shared_dataset(run: Run, hook: str, switch: DatasetSwitch) -> None:
     """Log a warning for validation and test loaders that share a changed dataset with training.
 
     Without worker processes the change applies to these loaders as well.
-
-    Args:
-        run: Run with the loaders.
-        hook: Name of the hook for the message.
-        switch: Change of the training dataset.
     """
     switched = {id(dataset) for dataset in iter_datasets(run.train_loader)} - {id(run.train_loader)}
     for mode in ("val", "test"):

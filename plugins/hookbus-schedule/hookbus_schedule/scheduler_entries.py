@@ -112,12 +112,7 @@ class SchedulerEntry:
 def build_scheduler_entry(
     config: SchedulerConfig, interval: Literal["step", "epoch"], optimizer: Any
 ) -> SchedulerEntry:
-    """Build a scheduler, or use the configured object.
-
-    Args:
-        config: Configuration of the scheduler.
-        interval: Interval if the configuration sets none.
-        optimizer: Optimizer to schedule.
+    """Build a scheduler of an optimizer, or use the configured object; `interval` is that of the hook.
 
     Raises:
         ConfigError: If the scheduler does not exist or cannot be built.
@@ -132,11 +127,7 @@ def build_scheduler_entry(
 
 
 def get_monitor(config: SchedulerConfig) -> str | None:
-    """Return the metric that a scheduler receives; None if it receives none, or if that is known only when it is built.
-
-    Args:
-        config: Configuration of the scheduler. A type that does not exist receives no metric.
-    """
+    """Return the metric that a scheduler receives; None if it receives none, or one that is known only once built."""
     kind: Any = type(config.scheduler)
     if config.type is not None:
         with suppress(ConfigError):  # reported by `check_scheduler_config`
@@ -147,9 +138,6 @@ def get_monitor(config: SchedulerConfig) -> str | None:
 
 def check_scheduler_config(config: SchedulerConfig) -> None:
     """Check the type and the arguments of a scheduler without building it.
-
-    Args:
-        config: Configuration of the scheduler.
 
     Raises:
         ConfigError: If the type does not exist or does not accept the arguments.
@@ -194,11 +182,7 @@ def _get_factory(name: str) -> Any:
 
 
 def copy_optimizer(optimizer: Any) -> Any:
-    """Return a copy of an optimizer with its settings and dummy parameters; None if it cannot be copied.
-
-    Args:
-        optimizer: Optimizer, which is not modified; None for none.
-    """
+    """Return a copy of an optimizer with its settings and dummy parameters; None if it cannot be copied."""
     groups = getattr(optimizer, "param_groups", [])
     # `deepcopy` replaces objects found in its memo, so neither the parameters nor their state are copied.
     memo: dict[int, Any] = {id(weight): nn.Parameter(torch.zeros(1)) for group in groups for weight in group["params"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,6 @@ from hookbus.errors import ConfigError, HookError
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
 from hookbus_schedule.milestones import get_epoch_length, get_total_iterations, to_iterations
 from hookbus_schedule.param_scheduler import ParamSchedulerHook, get_scheduled
-from hookbus_schedule.yolox_curve import yolox_lr
 
 
 class YOLOXLrUpdaterHook(Hook):
@@ -120,3 +120,28 @@ def _get_initial_lr(group: dict[str, Any]) -> float:
     if "initial_lr" not in group:
         group["initial_lr"] = float(group["lr"])
     return group["initial_lr"]  # type: ignore[no-any-return]
+
+
+def yolox_lr(
+    number: float, *, base: float, floor: float, total: float, warmup: float = 0, last: float = 0, offset: float = 0
+) -> float:
+    """Return the learning rate: quadratic warm-up, cosine decay from `base` to `floor`, then `floor`.
+
+    All lengths have the same unit as `number`.
+
+    Args:
+        number: Number of the iteration or epoch, from 1.
+        base: Learning rate at the end of the warm-up.
+        floor: Final learning rate.
+        total: Length of the training.
+        warmup: Length of the warm-up; 0 for no warm-up.
+        last: Length of the final phase with a constant learning rate.
+        offset: Offset that the cosine subtracts from `number`; 1 evaluates the start of an epoch instead of its end.
+    """
+    if number <= warmup:
+        return base * (number / warmup) ** 2
+    done, length = number - offset - warmup, total - last - warmup
+    # Also avoids a division by zero: warm-up and final phase may cover the whole training.
+    if done >= length:
+        return floor
+    return floor + (base - floor) / 2 * (1 + math.cos(math.pi * done / length))
