@@ -17,6 +17,11 @@ from hookbus.testing.states import ensure, explain_errors, fingerprint
 from hookbus.testing.training import CheckpointWriter, fake_training
 
 NAMES = ("first_instance", "second_instance")
+ORDER_FIX = (
+    "Store state on the instance, combine the instances independently of their order, or raise a ConfigError in "
+    "`check(run)`."
+)
+RESUME_FIX = "Return from state_dict everything on which later iterations depend, such as the state of a generator."
 
 
 @dataclass(frozen=True)
@@ -91,21 +96,13 @@ def check_two_instances(cls: type[Hook], *settings: Mapping[str, Any], directory
         return
     # Trained again, because states may contain times and paths that differ between any two trainings.
     noise = _find_differences(forward, _train(cls, pairs, directory / "again", **options))
-    _ensure_equal(
-        forward,
-        backward,
-        noise,
-        f"two instances of {name} have other results in the opposite order",
-        "Store state on the instance, combine the instances independently of their order, or raise a ConfigError in "
-        "`check(run)`.",
-    )
-    _ensure_equal(
-        forward,
-        resumed,
-        noise,
-        f"two instances of {name} have other results after a resume",
-        "Return from state_dict everything on which later iterations depend, such as the state of a generator.",
-    )
+    for other, condition, fix in (
+        (backward, "in the opposite order", ORDER_FIX),
+        (resumed, "after a resume", RESUME_FIX),
+    ):
+        different = sorted(_find_differences(forward, other) - noise)
+        shown = ", ".join(different[:3])
+        ensure(not different, f"two instances of {name} have other results {condition}: {shown}. {fix}")
 
 
 def _train(
@@ -153,8 +150,3 @@ def _train_instances(cls: type[Hook], settings: Mapping[str, Any], saver: Saver,
 def _find_differences(first: Outcome, second: Outcome) -> set[str]:
     paths = first.values.keys() | second.values.keys()
     return {path for path in paths if first.values.get(path) != second.values.get(path)}
-
-
-def _ensure_equal(first: Outcome, second: Outcome, noise: set[str], message: str, fix: str) -> None:
-    different = sorted(_find_differences(first, second) - noise)
-    ensure(not different, f"{message}: {', '.join(different[:3])}. {fix}")

@@ -30,6 +30,8 @@ MAX_REGENERATIONS = 10_000
 TIMEOUT_S = 5.0
 """Time that a process may take to exit after it was terminated, in seconds."""
 
+PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
 PROC_DIRECTORY = Path("/proc")
 """Process information of the Linux kernel."""
 
@@ -129,22 +131,17 @@ def process_settings() -> dict[str, Any]:
 
 def count_pytorch_hooks(training: Training) -> dict[str, int]:
     """Return the number of PyTorch hooks on each module, parameter and optimizer that has any."""
-    owners = {f"model.{name}".rstrip("."): module for name, module in training.model.named_modules()}
-    counts = {
+    # PyTorch has no public API to list the hooks of a module (as of 2.13).
+    owners = {f"model.{name}".rstrip("."): vars(module) for name, module in training.model.named_modules()}
+    for name, parameter in training.model.named_parameters():
+        owners[f"model.{name}"] = {kind: getattr(parameter, kind) for kind in PARAMETER_HOOKS}
+    owners["the optimizer"] = vars(training.run.optimizer)
+    return {
         f"{kind.strip('_')} of {name}": len(handles)
-        for name, owner in {**owners, "the optimizer": training.run.optimizer}.items()
-        for kind, handles in vars(owner).items()
-        # PyTorch has no public API to list the hooks of a module (as of 2.13).
+        for name, attributes in owners.items()
+        for kind, handles in attributes.items()
         if kind.endswith("_hooks") and isinstance(handles, Mapping) and handles
     }
-    return counts | dict(_count_parameter_hooks(training.model))
-
-
-def _count_parameter_hooks(model: torch.nn.Module) -> Iterator[tuple[str, int]]:
-    for name, parameter in model.named_parameters():
-        for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            if handles := getattr(parameter, kind):
-                yield f"{kind.strip('_')} of model.{name}", len(handles)
 
 
 def training_state(training: Training) -> dict[str, Any]:

@@ -201,8 +201,10 @@ class TensorBoardWriter(Writer):
         start = Event(session_log=SessionLog(status=SessionLog.START))
         self._file_writer.add_event(start, step + 1)
         self._file_writer.flush()
+        # `SummaryWriter.add_text` appends a suffix to the tag.
         return frozenset(
-            (RECORD_TYPES.get(kind, kind), _get_record_name(kind, tag), at_step) for kind, tag, at_step in values
+            (RECORD_TYPES.get(kind, kind), tag.removesuffix("/text_summary") if kind == "text" else tag, at_step)
+            for kind, tag, at_step in values
         )
 
     def flush(self) -> None:
@@ -217,11 +219,6 @@ class TensorBoardWriter(Writer):
     def close(self) -> None:
         """Write the pending events and close the file. May be called twice."""
         self._file_writer.close()
-
-
-def _get_record_name(kind: str, tag: str) -> str:
-    """Return the name of a record: `SummaryWriter.add_text` appends a suffix to the tag."""
-    return tag.removesuffix("/text_summary") if kind == "text" else tag
 
 
 def _to_hparam(value: Any) -> Any:
