@@ -202,9 +202,9 @@ class _TrainerBuilder:
             self._report_type(section, value)
         return None
 
-    def _report_type(self, section: str, value: object, what: str = "should return") -> None:
+    def _report_type(self, section: str, value: object, verb: str = "should return") -> None:
         got = "None" if value is None else f"a {type(value).__name__}"
-        self._add_problem((section, "type"), f"{what} {EXPECTED[section][0]}, got {got}.")
+        self._add_problem((section, "type"), f"{verb} {EXPECTED[section][0]}, got {got}.")
 
     def _report_factory_error(
         self, section: str, settings: Mapping[str, Any], cause: str, template: str = "{}"
