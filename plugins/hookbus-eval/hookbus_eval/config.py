@@ -92,12 +92,6 @@ class EvalConfig(HookConfig):
         return self
 
     @property
-    def has_default_metric(self) -> bool:
-        """Whether the metric is the default one, which a validation need not provide."""
-        # By value: a default and the same value written out have the same effect.
-        return self.metric == DEFAULT_METRIC
-
-    @property
     def replaces_validation(self) -> bool:
         """Whether the hook replaces the validation of the run."""
         is_run_loader = isinstance(self.dataloader, str) and self.dataloader == RUN_LOADER

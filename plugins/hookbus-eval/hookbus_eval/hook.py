@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookbus import Direction, Hook, Priority, Run, Schedule, Unit, every, hookimpl
-from hookbus_eval.config import EvalConfig
+from hookbus_eval.config import DEFAULT_METRIC, EvalConfig
 from hookbus_eval.schedule import AtEnd, build_validation_schedule
 from hookbus_eval.validation import CustomValidation
 
@@ -42,7 +42,8 @@ class EvalHook(Hook):
     @property
     def required_metrics(self) -> list[str]:
         """Metric that every validation has to provide: that of the best checkpoint, but not the default one."""
-        return [] if self.config.has_default_metric else list(self.best_metrics)
+        # By value: a default and the same value written out have the same effect.
+        return [] if self.config.metric == DEFAULT_METRIC else list(self.best_metrics)
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the first epoch or iteration in which the interval changes."""

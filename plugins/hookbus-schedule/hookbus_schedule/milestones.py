@@ -34,12 +34,7 @@ class Milestone:
 
 
 def final_phase_start(run: Run, epochs: int, iterations: int | None) -> Milestone:
-    """Return the start of the final phase of a run.
-
-    Args:
-        run: Run, whose limit is the end of the phase.
-        epochs: Length of the phase in epochs; ignored if `iterations` is not None.
-        iterations: Length of the phase in iterations; None to use `epochs`.
+    """Return the start of the final phase of a run, which has a length in iterations, or in epochs if that is None.
 
     Raises:
         ConfigError: If the run has no limit, or the epoch length is required to convert units and unknown.

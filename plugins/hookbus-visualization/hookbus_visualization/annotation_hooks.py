@@ -133,7 +133,8 @@ class SegVisualizationHook(AnnotationHook):
     def _get_classes(self, sample: Mapping[str, Regions]) -> set[int]:
         """Return the classes of an image; unknown classes are reported."""
         # Class scores have one channel per class, which also limits the labels of the ground truth.
-        count = self.config.class_count or max((regions.class_count for regions in sample.values()), default=0)
+        named = max(len(self.config.class_names), len(self.config.palette))
+        count = named or max((regions.class_count for regions in sample.values()), default=0)
 
         def read(regions: Regions) -> set[int]:
             classes = regions.get_classes(self.config.ignore_index)

@@ -251,19 +251,20 @@ class SampleHook(ImageHook):
     @hookimpl(when=every("interval"))
     def after_train_iter(self, run: Run, batch: Any, outputs: Any) -> None:
         """Render samples of a training batch."""
-        self._draw_stage(run, "train", batch, outputs)
+        self._draw_stage(run, "train", None, batch, outputs)
 
     @hookimpl(when=once(1), frequency=False)
     def after_val_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
         """Render samples of the first batch of a validation loader."""
-        self._draw_stage(run, _get_stage("val", dataloader_name), batch, outputs)
+        self._draw_stage(run, "val", dataloader_name, batch, outputs)
 
     @hookimpl(when=once(1), frequency=False)
     def after_test_iter(self, run: Run, batch: Any, outputs: Any, dataloader_name: str | None) -> None:
         """Render samples of the first batch of a test loader."""
-        self._draw_stage(run, _get_stage("test", dataloader_name), batch, outputs)
+        self._draw_stage(run, "test", dataloader_name, batch, outputs)
 
-    def _draw_stage(self, run: Run, stage: str, batch: Any, outputs: Any) -> None:
+    def _draw_stage(self, run: Run, mode: str, loader: str | None, batch: Any, outputs: Any) -> None:
+        stage = mode if loader is None else f"{mode}/{loader}"
         if run.sanity_checking or not self._is_first_at_step(run, stage):
             return
         samples = self.first_samples(run, batch, outputs, self.config.max_samples)
@@ -271,7 +272,3 @@ class SampleHook(ImageHook):
         samples = replace(samples, predictions=samples.predictions if self.config.draw_pred else None)
         with self.warn_of_anomalies(run):
             self.draw(run, stage, samples, batch, outputs)
-
-
-def _get_stage(mode: str, loader: str | None) -> str:
-    return mode if loader is None else f"{mode}/{loader}"

@@ -171,7 +171,8 @@ def draw_tags(
     if not indices:
         return image.copy()
     canvas = Image.fromarray(image)
-    draw, font = ImageDraw.Draw(canvas), get_font(_get_font_size(image.shape[:2]))
+    font_size = min(max(min(canvas.size) // LINES_PER_IMAGE, MIN_FONT_SIZE_PIXELS), MAX_FONT_SIZE_PIXELS)
+    draw, font = ImageDraw.Draw(canvas), get_font(font_size)
     for i in indices:
         background, ink = _get_tag_colors(tuple(colors[i].tolist()), text_color, truth)
         rectangle = _place_tag(boxes[i], draw.textbbox((0, 0), texts[i], font), canvas.size, truth)
@@ -179,10 +180,6 @@ def draw_tags(
         draw.text((rectangle[0] + PADDING_PIXELS, rectangle[1] + PADDING_PIXELS), texts[i], ink, font)
     # asarray returns a read-only view of a PIL image.
     return np.asarray(canvas).copy()
-
-
-def _get_font_size(size: Sequence[int]) -> int:
-    return min(max(min(size) // LINES_PER_IMAGE, MIN_FONT_SIZE_PIXELS), MAX_FONT_SIZE_PIXELS)
 
 
 def _get_tag_colors(color: Color, text_color: Color | None, truth: bool) -> tuple[Color, Color]:

@@ -71,14 +71,7 @@ def get_class(target: Any) -> int | None:
 
 
 def to_probabilities(scores: NDArray[Any]) -> NDArray[Any]:
-    """Convert class scores to probabilities.
-
-    Args:
-        scores: Probabilities or logits, (C,).
-
-    Returns:
-        The probabilities, (C,): the scores if they sum to one, otherwise their softmax.
-    """
+    """Return class scores, (C,), unchanged if they sum to one, otherwise their softmax."""
     if _sums_to_one(scores):
         return scores
     # Subtracting the maximum prevents an overflow of exp.

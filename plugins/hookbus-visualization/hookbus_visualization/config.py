@@ -156,11 +156,6 @@ class ClassConfig(SampleConfig):
         "with color blindness.",
     )
 
-    @property
-    def class_count(self) -> int:
-        """Number of classes with a name or color; 0 if there are none."""
-        return max(len(self.class_names), len(self.palette))
-
 
 class DetVisualizationConfig(ClassConfig):
     """Format and style of boxes."""

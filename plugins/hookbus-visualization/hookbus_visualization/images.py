@@ -13,7 +13,6 @@ from torch import Tensor
 from hookbus_visualization.anomalies import report_anomaly
 from hookbus_visualization.panel import RGBImage, resize_to_fit
 
-FloatArray = NDArray[np.float32]
 CHANNELS = (1, 3, 4)
 COLOR_STOPS = np.array([(8, 8, 40), (60, 20, 120), (150, 35, 120), (225, 75, 70), (250, 160, 50), (255, 250, 190)])
 """Colors of equally spaced values from 0 to 1, from dark blue to pale yellow.
@@ -112,7 +111,7 @@ def _to_rgb(pixels: RGBImage) -> RGBImage:
     return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:2], 3)))
 
 
-def normalize(values: Any) -> FloatArray:
+def normalize(values: Any) -> NDArray[np.float32]:
     """Normalize values to the range from 0 to 1.
 
     Args:

@@ -60,12 +60,7 @@ def isolated_forward(model: nn.Module, *, gradients: bool = False) -> Iterator[n
 def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) -> Any:
     """Copy all tensors of a nested value, because some models modify their inputs in place.
 
-    Args:
-        value: A tensor, or nested mappings, lists and tuples with tensors. Other values are returned unchanged.
-        copy: Function that copies a tensor.
-
-    Returns:
-        The value with copied tensors. Mappings become dicts.
+    Mappings become dicts. Values other than tensors, mappings, lists and tuples are returned unchanged.
     """
     if isinstance(value, Tensor):
         return copy(value)
@@ -76,12 +71,7 @@ def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) ->
 
 
 def call_model(model: Callable[..., Any], inputs: Any) -> Any:
-    """Call a model as in the training loop: with keyword arguments, positional arguments, or a single argument.
-
-    Args:
-        model: The model, or another callable.
-        inputs: A dict of keyword arguments, a tuple of positional arguments, or a single argument.
-    """
+    """Call a model as in the training loop: a dict contains keyword arguments, a tuple positional arguments."""
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

@@ -88,17 +88,10 @@ def build_sample_panel(
 
 
 def render_input(value: Any, pixels: PixelConverter = to_pixels) -> RGBImage:
-    """Render a model input.
-
-    Args:
-        value: An image, tokens (a text, words or integers), or a vector of numbers.
-        pixels: Function that converts images to pixels.
-
-    Returns:
-        The pixels, (H, W, 3), uint8.
+    """Render a model input: an image, tokens (a text, words or integers), or a vector of numbers.
 
     Raises:
-        ValueError: If the value is neither an image, nor tokens, nor a vector of numbers.
+        ValueError: If the value is none of these.
     """
     if _is_tokens(value):
         return render_tokens(value.split() if isinstance(value, str) else list(to_array(value)))
