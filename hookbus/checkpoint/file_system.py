@@ -95,7 +95,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 def copy_file(source: Path, target: Path) -> None:
     """Write a durable copy of a file."""
     with add_path(target), open(source, "rb") as read, open(target, "wb") as write:
-        shutil.copyfileobj(read, write)
+        shutil.copyfileobj(read, write, 1 << 20)
         write.flush()
         fsync_file(write.fileno(), target)
 
