@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._events.points import POINT_ALIASES, Unit, get_static_method
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
-from hookbus._utils.detached_copies import copy_detached, pickle_detached
+from hookbus._utils.detached_copies import copy_detached, dump_detached, load_detached
 from hookbus._utils.packages import get_entry_point_name
 from hookbus._utils.redaction import dump_model, redact
 from hookbus._utils.settings import SettingsModel, format_validation_error, warn_of_settings
@@ -502,7 +501,8 @@ class Hook(BaseListeners):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         """Pickle the hook without the run and the bus that it is registered with."""
         with self._explain_copy_errors():
-            return pickle.loads, (pickle_detached(self),)
+            # The class stays outside of the data: cloudpickle pickles the classes of scripts, and a copy refers to it.
+            return load_detached, (type(self), dump_detached(self, self.__getstate__()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy the hook without the run and the bus that it is registered with."""

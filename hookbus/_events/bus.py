@@ -413,13 +413,15 @@ class EventBus(ActionDeclarations):
         """
         return explain(self.table, self.current, self.actions)
 
-    def wrap_listeners(self, wrap: Wrap) -> AbstractContextManager[None]:
+    @contextmanager
+    def wrap_listeners(self, wrap: Wrap) -> Iterator[None]:
         """Replace the function of each listener by `wrap(listener)` inside the context.
 
         Contexts nest: a later wrapper encloses the earlier ones. There is no overhead outside of the context.
         """
-        outer = self.table.wrap
-        return self.change_table(wrap=wrap if outer is None else _compose_wrappers(wrap, outer))
+        outer = self.table.wrap  # read on entry, for contexts that are created in advance
+        with self.change_table(wrap=wrap if outer is None else _compose_wrappers(wrap, outer)):
+            yield
 
     def muted(self, replace_event: Replace) -> AbstractContextManager[None]:
         """Emit no events inside the context. Actions are executed, and the arguments of `emit` are checked.

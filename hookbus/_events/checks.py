@@ -171,8 +171,11 @@ class Inspection:
             if (item := self._check_method(name)) is None:
                 continue
             # Aliases and `specname` allow two methods for one point, whose relative order would be undefined.
-            if (other := methods.setdefault(item.target, item.method)) != item.method:
-                raise self.fail(f"{other} and {item.method} both implement {item.target}. Remove one of them.")
+            if item.target in methods:
+                raise self.fail(
+                    f"{methods[item.target]} and {item.method} both implement {item.target}. Remove one of them."
+                )
+            methods[item.target] = item.method
             self.implementations.append(item)
         # A `Hook` without listeners may still contribute state or a service; a plain plugin cannot.
         if not self.implementations and not self.unmatched and not is_configured(self.plugin):

@@ -252,7 +252,7 @@ def _check_arguments(point: Point, rest: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _reject(point: Point, **arguments: Any) -> None:
+def _reject(point: Point, /, **arguments: Any) -> None:
     """Raise for the first of some unknown arguments that was passed."""
     for name in (name for name, value in arguments.items() if value is not None):
         raise PointError(

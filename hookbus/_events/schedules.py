@@ -129,11 +129,9 @@ class Counted(Schedule):
     unit: Unit | None
 
     def __post_init__(self) -> None:
-        for name in self._number_fields():
-            value = getattr(self, name)
-            for number in value if isinstance(value, tuple) else (value,):
-                if not isinstance(number, str):
-                    self._check_number(number, repr(self))
+        for number in self._numbers():
+            if not isinstance(number, str):
+                self._check_number(number, repr(self))
 
     def units(self) -> set[Unit | None]:
         return {self.unit}
@@ -143,6 +141,9 @@ class Counted(Schedule):
 
     def _number_fields(self) -> Iterator[str]:
         return (field.name for field in fields(self) if field.name != "unit")
+
+    def _numbers(self) -> Iterator[object]:
+        return (getattr(self, name) for name in self._number_fields())
 
     def _check_number(self, number: object, where: str) -> None:
         if not (self.optional and number is None):
@@ -219,6 +220,9 @@ class Between(Counted):
 @dataclass(frozen=True, repr=False)
 class Once(Counted):
     numbers: tuple[int | str, ...]
+
+    def _numbers(self) -> Iterator[object]:
+        return iter(self.numbers)
 
     def due(self, view: CounterView) -> bool:
         first, final = view.range(self.unit)

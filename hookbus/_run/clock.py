@@ -304,11 +304,11 @@ class Clock:
 
 def _read_clock(name: str) -> Any:
     """Return a read-only property of a run with the value of an attribute of its clock."""
-    return property(attrgetter(f"clock.{name}"))
+    return property(attrgetter(f"clock.{name}"), doc=f"`{name}` of the clock.")
 
 
 class ProgressMixin:
-    """Read-only access to the clock of a run. `Run` documents the attributes.
+    """Read-only access to the clock of a run.
 
     Attributes:
         clock: Clock of the run.
@@ -318,29 +318,53 @@ class ProgressMixin:
     clock: Clock
 
     epochs_done: int = _read_clock("epochs_done")
+    """Number of completed epochs."""
     iters_done: int = _read_clock("iters_done")
+    """Number of completed iterations, that is, micro-batches."""
     steps_done: int = _read_clock("steps_done")
+    """Number of optimizer steps: the step of all logged values."""
     global_step: int = _read_clock("steps_done")
+    """Number of optimizer steps, the same as `steps_done`."""
     samples_done: int = _read_clock("samples_done")
+    """Number of training samples processed."""
     batch_samples: int = _read_clock("batch_samples")
+    """Number of training samples of the current or last micro-batch."""
     epoch: int = _read_clock("epoch")
+    """Index, from 0, of the epoch in progress or just completed."""
     iter: int = _read_clock("iter")
+    """Index, from 0, of the iteration in progress or just completed."""
     stepped: bool = _read_clock("stepped")
+    """Whether this iteration executed an optimizer step."""
     counts_iterations: bool = _read_clock("counts_iterations")
+    """Whether each iteration counts as one step, because the run has no known optimizer."""
     mid_iteration: bool = _read_clock("mid_iteration")
+    """Whether an iteration, or a batch of a validation, is in progress."""
     epoch_open: bool = _read_clock("epoch_open")
+    """Whether an epoch was started and is not complete. A resumed run continues it."""
     epoch_complete: bool = _read_clock("epoch_complete")
+    """Whether the epoch reached its end; False if a stop request truncated it."""
     epoch_first_iter: int = _read_clock("epoch_first_iter")
+    """Number of iterations that were completed at the start of the epoch."""
     epoch_first_step: int = _read_clock("epoch_first_step")
+    """Number of optimizer steps that were completed at the start of the epoch."""
     epoch_iter: int = _read_clock("epoch_iter")
+    """Index, from 0, of the iteration within its epoch."""
     epoch_length: int | None = _read_clock("epoch_length")
+    """Number of iterations per epoch; None if it is unknown."""
     observed_epoch_length: int | None = _read_clock("observed_epoch_length")
+    """Number of iterations of the last complete epoch that was not left early; None if there is none."""
     expected_epoch_length: int | None = _read_clock("expected_epoch_length")
+    """Number of iterations per epoch for estimates: that of the last complete epoch, or `epoch_length`."""
     expected_last_iter: int | None = _read_clock("expected_last_iter")
+    """Last iteration of the run for estimates, None if it is unknown; at least the current iteration."""
     seconds: float = _read_clock("seconds")
+    """Training time in seconds, including the time before a resume."""
     is_at_limit: bool = _read_clock("is_at_limit")
+    """Whether the run has reached `max_epochs` or `max_iters`."""
     max_epochs: int | None = _read_clock("max_epochs")
+    """Limit in epochs; None if there is none."""
     max_iters: int | None = _read_clock("max_iters")
+    """Limit in iterations; None if there is none."""
 
     def current(self, unit: Unit) -> int:
         """Return the number of the unit in progress or just completed, from 1; the number of samples for "sample".

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.interrupts import defer_interrupts
 from hookbus._run.requests import Outcome, save_after_failure
-from hookbus._run.services import ACTIVE_RUNS
 from hookbus.errors import add_failure_notes, format_error
 
 if TYPE_CHECKING:
@@ -79,7 +78,6 @@ def finalize(run: Run) -> None:
         _call_each(run, partial(release_directories, run))
         run.bus.torch_hooks.stop()
         run.is_running = False
-        ACTIVE_RUNS.discard(run)
     _add_exceptions(run, [interrupt for interrupt in interrupts if interrupt not in failures])
     if run.exception is not None and not failed_before:
         raise run.exception

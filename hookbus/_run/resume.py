@@ -121,7 +121,7 @@ def get_checkpoint_directory(run: Run) -> Path | None:
     The directory need not exist and is not created.
     """
     saver: Any = run.get("checkpoint_saver")
-    return Path(saver.directory(run)) if hasattr(saver, "directory") else run.checkpoint_directory
+    return Path(saver.directory(run)) if callable(getattr(saver, "directory", None)) else run.checkpoint_directory
 
 
 def get_checkpoint_directories(run: Run) -> list[Path]:

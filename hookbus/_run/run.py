@@ -61,33 +61,6 @@ class Run(ProgressMixin, LoopMixin):
 
     Attributes:
         bus: Bus that emits the events of the run.
-        epochs_done (int): Number of completed epochs.
-        iters_done (int): Number of completed iterations, that is, micro-batches.
-        steps_done (int): Number of optimizer steps: the step of all logged values.
-        global_step (int): Number of optimizer steps, the same as `steps_done`.
-        samples_done (int): Number of training samples processed.
-        batch_samples (int): Number of training samples of the current or last micro-batch.
-        epoch (int): Index, from 0, of the epoch in progress or just completed.
-        iter (int): Index, from 0, of the iteration in progress or just completed.
-        stepped (bool): Whether this iteration executed an optimizer step.
-        counts_iterations (bool): Whether each iteration counts as one step, because the run has no known optimizer.
-        mid_iteration (bool): Whether an iteration, or a batch of a validation, is in progress.
-        epoch_open (bool): Whether an epoch was started and is not complete. A resumed run continues it.
-        epoch_complete (bool): Whether the epoch reached its end; False if a stop request truncated it.
-        epoch_first_iter (int): Number of iterations that were completed at the start of the epoch.
-        epoch_first_step (int): Number of optimizer steps that were completed at the start of the epoch.
-        epoch_iter (int): Index, from 0, of the iteration within its epoch.
-        epoch_length (int | None): Number of iterations per epoch; None if it is unknown.
-        observed_epoch_length (int | None): Number of iterations of the last complete epoch that was not left early;
-            None if there is none.
-        expected_epoch_length (int | None): Number of iterations per epoch for estimates: that of the last complete
-            epoch, or `epoch_length`.
-        expected_last_iter (int | None): Last iteration of the run for estimates, None if it is unknown; at least the
-            current iteration.
-        seconds (float): Training time in seconds, including the time before a resume.
-        is_at_limit (bool): Whether the run has reached `max_epochs` or `max_iters`.
-        max_epochs (int | None): Limit in epochs; None if there is none.
-        max_iters (int | None): Limit in iterations; None if there is none.
         id (str): Unique ID of the run; a run that resumes from a checkpoint keeps it.
         mode (Mode): "train", "val" or "test".
         metrics (MetricStore): Store of logged values; `run.log` writes into it.

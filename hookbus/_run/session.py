@@ -236,7 +236,10 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
         record_failure(run, error)
         raise
     finally:
-        finalize(run)
+        try:
+            finalize(run)
+        finally:
+            ACTIVE_RUNS.discard(run)
 
 
 def _start(run: Run) -> None:

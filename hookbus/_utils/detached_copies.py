@@ -6,7 +6,6 @@ In a copy, references to runs, buses and trainers are None. The classes of these
 from __future__ import annotations
 
 import copy
-import copyreg
 import io
 import pickle
 from typing import Any, TypeVar
@@ -15,17 +14,32 @@ T = TypeVar("T")
 
 DETACHED = "hookbus: detached"
 """Key of the memo of `copy.deepcopy` within the copy of a hook."""
+OWNER, RUN = "owner", "run"
+"""Persistent IDs of the object itself, and of what a copy does not contain."""
 
 
-def pickle_detached(owner: object) -> bytes:
-    """Pickle an object without its `__reduce_ex__`, and with None in place of what belongs to a run."""
+def dump_detached(owner: object, state: object) -> bytes:
+    """Pickle the state of an object."""
     file = io.BytesIO()
-    _Pickler(file, owner).dump(owner)
+    _Pickler(file, owner).dump(state)
     return file.getvalue()
 
 
+def load_detached(cls: type[T], data: bytes) -> T:
+    """Return a new object with a state pickled by `dump_detached`."""
+    owner = cls.__new__(cls)
+    _set_state(owner, _Unpickler(io.BytesIO(data), owner).load())
+    return owner
+
+
 def copy_detached(owner: T, state: object, memo: dict[Any, Any]) -> T:
-    """Return a new object with a deep copy of a state."""
+    """Return a new object with a deep copy of a state.
+
+    Args:
+        owner: Object to copy.
+        state: Its state.
+        memo: Memo of `copy.deepcopy`.
+    """
     memo[DETACHED] = True
     copied = memo[id(owner)] = owner.__class__.__new__(owner.__class__)
     _set_state(copied, copy.deepcopy(state, memo))
@@ -47,10 +61,19 @@ class _Pickler(pickle.Pickler):
         super().__init__(file)
         self._owner = owner
 
-    def reducer_override(self, obj: object) -> Any:
+    def persistent_id(self, obj: object) -> str | None:
         if obj is self._owner:
-            return copyreg.__newobj__, (type(obj),), obj.__getstate__()  # type: ignore[attr-defined]
-        return (type(None), ()) if getattr(type(obj), "_belongs_to_run", False) else NotImplemented
+            return OWNER
+        return RUN if getattr(type(obj), "_belongs_to_run", False) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, owner: object) -> None:
+        super().__init__(file)
+        self._owner = owner
+
+    def persistent_load(self, pid: str) -> object:
+        return self._owner if pid == OWNER else None
 
 
 def _set_state(owner: Any, state: Any) -> None:

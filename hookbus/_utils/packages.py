@@ -265,6 +265,6 @@ def load_entry_point(entry: importlib.metadata.EntryPoint, claim: str, remedy: s
         raise
     except BaseException as error:  # a module may raise SystemExit, or a BaseException such as pytest's Skipped
         raise PluginImportError(
-            f"{entry.dist.name} {entry.dist.version} {claim}, but {entry.value} cannot be imported: "
+            f"{normalize_name(entry.dist.name)} {entry.dist.version} {claim}, but {entry.value} cannot be imported: "
             f"{describe_error(error)}. {remedy}"
         ) from error

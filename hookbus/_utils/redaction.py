@@ -52,7 +52,7 @@ def redact(value: Any, key: str = "") -> Any:
 
 def _redact(value: Any, key: str, hidden: bool) -> Any:
     """Return a redacted copy; `hidden` means that the key, or one of the keys around it, names a secret."""
-    if hasattr(value, "model_dump"):
+    if isinstance(value, BaseModel):
         value = dump_model(value)
     if isinstance(value, Mapping):
         return _redact_mapping(value, key, hidden)

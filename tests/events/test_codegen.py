@@ -410,6 +410,7 @@ ARGUMENTS = [(point, name) for point in POINTS.values() for name in point.args]
         ("before_epoch", "loss", "before_epoch: unknown argument 'loss'. Available: epoch, model. Signature: "),
         ("before_train_iter", "outputs", "before_train_iter: unknown argument 'outputs'."),
         ("cleanup", "batch", "cleanup: unknown argument 'batch'. Signature: cleanup(run)."),
+        ("cleanup", "point", "cleanup: unknown argument 'point'. Signature: cleanup(run)."),
         ("log_scalars", "value", "log_scalars: unknown argument 'value'. Did you mean 'values'?"),
         ("before_epoch", "data_batch", "before_epoch: unknown argument 'batch'."),
     ],

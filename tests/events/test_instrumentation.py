@@ -128,6 +128,15 @@ def test_contexts_can_be_nested() -> None:
     assert list(timings) == [("working", "before_train")]
 
 
+def test_contexts_nest_in_the_order_of_their_entry() -> None:
+    seen: list[str] = []
+    bus: Any = HookBus([Working()])
+    first, second = (trace_hooks(bus, lambda hook, point, name=name: seen.append(name)) for name in ("first", "second"))
+    with second, first:
+        bus.fire("before_train")
+    assert sorted(seen) == ["first", "second"]
+
+
 def test_wrapping_ends_with_the_context_after_an_exception_as_well() -> None:
     bus: Any = HookBus([working := Working(), Failing(priority=90)])
 

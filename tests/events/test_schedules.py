@@ -228,6 +228,8 @@ def test_unknown_unit_raises_and_suggests_a_unit(make: object) -> None:
         (lambda: between(5, 4), r"between\(5, 4\): never due, because the first number is greater"),
         (lambda: once(0), r"once\(0\): expected an integer >= 1, got 0"),
         (lambda: once(3, None), "expected an integer >= 1, got None"),
+        (lambda: every((2, 3)), r"every\(\(2, 3\)\): expected an integer >= 1, got \(2, 3\)"),
+        (lambda: between((), 3), r"expected an integer >= 0, got \(\)"),
     ],
 )
 def test_invalid_number_raises(make: object, message: str) -> None:

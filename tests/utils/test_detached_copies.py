@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
 import pytest
 from torch import Tensor, ones
 
@@ -92,6 +93,23 @@ def test_own_pickling_of_a_class_is_respected() -> None:
             self.values = ones(state["length"])
 
     assert copy.deepcopy(Short()).values.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_hook_of_a_local_class_can_be_copied() -> None:
+    class Local(Hook):
+        values: Any = None
+
+    hook = Local()
+    hook.values = [3]
+
+    assert copy.copy(hook).values == [3]
+
+
+def test_class_of_a_hook_is_left_to_the_pickler() -> None:
+    # cloudpickle copies the classes of scripts and of functions, which the standard pickler cannot import.
+    hook = cloudpickle.loads(cloudpickle.dumps(type("Scripted", (Hook,), {"__module__": "__main__"})(enabled=False)))
+
+    assert (type(hook).__name__, hook.config.enabled) == ("Scripted", False)
 
 
 def test_deep_copy_of_two_hooks_keeps_their_relation() -> None:

@@ -20,7 +20,7 @@ from pydantic import (
     field_serializer,
 )
 
-from hookbus._utils.redaction import dump_model, hide_declared
+from hookbus._utils.redaction import dump_model, hide_declared, redact
 
 
 class Login(BaseModel):
@@ -145,3 +145,7 @@ def test_dump_hides_a_secret_that_a_serializer_reveals() -> None:
 
 def test_dump_takes_the_options_of_pydantic() -> None:
     assert dump_model(Login(link=SecretStr("S")), exclude_unset=True) == {"link": "***"}
+
+
+def test_class_of_a_model_is_text() -> None:
+    assert redact({"config": Public}) == {"config": str(Public)}
