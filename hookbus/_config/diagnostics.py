@@ -56,14 +56,15 @@ def resolve_aliases(document: Document) -> None:
         document.mark_invalid(("work_dir",))
 
 
+class HookList(dict[int, Any]):
+    """List of hooks in the form of a mapping: settings, or a name, by index."""
+
+
 def normalize_hooks(document: Document) -> None:
     """Convert the hooks to one form: a mapping of names, or of the indices of a list, to settings."""
     hooks = document.data.get("hooks")
-    if hooks is None:
-        document.data["hooks"] = {}
-    elif isinstance(hooks, list):
-        entries = ({"type": entry} if isinstance(entry, str) else entry for entry in hooks)
-        document.data["hooks"] = dict(enumerate(entries))
+    if hooks is None or isinstance(hooks, list):
+        document.data["hooks"] = HookList(enumerate(hooks or ()))
 
 
 def hook_entries(document: Document) -> Entries | None:
@@ -84,7 +85,7 @@ def hook_entries(document: Document) -> Entries | None:
 def _expand_entry(key: str | int, settings: Any) -> Any:
     """Return the settings of a hook. A name is also the default type, and null disables the hook of this type."""
     if isinstance(key, int):
-        return settings
+        return {"type": settings} if isinstance(settings, str) else settings
     if settings is None:
         return {"type": key, "enabled": False}
     return add_instance_name(key, settings) if isinstance(settings, Mapping) else settings

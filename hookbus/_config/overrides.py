@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hookbus._config.diagnostics import normalize_hooks
+from hookbus._config.diagnostics import HookList, normalize_hooks
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import DEFAULT_HOOKS
 from hookbus._config.yaml import MAX_DEPTH, invalid_character, parse_value
@@ -132,8 +132,7 @@ class _Override:
             if matches:
                 return matches[0]
         hooks = self._get_hooks()
-        is_index = name.isdecimal() and hooks and not _are_named(hooks)
-        return int(_to_index(list(hooks), name)) if is_index else None
+        return int(_to_index(list(hooks), name)) if name.isdecimal() and isinstance(hooks, HookList) else None
 
     def _get_hooks(self) -> dict[str | int, Any]:
         """Return the hooks in the file by name or index."""
@@ -141,6 +140,8 @@ class _Override:
         hooks = self._document.data["hooks"]
         if not isinstance(hooks, dict):
             raise ValueError(f"hooks should be a list or a mapping, got {format_value(redact(hooks))}.")
+        if isinstance(hooks, HookList):
+            hooks.update({index: {"type": entry} for index, entry in hooks.items() if isinstance(entry, str)})
         return hooks
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
@@ -152,7 +153,7 @@ class _Override:
     def _add_hook(self, entry: dict[str, Any]) -> str | int:
         """Add a hook to the file and return its key."""
         hooks = self._get_hooks()
-        key: str | int = entry["type"] if _are_named(hooks) else len(hooks)
+        key: str | int = len(hooks) if isinstance(hooks, HookList) else entry["type"]
         hooks[key] = entry
         self._set_location(("hooks", key))
         return key
@@ -175,10 +176,6 @@ def _split_keys(dotted: str) -> list[str]:
     if error := invalid_character(dotted):
         raise ValueError(error)
     return ["work_dir", *keys[1:]] if keys[0] == "experiment_dir" else keys
-
-
-def _are_named(hooks: dict[str | int, Any]) -> bool:
-    return any(isinstance(key, str) for key in hooks)
 
 
 def _to_index(target: Any, key: Any) -> Any:

@@ -249,6 +249,8 @@ def is_torchmetric(metric: object) -> bool:
 
 def sync_torchmetrics(name: str, metric: Any, ranks: Collectives) -> None:
     """Replace the states of a torchmetrics metric with the states of all ranks, reduced as the metric defines."""
+    # torchmetrics synchronizes each state with a collective of its own, and deadlocks if the list states of the ranks
+    # have different lengths, so all states are gathered in one.
     # In a MetricCollection (torchmetrics 1.x), metrics of one compute group share states, which this property copies
     # to all metrics of the group.
     getattr(metric, "metric_state", None)

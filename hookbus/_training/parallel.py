@@ -95,7 +95,10 @@ def maybe_apply_fsdp(
 
 
 def train_shard_for(strategy: str, ranks: Collectives) -> TrainShard | None:
-    """Return the shard of the training data of this rank, or None if the rank reads all data."""
+    """Return the shard of the training data of this rank, or None if the rank reads all data.
+
+    With the strategy "none", the user is responsible for sharding the data.
+    """
     return None if ranks.world_size == 1 or strategy == "none" else TrainShard(ranks.rank, ranks.world_size)
 
 

@@ -23,7 +23,10 @@ def parse_duration(duration: str | float) -> float:
     Raises:
         ValueError: If the duration has another format or is not positive and finite.
     """
-    seconds = _parse_text(duration.strip().lower()) if isinstance(duration, str) else float(duration)
+    try:
+        seconds = _parse_text(duration.strip().lower()) if isinstance(duration, str) else float(duration)
+    except OverflowError:  # an integer of hundreds of digits
+        seconds = math.inf
     # A bool is an int: `true` would be a duration of one second.
     if isinstance(duration, bool) or not (seconds > 0 and math.isfinite(seconds)):
         raise ValueError(

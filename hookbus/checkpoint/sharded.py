@@ -203,8 +203,11 @@ def read_generation(
         _check_stored(directory, name, value, metadata)
         # Tensors with the same name were one object when they were written, and share memory again.
         if name not in tensors:
-            empty = partial(torch.empty_like, device=map_location) if sharding is None else sharding.empty
-            tensors[name] = empty(value)
+            tensors[name] = (
+                torch.empty(value.shape, dtype=value.dtype, device=map_location)
+                if sharding is None
+                else sharding.empty(value)
+            )
         return tensors[name]
 
     checkpoint: dict[str, Any] = tree_map_with_path(common, allocate)

@@ -59,6 +59,11 @@ class TestGeneration:
         assert torch.equal(weight.full_tensor(), WEIGHT)
         assert not is_sharded(loaded["state_dict"]["mean"])
 
+    def test_generation_without_a_device_is_loaded_on_the_cpu(self, tmp_path: Path) -> None:
+        loaded = read_checkpoint(write_sharded_checkpoint(tmp_path), map_location=None)
+
+        assert torch.equal(loaded["state_dict"]["a/b%"], WEIGHT)
+
     def test_tensor_at_two_paths_is_stored_once(self, tmp_path: Path) -> None:
         loaded = read_checkpoint(write_sharded_checkpoint(tmp_path))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hookbus._config.diagnostics import hook_entries
 from hookbus._config.document import Document
 from hookbus._config.overrides import apply_overrides
 from hookbus._config.yaml import parse
@@ -124,6 +125,34 @@ class TestSettingOfHooks:
         document = parse(MAPPING, "run.yaml")
         assert apply_overrides(document, ["hooks=[one, two]", "hooks.two.x=1"]) == []
         assert document.data["hooks"] == {0: {"type": "one"}, 1: {"type": "two", "x": 1}}
+
+    @pytest.mark.parametrize(
+        ("text", "overrides", "hooks"),
+        [
+            ("hooks: [one]", ["hooks.0=ema"], {0: {"type": "ema"}}),
+            ("hooks: [one]", ["hooks.one=ema", "hooks.ema.x=1"], {0: {"type": "ema", "x": 1}}),
+            ("seed: 1", ["hooks=[one]", "hooks.0=ema"], {0: {"type": "ema"}}),
+            ("seed: 1", ["hooks.new=ema"], {0: {"type": "ema"}}),
+        ],
+    )
+    def test_hook_of_a_list_is_replaced_by_a_name(self, text: str, overrides: list[str], hooks: Any) -> None:
+        document = parse(text, "run.yaml")
+
+        assert apply_overrides(document, overrides) == []
+        assert [entry for entry, _ in hook_entries(document) or ()] == list(hooks.values())
+
+    @pytest.mark.parametrize(("text", "first"), [("hooks: {}", "seed=1"), ("seed: 1", "hooks={}")])
+    def test_hook_is_added_to_an_empty_mapping_by_its_name(self, text: str, first: str) -> None:
+        document = parse(text, "run.yaml")
+
+        assert apply_overrides(document, [first, "hooks.slow={type: ema, x: 1}", "hooks.fast.type=ema"]) == []
+        assert document.data["hooks"] == {"slow": {"type": "ema", "x": 1}, "fast": {"type": "ema"}}
+
+    @pytest.mark.parametrize("override", ["hooks.0.x=1", "~hooks.0"])
+    def test_index_in_an_empty_list_is_refused(self, override: str) -> None:
+        (problem,) = apply_overrides(parse("hooks: []", "run.yaml"), [override])
+
+        assert "invalid index '0' in a list of length 0" in problem
 
     @pytest.mark.parametrize("name", ["avg", "ema"])
     def test_hook_of_a_mapping_is_found_by_name_and_type(self, name: str) -> None:

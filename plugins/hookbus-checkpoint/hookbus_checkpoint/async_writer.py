@@ -55,29 +55,34 @@ class AsyncWriter:
         self._is_comparing = False
         # Collectives of the writer threads must not interleave with those of the training.
         self._ranks = None if sharding_of(run.model) is None else run.ranks.new_group()
+        self._listeners: list[str] = []
         self._unregister_reader: Callable[[], object] = lambda: None
-        self._register_listeners(run)
 
     # -- the run -----------------------------------------------------------------------------
 
-    def _register_listeners(self, run: Run) -> None:
+    def attach(self, run: Run) -> None:
+        """Register the listeners. If that fails, `close` removes those that are registered."""
         if run.ranks.world_size == 1:
-            run.bus.on("after_train_iter", name=self._name)(self._poll)
+            self._register(run, "after_train_iter", self._name, self._poll)
         if self._overlap:
             # HIGHEST, so that no other listener of this event changes the weights before the copy is complete.
-            guard = run.bus.on("before_optimizer_step", name=f"{self._name}.guard", priority=Priority.HIGHEST)
-            guard(self._before_optimizer_step)
+            guard = self._before_optimizer_step
+            self._register(run, "before_optimizer_step", f"{self._name}.guard", guard, priority=Priority.HIGHEST)
             self._unregister_reader = run.weights.add_reader(self._before_weights_exchange)
 
     def close(self, run: Run) -> None:
         """Remove the listeners, and shut down the thread after the save in progress."""
-        for name in (self._name, f"{self._name}.guard"):
+        for name in self._listeners:
             if name in run.bus.hooks:
                 run.bus.unregister(name)
         self._unregister_reader()
         self._executor.shutdown()
         if self._ranks is not None:
             self._ranks.close()
+
+    def _register(self, run: Run, point: str, name: str, listener: Callable[[Run], None], **options: Any) -> None:
+        run.bus.on(point, name=name, **options)(listener)
+        self._listeners.append(name)
 
     # -- saving ------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class CheckpointWriter:
         if self._config.async_save:
             overlap = self._config.async_save == "overlap"
             self._async_writer = AsyncWriter(run, name, self.wait_for_pending, overlap=overlap)
+            self._async_writer.attach(run)
 
     def begin(self, run: Run) -> None:
         """Claim the directory at the start of the training.

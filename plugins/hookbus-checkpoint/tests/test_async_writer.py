@@ -18,7 +18,8 @@ from hookbus import Hook, HookBus, Trainer
 from hookbus._run.run import Run
 from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import build_checkpoint, read_checkpoint
-from hookbus.errors import CheckpointError, HookWarning
+from hookbus.errors import CheckpointError, HookWarning, RegistrationError
+from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointConfig, CheckpointHook
 from hookbus_checkpoint.async_writer import StableTensors
 
@@ -518,6 +519,15 @@ def run(tmp_path: Path) -> Any:
 def get_names(values: list[Any], checkpoint: dict[str, Any]) -> list[str]:
     names = {id(value): name for name, value in checkpoint["state_dict"].items()}
     return [names[id(value)] for value in values if id(value) in names]
+
+
+def test_listener_of_the_user_with_the_name_of_the_guard_stays_alone(tmp_path: Path) -> None:
+    bus = HookBus([checkpoint_hook("overlap")])
+    bus.on("after_train", name="checkpoint.background.guard")(lambda run: None)
+    with pytest.raises(RegistrationError, match="already registered"):
+        fake_training(bus=bus, work_dir=tmp_path)
+
+    assert list(bus.hooks) == ["checkpoint", "checkpoint.background.guard"]
 
 
 def test_find_returns_parameters_and_states_without_buffers(run: Run) -> None:
