@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sized
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -25,8 +26,11 @@ def get_classes(dataset: Any) -> Any:
         Declared class names, or None if the dataset declares none.
     """
     metainfo = getattr(dataset, "metainfo", None)
-    declared = [metainfo.get(name) for name in CLASS_KEYS] if isinstance(metainfo, Mapping) else []
-    declared += [getattr(dataset, name, None) for name in CLASS_KEYS]
+    described = metainfo if isinstance(metainfo, Mapping) else {}
+    # Lazy: an attribute may be a property that loads the data.
+    declared = chain(
+        (described.get(name) for name in CLASS_KEYS), (getattr(dataset, name, None) for name in CLASS_KEYS)
+    )
     classes = next((classes for classes in declared if classes is not None), None)
     return classes if isinstance(classes, Sized) else None
 

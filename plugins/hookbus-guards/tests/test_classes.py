@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -53,6 +53,16 @@ class TestGetClasses:
     @pytest.mark.parametrize("attributes", [{}, {"metainfo": {}}, {"classes": 5}, {"metainfo": None}])
     def test_classes_are_none_if_the_dataset_declares_none(self, attributes: dict[str, Any]) -> None:
         assert get_classes(Data(**attributes)) is None
+
+    def test_attributes_after_the_first_classes_are_not_read(self) -> None:
+        class Lazy:
+            metainfo: ClassVar[dict[str, Any]] = {"classes": ["cat"]}
+
+            @property
+            def classes(self) -> list[str]:
+                raise RuntimeError("not loaded")
+
+        assert get_classes(Lazy()) == ["cat"]
 
 
 class TestDatasetsWithClasses:

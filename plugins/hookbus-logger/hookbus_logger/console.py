@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich.console import Console, ConsoleDimensions, RenderableType
@@ -105,8 +106,10 @@ def redirect_messages(console: Console) -> Iterator[None]:
     # receive the messages.
     filtered_handlers = [handler for handler in _get_handlers(logger) if _writes_to_terminal(handler)]
     level = logger.level
+    # An object of this context: a handler has each filter only once, and runs may overlap.
+    is_foreign = partial(_is_foreign)
     for handler in filtered_handlers:
-        handler.addFilter(_is_foreign)
+        handler.addFilter(is_foreign)
     logger.addHandler(console_handler)
     # The root logger's default level is WARNING; without this, `run.logger.info` would print nothing.
     if level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:
@@ -117,7 +120,7 @@ def redirect_messages(console: Console) -> Iterator[None]:
         logger.setLevel(level)
         logger.removeHandler(console_handler)
         for handler in filtered_handlers:
-            handler.removeFilter(_is_foreign)
+            handler.removeFilter(is_foreign)
 
 
 def _is_foreign(record: logging.LogRecord) -> bool:

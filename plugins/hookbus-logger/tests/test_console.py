@@ -171,6 +171,20 @@ def test_level_set_by_the_user_stays_in_effect(console: Console) -> None:
     assert printed_text(console) == []
 
 
+def test_message_after_a_nested_context_is_printed_once(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = logging.StreamHandler(sys.stdout)
+    LOGGER.addHandler(terminal)
+    try:
+        with redirect_messages(console):
+            with redirect_messages(Console(file=io.StringIO())):
+                pass
+            LOGGER.info("after")
+    finally:
+        LOGGER.removeHandler(terminal)
+
+    assert (capsys.readouterr().out, printed_text(console)) == ("", ["after"])
+
+
 def test_nested_contexts_print_each_message_once(console: Console, capsys: pytest.CaptureFixture[str]) -> None:
     with redirect_messages(Console(highlight=False)), redirect_messages(console):
         LOGGER.info("once")

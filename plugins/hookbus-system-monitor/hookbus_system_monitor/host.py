@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import psutil
 
 from hookbus_system_monitor.cgroup import Cgroup
-from hookbus_system_monitor.memory import Memory, get_process, get_process_memory, get_swap_memory, get_system_memory
+from hookbus_system_monitor.memory import Memory, get_process_memory, get_swap_memory, get_system_memory
 from hookbus_system_monitor.readings import GB, MB, Probe, Rate
 
 Timer = Callable[[], float]
@@ -28,7 +28,7 @@ def build_cpu_probes(cgroup: Cgroup, timer: Timer = time.monotonic) -> list[Prob
         Probe(
             "CPU utilization of the process",
             ("process_cpu_percent",),
-            _AfterFirst(lambda: float(get_process().cpu_percent())).read,
+            _AfterFirst(_build_process_reader()).read,
         ),
     ]
     with suppress(Exception):  # not available on macOS and Windows; permission denied or invalid files in containers
@@ -68,6 +68,12 @@ def build_network_probes(timer: Timer = time.monotonic) -> list[Probe]:
     """Return a probe of the traffic of all network interfaces."""
     names = ("net_received_mb_per_s", "net_sent_mb_per_s")
     return [_build_traffic_probe("network", names, "net_io_counters", ("bytes_recv", "bytes_sent"), timer)]
+
+
+def _build_process_reader() -> Callable[[], float]:
+    # A process object of its own: psutil measures since the last call of the same object.
+    get_process = cache(psutil.Process)
+    return lambda: float(get_process().cpu_percent())
 
 
 class _AfterFirst:

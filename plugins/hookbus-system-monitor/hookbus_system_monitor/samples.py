@@ -5,6 +5,7 @@ Usable without hookbus.
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Mapping
@@ -22,13 +23,21 @@ class Samples:
         size: Maximum number of points in the history, at least 2.
     """
 
-    _lock = threading.Lock()  # of all instances: a lock of an instance could not be copied with its hook
-
     def __init__(self, size: int = 2000) -> None:
         self._size = size
+        self._lock = threading.Lock()
         self._sums: dict[str, tuple[float, int, float]] = {}  # sum, count and last value
         self._history: list[tuple[float, Values]] = []
         self._count, self._stride = 0, 1
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return the attributes to copy, without the lock."""
+        with self._lock:
+            return {name: copy.copy(value) for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Set the attributes of a copy, with its own lock."""
+        vars(self).update(state, _lock=threading.Lock())
 
     def add(self, seconds: float, values: Values) -> None:
         """Add a sample.

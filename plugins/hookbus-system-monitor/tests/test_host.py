@@ -67,6 +67,19 @@ class TestCpu:
 
         assert read_values(probes)["cpu_percent"] == 37.0
 
+    def test_utilization_of_the_process_is_that_since_the_last_reading_of_the_same_probes(self, host):
+        class Process:
+            calls = 0
+
+            def cpu_percent(self):
+                self.calls += 1
+                return float(self.calls)
+
+        host.setattr(psutil, "Process", Process)
+        first, second = (build_cpu_probes(Unlimited())[1] for _ in range(2))
+
+        assert [list(probe.read()) for probe in (first, second, first, second)] == [[None], [None], [2.0], [2.0]]
+
     def test_utilization_of_a_busy_process_is_positive(self):
         probes = build_cpu_probes(Cgroup())
         read_values(probes)

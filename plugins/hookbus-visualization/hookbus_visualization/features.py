@@ -137,6 +137,8 @@ def render_feature_maps(layers: Mapping[str, Tensor]) -> dict[str, list[Panel]]:
 def downsample(maps: Tensor, max_side: int) -> Tensor:
     """Average-pool maps, (N, H, W), to at most `max_side` rows and columns."""
     height, width = maps.shape[1:]
+    if max(height, width) <= max_side:  # maps without elements cannot be pooled
+        return maps
     return functional.adaptive_avg_pool2d(maps, (min(height, max_side), min(width, max_side)))
 
 

@@ -87,6 +87,9 @@ class TestMaps:
         checks = (ramp(2 * MAX_SIDE_PIXELS, 2 * MAX_SIDE_PIXELS) % 2)[None]
         assert torch.equal(to_maps(checks, 1), torch.full((1, MAX_SIDE_PIXELS, MAX_SIDE_PIXELS), 0.5))
 
+    def test_maps_without_elements_are_kept(self) -> None:
+        assert to_maps(torch.ones(3, 0, 4), 2).shape == (2, 0, 4)
+
     def test_small_sides_are_not_pooled(self):
         assert to_maps(torch.ones(1, 4, 1000), 1).shape == (1, 4, MAX_SIDE_PIXELS)
 
