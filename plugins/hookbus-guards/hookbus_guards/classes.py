@@ -28,9 +28,8 @@ def get_classes(dataset: Any) -> Any:
     metainfo = getattr(dataset, "metainfo", None)
     described = metainfo if isinstance(metainfo, Mapping) else {}
     # Lazy: an attribute may be a property that loads the data.
-    declared = chain(
-        (described.get(name) for name in CLASS_KEYS), (getattr(dataset, name, None) for name in CLASS_KEYS)
-    )
+    attributes = (getattr(dataset, name, None) for name in CLASS_KEYS)
+    declared = chain((described.get(name) for name in CLASS_KEYS), attributes)
     classes = next((classes for classes in declared if classes is not None), None)
     return classes if isinstance(classes, Sized) else None
 
