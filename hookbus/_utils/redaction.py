@@ -32,9 +32,10 @@ def redact_config(config: Any) -> Any:
     """Convert a configuration to dicts and lists, with its secrets redacted.
 
     Args:
-        config: A pydantic model, or nested mappings and sequences.
+        config: A pydantic model, another object with `model_dump`, or nested mappings and sequences.
     """
-    return redact(config)
+    is_dumpable = hasattr(config, "model_dump") and not isinstance(config, type)
+    return redact(dump_model(config) if is_dumpable else config)
 
 
 def redact(value: Any, key: str = "") -> Any:
