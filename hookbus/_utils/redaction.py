@@ -32,10 +32,9 @@ def redact_config(config: Any) -> Any:
     """Convert a configuration to dicts and lists, with its secrets redacted.
 
     Args:
-        config: A pydantic model, another object with `model_dump`, or nested mappings and sequences.
+        config: A pydantic model, another object with `model_dump`, or nested mappings and sequences of these.
     """
-    is_dumpable = hasattr(config, "model_dump") and not isinstance(config, type)
-    return redact(dump_model(config) if is_dumpable else config)
+    return redact(config)
 
 
 def redact(value: Any, key: str = "") -> Any:
@@ -53,7 +52,8 @@ def redact(value: Any, key: str = "") -> Any:
 
 def _redact(value: Any, key: str, hidden: bool) -> Any:
     """Return a redacted copy; `hidden` means that the key, or one of the keys around it, names a secret."""
-    if isinstance(value, BaseModel):
+    # Looked up in the type: a model class has the attribute as well, but cannot be dumped.
+    if hasattr(type(value), "model_dump"):
         value = dump_model(value)
     if isinstance(value, Mapping):
         return _redact_mapping(value, key, hidden)

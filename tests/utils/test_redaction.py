@@ -20,7 +20,7 @@ from pydantic import (
     field_serializer,
 )
 
-from hookbus._utils.redaction import dump_model, hide_declared, redact
+from hookbus._utils.redaction import dump_model, hide_declared, redact, redact_config
 
 
 class Login(BaseModel):
@@ -149,3 +149,11 @@ def test_dump_takes_the_options_of_pydantic() -> None:
 
 def test_class_of_a_model_is_text() -> None:
     assert redact({"config": Public}) == {"config": str(Public)}
+
+
+def test_object_inside_a_config_is_dumped_as_a_model() -> None:
+    class Settings:
+        def model_dump(self, mode: str) -> dict[str, str]:
+            return {"mode": mode, "api_key": "abc"}
+
+    assert redact_config({"inner": [Settings()]}) == {"inner": [{"mode": "json", "api_key": "***"}]}
