@@ -13,12 +13,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from releasing.projects import CORE, find_projects, run_git, sources_of
+from releasing.projects import find_projects, run_git, sources_of
 
 __all__ = ["build", "find_problems", "main", "tag_names"]
 
@@ -86,12 +87,15 @@ def _repository_problems(root: Path, version: str) -> Iterator[str]:
 
 
 def _package_problems(root: Path, version: str) -> Iterator[str]:
-    for name, folder in find_projects(root).items():
+    projects = find_projects(root)
+    for name, folder in projects.items():
         project = tomllib.loads((root / folder / "pyproject.toml").read_text())["project"]
         if project["version"] != version:
             yield f"{folder / 'pyproject.toml'}: the version is not {version}, got {project['version']}. Set it."
-        for requirement in map(Requirement, project["dependencies"]):
-            if requirement.name == CORE and not requirement.specifier.contains(version, prereleases=True):
+        extras = project.get("optional-dependencies", {}).values()
+        for requirement in map(Requirement, [*project["dependencies"], *chain.from_iterable(extras)]):
+            own = requirement.name in projects
+            if own and not requirement.specifier.contains(version, prereleases=True):
                 yield f"{folder / 'pyproject.toml'}: the range excludes {version}, got {requirement}. Change it."
         yield from _module_problems(root, sources_of(name, folder) / "__init__.py", version)
         yield from _changelog_problems(root, folder / "CHANGELOG.md", version)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hookbus._training.steps import Steps
+from hookbus._utils.torch_versions import require_torch
 from hookbus.data.samplers import TrainShard
 from hookbus.distributed.fsdp import apply_fsdp, broadcast_buffers
 from hookbus.errors import ConfigError, suggest_names
@@ -86,9 +87,10 @@ def maybe_apply_fsdp(
     """Shard the model in place if the strategy is "fsdp2" and there are multiple ranks.
 
     Raises:
-        ConfigError: If an option is invalid.
+        ConfigError: If an option is invalid, or torch is too old.
     """
     if strategy == "fsdp2" and ranks.world_size > 1:
+        require_torch("distributed: fsdp2")
         # A factory is called after sharding, so its optimizer receives the sharded parameters without an exchange.
         instance = optimizer if hasattr(optimizer, "param_groups") else None
         apply_fsdp(model, instance, ranks, device, **(fsdp2 or {}))

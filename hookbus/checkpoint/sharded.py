@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from hookbus._utils.schema import InvalidDataError, mapping_of, string
+from hookbus._utils.torch_versions import ignore_storage_warnings
 from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.generations import (
@@ -70,7 +71,8 @@ def write_shards(
         try:
             # One thread per rank writes one file per rank.
             writer = _Writer(directory, thread_count=1, sync_files=False)  # synced below
-            save(tensors, storage_writer=writer, process_group=own_group)
+            with ignore_storage_warnings():
+                save(tensors, storage_writer=writer, process_group=own_group)
         except CheckpointException as error:  # derives from BaseException, so callers would not handle it
             raise CheckpointError(f"{directory.parent} could not be written: {_format_cause(error)}.") from None
     own = [*directory.glob(f"__{rank}_*"), *([directory / METADATA_FILE] if rank == 0 else [])]

@@ -69,11 +69,12 @@ class ShardingSpec:
 
     def distribute(self, full: Tensor) -> DTensor:
         """Return the sharded tensor of a full tensor, which is equal on every rank. No communication."""
-        from torch.distributed.tensor import distribute_tensor
+        from torch.distributed.tensor import DTensor, Replicate
 
         on_device = full.detach().to(self.mesh.device_type)
-        # `src_data_rank=None` takes the local slice; by default rank 0 would scatter its tensor.
-        return distribute_tensor(on_device, self.mesh, self.placements, src_data_rank=None)
+        # Shards of a replicated tensor are slices; `distribute_tensor` would scatter the tensor of rank 0 by default.
+        replicated = DTensor.from_local(on_device, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
+        return replicated.redistribute(placements=self.placements)
 
 
 def sharding_of(model: nn.Module | None) -> ShardingSpec | None:

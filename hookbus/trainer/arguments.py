@@ -95,8 +95,8 @@ def resolve_device(device: str | torch.device) -> torch.device:
         ConfigError: If the device cannot be used.
     """
     if device == "auto":
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        return local_device(accelerator if accelerator is not None else torch.device("cpu"))
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return local_device(accelerator or torch.device("cpu"))
     try:
         return torch.empty(0, device=local_device(torch.device(device))).device
     except (

@@ -15,7 +15,7 @@ from hookbus.trainer.arguments import check_model, resolve_device, resolve_hooks
 
 class TestDevice:
     def test_auto_device_is_the_accelerator_or_the_cpu(self) -> None:
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
         assert resolve_device("auto").type == (accelerator or torch.device("cpu")).type
 

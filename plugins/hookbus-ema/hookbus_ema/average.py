@@ -276,4 +276,5 @@ class AsyncMovingAverage(ExponentialMovingAverage):
 
 def _get_current_stream() -> AbstractContextManager[Any]:
     """Return a context manager that selects the device stream of this thread on another thread."""
-    return torch.accelerator.current_stream() if torch.accelerator.is_available() else nullcontext()
+    device = torch.get_device_module()
+    return device.stream(device.current_stream()) if hasattr(device, "stream") else nullcontext()  # MPS has one stream

@@ -83,11 +83,12 @@ def shard_like(average: Tensor, value: Tensor) -> Tensor:
     if not hasattr(average, "device_mesh") or hasattr(value, "device_mesh"):
         return value
     # Imported here because `torch.distributed.tensor` takes long to import.
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, Replicate
 
-    local = value.to(average.device)
-    # Every rank has loaded the full value: without a source rank nothing is scattered or broadcast.
-    return distribute_tensor(local, average.device_mesh, average.placements, src_data_rank=None)  # type: ignore[attr-defined]
+    mesh = average.device_mesh
+    # Every rank has loaded the full value, so that the shards are slices: nothing is scattered or broadcast.
+    full = DTensor.from_local(value.to(average.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return full.redistribute(placements=average.placements)  # type: ignore[attr-defined]
 
 
 class Group(NamedTuple):

@@ -29,7 +29,15 @@ def is_profiling() -> bool:
     # A second profiler would take over the data of the first one; one that records while another warms up causes a
     # segmentation fault (torch 2.13). torch reports only recording profilers, so all `profile` objects are inspected.
     profilers = [referrer for referrer in gc.get_referrers(profile) if type(referrer) is profile]
-    return bool(torch._C._autograd._profiler_enabled()) or any(one.step_rec_fn is not None for one in profilers)
+    return bool(torch._C._autograd._profiler_enabled()) or any(map(_is_active, profilers))
+
+
+def _is_active(profiler: profile) -> bool:
+    if torch.__version__ >= "2.13":  # a TorchVersion, which compares numbers
+        return profiler.step_rec_fn is not None
+    # Older torch leaves `step_rec_fn` set after `stop()`, so a profiler that waits looks like one that was stopped.
+    trace = profiler.profiler
+    return trace is not None and trace.kineto_results is None
 
 
 class Cycle:

@@ -14,7 +14,7 @@ from hookbus_runtime.config import EmptyCacheConfig, GarbageCollectionConfig
 def empty_cache() -> None:
     """Release the cached memory of the accelerator; a no-op without an accelerator."""
     if torch.accelerator.is_available():
-        torch.accelerator.memory.empty_cache()
+        torch.get_device_module().empty_cache()
 
 
 class EmptyCacheHook(Hook):

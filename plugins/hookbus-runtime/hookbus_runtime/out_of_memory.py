@@ -127,10 +127,11 @@ class OutOfMemoryHook(Hook):
 
 
 def _format_memory() -> str:
-    """Return the allocator statistics of the accelerator as text; "" without an accelerator."""
-    if not torch.accelerator.is_available():
+    """Return the allocator statistics of the accelerator as text; "" without statistics."""
+    device = torch.get_device_module()
+    if not torch.accelerator.is_available() or not hasattr(device, "memory_stats"):  # such as on MPS
         return ""
-    stats = torch.accelerator.memory.memory_stats()
+    stats = device.memory_stats()
     parts = {"allocated": "allocated_bytes.all.current", "peak": "allocated_bytes.all.peak"}
     parts["reserved"] = "reserved_bytes.all.current"
     return f"{', '.join(f'{name} {stats.get(key, 0) / BYTES_PER_GIB:.2f} GiB' for name, key in parts.items())}. "

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ def released(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list with an item per release of the cache of a simulated accelerator."""
     calls: list[int] = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator.memory, "empty_cache", lambda: calls.append(1))
+    monkeypatch.setattr(torch, "get_device_module", lambda: SimpleNamespace(empty_cache=lambda: calls.append(1)))
     return calls
 
 

@@ -6,6 +6,7 @@ import logging
 from collections import namedtuple
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -183,7 +184,7 @@ class TestReport:
     ) -> None:
         stats = {"allocated_bytes.all.current": 2**31, "allocated_bytes.all.peak": 3 * 2**30}
         monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-        monkeypatch.setattr(torch.accelerator.memory, "memory_stats", lambda: stats)
+        monkeypatch.setattr(torch, "get_device_module", lambda: SimpleNamespace(memory_stats=lambda: stats))
         with pytest.raises(torch.OutOfMemoryError), HookBus([OutOfMemoryHook()]).run():
             raise torch.OutOfMemoryError("simulated")
 

@@ -11,9 +11,6 @@ import torch
 
 from hookbus_system_monitor.readings import GB, Probe, Reader, Values
 
-NO_STATISTICS = "is not a DeviceAllocator"
-"""Part of the message of an allocator without statistics, such as that of MPS in older torch versions."""
-
 
 class Provider(Protocol):
     """Provider of device metrics, called by a single thread.
@@ -52,8 +49,8 @@ class AcceleratorProvider:
 
 
 def _read_memory(index: int) -> Sequence[float]:
-    accelerator = torch.accelerator
-    return accelerator.memory_allocated(index) / GB, accelerator.memory_reserved(index) / GB
+    device = torch.get_device_module()
+    return device.memory_allocated(index) / GB, device.memory_reserved(index) / GB
 
 
 def get_cuda_uuids() -> list[str] | None:
@@ -87,18 +84,14 @@ def get_allocation() -> Allocation | None:
     Raises:
         RuntimeError: If the device fails.
     """
-    if not torch.accelerator.is_available():
+    device = torch.get_device_module()
+    if not torch.accelerator.is_available() or not hasattr(device, "memory_stats"):  # such as on MPS
         return None
-    try:
-        return parse_allocation(torch.accelerator.memory_stats())
-    except RuntimeError as error:
-        if NO_STATISTICS in str(error):
-            return None
-        raise
+    return parse_allocation(device.memory_stats())
 
 
 def parse_allocation(stats: Mapping[str, int]) -> Allocation | None:
-    """Convert the result of `torch.accelerator.memory_stats()`; None if it is empty, before the device is used."""
+    """Convert the result of `torch.cuda.memory_stats()`; None if it is empty, before the device is used."""
     if not stats:
         return None
     reserved = stats.get("reserved_bytes.all.current", 0)

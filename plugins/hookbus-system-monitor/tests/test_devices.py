@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pynvml
 import pytest
 import torch
@@ -30,8 +32,8 @@ def test_failing_device_does_not_affect_other_devices(monkeypatch):
         return GB
 
     monkeypatch.setattr("torch.accelerator.device_count", lambda: 2)
-    monkeypatch.setattr("torch.accelerator.memory_allocated", read)
-    monkeypatch.setattr("torch.accelerator.memory_reserved", read)
+    device = SimpleNamespace(memory_allocated=read, memory_reserved=read)
+    monkeypatch.setattr("torch.get_device_module", lambda: device)
     lines = []
     provider = AcceleratorProvider(Reader(lines.append))
     expected = {"gpu0/allocated_gb": None, "gpu0/reserved_gb": None, "gpu1/allocated_gb": 1, "gpu1/reserved_gb": 1}
@@ -125,9 +127,6 @@ def test_allocation_includes_a_tensor_on_the_gpu():
 
 
 def test_allocation_is_none_without_allocator_statistics(monkeypatch):
-    def fail():
-        raise RuntimeError("Allocator for mps is not a DeviceAllocator.")
-
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
-    monkeypatch.setattr("torch.accelerator.memory_stats", fail)
+    monkeypatch.setattr("torch.get_device_module", lambda: torch.mps)
     assert get_allocation() is None

@@ -142,7 +142,7 @@ class TestUnavailableValues:
             raise RuntimeError("device is lost")
 
         monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
-        monkeypatch.setattr("torch.accelerator.memory_stats", fail)
+        monkeypatch.setattr("torch.get_device_module", lambda: SimpleNamespace(memory_stats=fail))
         writer = Writer()
         bus = HookBus([MemoryProfilerHook(interval=1), writer])
         with bus.run(epochs=1) as run:
