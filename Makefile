@@ -12,9 +12,10 @@ OLDEST := .venv/pluggy-1.6
 # In random order: SEED= repeats an order. The RNGs are not seeded, because a test that depends on chance must fail.
 SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEED))
 PYTEST := $(RUN) $(SHUFFLED)
+VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-oldest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-oldest test-lowest test-torch test-python matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -28,6 +29,21 @@ test-all: .venv/all
 test-oldest: .venv/all
 	test -d $(OLDEST) || $(RUN) pip --disable-pip-version-check install --quiet --target $(OLDEST) pluggy==1.6.0
 	PYTHONPATH=$(OLDEST) $(PYTEST) -m "not slow and not gpu" tests/test_bus.py tests/events
+
+test-lowest: .venv/all
+	$(VERSIONS) --lowest $(TESTS)
+
+test-torch: .venv/all
+	$(VERSIONS) --torch $(TORCH) $(TESTS)
+
+test-python: .venv/all
+	$(VERSIONS) --python $(PYTHON) $(TESTS)
+
+matrix: .venv/all
+	$(VERSIONS) --matrix
+
+lowest: .venv/all
+	$(VERSIONS) --lock-lowest
 
 coverage: .venv/all
 	$(RUN) coverage erase
@@ -90,7 +106,7 @@ clean:
 	rm -rf .venv runs
 
 .venv/base: $(CONSTRAINTS)
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON)) -m venv .venv
 	$(PIP) pip hatchling editables
 	@touch $@
 

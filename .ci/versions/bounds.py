@@ -1,0 +1,73 @@
+"""The lower bounds that the packages of this repository declare, and the versions that are installed with them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+from releasing.projects import find_projects
+
+__all__ = ["CONSTRAINTS", "LOWEST", "find_lower_bounds", "lock_lowest", "read_pins"]
+
+CONSTRAINTS = Path(".ci/constraints.txt")
+LOWEST = Path(".ci/lowest.txt")
+HEADER = "# The lowest version of each dependency, and what is installed with them. Written by `make lowest`.\n"
+# torch has the version of the constraints, without the CUDA packages of the build on the package index.
+OF_TORCH = re.compile(r"(nvidia-(?!ml-py)|cuda-|triton|torch(vision)?==)")
+
+
+def find_lower_bounds(root: Path) -> dict[str, Version]:
+    """Return the lower bound of each dependency of the core and the plugins.
+
+    torch is left out: its versions have environments of their own. Of several lower bounds the highest is taken, since
+    all packages are installed together.
+
+    Raises:
+        SystemExit: If a dependency has no lower bound.
+    """
+    bounds: dict[str, Version] = {}
+    for name, requirement in _requirements(root):
+        lower = [Version(item.version) for item in requirement.specifier if item.operator == ">="]
+        if not lower:
+            raise SystemExit(f"{name}: no lower bound, got {requirement}. Declare the lowest version that was tested.")
+        key = canonicalize_name(requirement.name)
+        bounds[key] = max(lower[0], bounds.get(key, lower[0]))
+    return dict(sorted(bounds.items()))
+
+
+def _requirements(root: Path) -> Iterator[tuple[str, Requirement]]:
+    projects = find_projects(root)
+    for name, folder in projects.items():
+        project = tomllib.loads((root / folder / "pyproject.toml").read_text())["project"]
+        optional = project.get("optional-dependencies", {}).values()
+        for text in [*project["dependencies"], *(item for items in optional for item in items)]:
+            requirement = Requirement(text)
+            if requirement.name not in {*projects, "torch", "torchvision"}:
+                yield name, requirement
+
+
+def lock_lowest(root: Path) -> None:
+    """Write `.ci/lowest.txt`: the lower bound of each dependency, and the newest versions that they allow of others."""
+    group = tomllib.loads((root / "pyproject.toml").read_text())["dependency-groups"]["test"]
+    tools = {canonicalize_name(Requirement(text).name) for text in group} - find_lower_bounds(root).keys()
+    wanted = [f"{name}=={version}" for name, version in find_lower_bounds(root).items()]
+    pins = read_pins(root / CONSTRAINTS)
+    wanted += [f"{name}=={pins[name]}" for name in sorted({*tools, "torch"})]
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    command += ["--python-version", "3.11", "-"]
+    done = subprocess.run(command, input="\n".join(wanted), stdout=subprocess.PIPE, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if not OF_TORCH.match(line)]
+    (root / LOWEST).write_text("\n".join([HEADER + f"torch=={pins['torch']}", *lines]) + "\n")
+
+
+def read_pins(path: Path) -> dict[str, str]:
+    """Return the version of each distribution in a file of pins."""
+    lines = (line.partition("==") for line in path.read_text().splitlines())
+    return {canonicalize_name(name): version for name, equals, version in lines if equals}

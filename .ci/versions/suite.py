@@ -1,0 +1,95 @@
+"""Run the tests in an environment, and make sure that the named versions are the ones that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from versions.environments import Environment
+
+__all__ = ["Result", "check_versions", "run_tests"]
+
+FAST = ("-m", "not slow and not gpu", "--numprocesses", "auto", "--randomly-dont-reset-seed")
+# torch is asked itself: the metadata that is found first may belong to another installation.
+READ_VERSIONS = """
+import importlib.metadata, json, platform, sys, torch
+running = {name: importlib.metadata.version(name) for name in sys.argv[1:] if name not in ("python", "torch")}
+print(json.dumps({**running, "python": platform.python_version(), "torch": torch.__version__}))
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Outcome of the tests in an environment.
+
+    Attributes:
+        versions: Versions of Python and torch that ran.
+        passed: Number of tests that passed.
+        failed: Number of tests that failed.
+        skipped: Number of skipped tests of each reason.
+    """
+
+    versions: dict[str, str]
+    passed: int
+    failed: int
+    skipped: dict[str, int]
+
+
+def check_versions(environment: Environment) -> dict[str, str]:
+    """Return the versions that run.
+
+    Raises:
+        SystemExit: If one is not the requested version, with all that differ.
+    """
+    command = [str(environment.python), "-c", READ_VERSIONS, *environment.expected]
+    done = subprocess.run(command, env=_variables(environment), stdout=subprocess.PIPE, text=True, check=True)
+    running: dict[str, str] = json.loads(done.stdout)
+    wrong = [
+        f"{name} {running[name]} runs instead of {version}"
+        for name, version in environment.expected.items()
+        if not _is_version(running[name], version)
+    ]
+    if wrong:
+        raise SystemExit(f"{environment.name}: {'; '.join(wrong)}. Remove {environment.python.parent.parent}.")
+    return running
+
+
+def run_tests(environment: Environment, root: Path, paths: list[str]) -> Result:
+    """Run the fast tests of some paths, or of all.
+
+    Args:
+        environment: Environment.
+        root: Repository.
+        paths: Test files and folders. Empty for all.
+    """
+    versions = check_versions(environment)
+    report = root / ".venv" / f"{environment.name.replace(' ', '-')}.xml"
+    report.unlink(missing_ok=True)
+    command = [str(environment.python), "-m", "pytest", *FAST, f"--junitxml={report}", *paths]
+    subprocess.run(command, cwd=root, env=_variables(environment), check=False)
+    if not report.exists():
+        raise SystemExit(f"{environment.name}: pytest did not report. Read its output above.")
+    return _read_report(report, versions)
+
+
+def _read_report(report: Path, versions: dict[str, str]) -> Result:
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
+    reasons = [skip.get("message", "") for case in cases for skip in case.findall("skipped")]
+    running = {name: versions[name] for name in ("python", "torch")}
+    return Result(running, len(cases) - failed - len(reasons), failed, dict(Counter(reasons)))
+
+
+def _is_version(running: str, expected: str) -> bool:
+    # "3.13" stands for each 3.13.x, and "2.13.0" for the build 2.13.0+cpu.
+    return re.match(rf"{re.escape(expected)}(\.0)*($|[.+])", running) is not None
+
+
+def _variables(environment: Environment) -> dict[str, str]:
+    return {**os.environ, **environment.variables}

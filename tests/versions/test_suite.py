@@ -1,0 +1,54 @@
+"""Tests of the run in another environment, which is the environment of the tests here."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from versions.environments import Environment
+from versions.suite import check_versions, run_tests
+
+PYTHON = ".".join(platform.python_version_tuple()[:2])
+TORCH = torch.__version__.partition("+")[0]
+TESTS = """
+import pytest
+
+def test_passes(): pass
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.skip(reason="requires torch 9 or newer")
+def test_is_skipped(number): pass
+
+def test_fails(): assert False
+
+@pytest.mark.slow
+def test_is_slow(): assert False
+"""
+
+
+def make_environment(**expected: str) -> Environment:
+    return Environment("this environment", Path(sys.executable), expected)
+
+
+def test_requested_versions_run() -> None:
+    assert check_versions(make_environment(python=PYTHON, torch=TORCH))["torch"] == torch.__version__
+
+
+def test_other_versions_are_refused_together() -> None:
+    message = f"this environment: python {platform.python_version()} runs instead of 3.1; torch .* instead of 1.0"
+    with pytest.raises(SystemExit, match=message):
+        check_versions(make_environment(python="3.1", torch="1.0"))
+
+
+@pytest.mark.slow
+def test_result_counts_the_fast_tests_and_the_reasons_of_skipped_ones(tmp_path: Path) -> None:
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: slow\n    gpu: GPU\n")
+    (tmp_path / "test_sample.py").write_text(TESTS)
+    result = run_tests(make_environment(torch=TORCH), tmp_path, ["test_sample.py"])
+
+    assert (result.passed, result.failed, result.skipped) == (1, 1, {"requires torch 9 or newer": 2})
+    assert result.versions == {"python": platform.python_version(), "torch": torch.__version__}
