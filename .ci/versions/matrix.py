@@ -14,7 +14,7 @@ __all__ = ["format_table", "write_matrix"]
 PAGE = Path("docs/versions.md")
 TORCH_VERSIONS = ("2.6.0", "2.9.1", "2.14.1")
 PYTHON_VERSIONS = ("3.11", "3.12", "3.13")
-TABLE = re.compile(r"(?<=<!-- generated: matrix -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(?<=<!-- measured: matrix -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
 
 
 def write_matrix(root: Path) -> int:

@@ -16,6 +16,7 @@ from docs.generating.points import points, priorities
 from docs.generating.samples import sample
 from docs.generating.services import services
 from docs.generating.settings import hook_keys, run_file
+from docs.generating.versions import torch_features
 
 __all__ = ["PARTS", "page_text", "pages"]
 
@@ -36,6 +37,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "run-file": run_file,
     "sample": sample,
     "services": services,
+    "torch-features": torch_features,
     **dict(package_parts()),
 }
 
