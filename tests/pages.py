@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.requirements import Requirement
 from torch import nn
 from torch.distributed.run import get_args_parser
 from typer.testing import CliRunner
@@ -160,8 +161,7 @@ def _run(command: str) -> str:
         return CliRunner().invoke(app, options.training_script_args, catch_exceptions=False).output
     if program == "pip":
         assert arguments[0] == "install"
-        packages = {argument for argument in arguments[1:] if not argument.startswith("dist/")}
-        assert packages <= INSTALLABLE, f"{command}: unknown package"
+        _check_packages(command, [argument for argument in arguments[1:] if not argument.startswith("dist/")])
         return ""
     if program == "python":  # packaging/test_samples.py tests its effect on a package
         assert arguments[0] == "-m"
@@ -171,6 +171,18 @@ def _run(command: str) -> str:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert arguments[0] in targets, f"{command}: unknown target"
     return ""
+
+
+def _check_packages(command: str, packages: list[str]) -> None:
+    """Check that the packages of a `pip install` command and their extras exist."""
+    for requirement in map(Requirement, packages):
+        assert requirement.name in INSTALLABLE, f"{command}: unknown package"
+        folder = ROOT if requirement.name == "hookbus" else ROOT / "plugins" / requirement.name
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        unknown = requirement.extras - set(project.get("optional-dependencies", {}))
+        assert not unknown, f"{command}: unknown extra"
+        quoted = f'"{requirement}"' in command
+        assert quoted or not requirement.extras, f"{command}: quote the extra, because brackets are patterns in zsh"
 
 
 def _matches(printed: str, shown: list[str]) -> bool:

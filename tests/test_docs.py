@@ -211,6 +211,8 @@ class TestReader:
             ("toml", "a = ", ValueError, "Invalid value"),
             ("json", "{a: 1}", ValueError, "property name"),
             ("console", "$ pip install hookbus-unknown", AssertionError, "unknown package"),
+            ("console", '$ pip install "hookbus[unknown]"', AssertionError, "unknown extra"),
+            ("console", "$ pip install hookbus[standard]", AssertionError, "quote the extra"),
             ("console", "$ python -m unknown_module", AssertionError, "unknown module"),
             ("console", "$ make nothing", AssertionError, "unknown target"),
             ("console", "$ rm -rf /", AssertionError, "add support for this command to tests/pages.py"),

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from docs.generating.settings import format_default, keys
 from docs.generating.tables import capitalize, parse_section, table
 from hookbus.hook import Hook, HookConfig
 
-__all__ = ["OFFERED", "hook_classes", "package_parts", "packages"]
+__all__ = ["OFFERED", "extras", "hook_classes", "package_parts", "packages"]
 
-PACKAGES = Path(__file__).parents[2] / "plugins"
+CORE = Path(__file__).parents[2]
+PACKAGES = CORE / "plugins"
 OFFERED = ("hookbus.hooks", "hookbus.models", "hookbus.datasets")
 """Entry-point groups whose members are documented on the page of their package."""
 
@@ -34,6 +37,16 @@ def packages() -> str:
             )
         )
     return table(("package", "content"), rows)
+
+
+def extras() -> str:
+    """Return the table of the extras of the core."""
+    project = tomllib.loads((CORE / "pyproject.toml").read_text())["project"]
+    rows = [
+        (f"`hookbus[{extra}]`", ", ".join(map(_format_requirement, requirements)))
+        for extra, requirements in project["optional-dependencies"].items()
+    ]
+    return table(("extra", "installs"), rows)
 
 
 def package_parts() -> Iterator[tuple[str, Callable[[], str]]]:
@@ -56,6 +69,13 @@ def hook_classes() -> dict[str, type[Hook]]:
 
 def _projects() -> list[dict[str, Any]]:
     return [tomllib.loads(path.read_text())["project"] for path in sorted(PACKAGES.glob("*/pyproject.toml"))]
+
+
+def _format_requirement(text: str) -> str:
+    """Return a requirement without its versions."""
+    requirement = Requirement(text)
+    suffix = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"`{requirement.name}{suffix}`"
 
 
 def _get_entry_points(project: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from docs.generating.common_keys import refused_keys
 from docs.generating.deprecations import deprecations
 from docs.generating.errors import exceptions, exit_codes
 from docs.generating.hooks import hook_facts, hook_questions
-from docs.generating.packages import package_parts, packages
+from docs.generating.packages import extras, package_parts, packages
 from docs.generating.points import points, priorities
 from docs.generating.samples import sample
 from docs.generating.services import services
@@ -27,6 +27,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "deprecations": deprecations,
     "exceptions": exceptions,
     "exit-codes": exit_codes,
+    "extras": extras,
     "hook-facts": hook_facts,
     "hook-keys": hook_keys,
     "hook-questions": hook_questions,

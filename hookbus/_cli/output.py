@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hookbus._cli.console import escape_text, output_console
+from hookbus._utils.plugin_entries import INSTALL_STANDARD
 from hookbus.distributed.process_group import world_size
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def print_metrics(checkpoint: str, weights: str, hooks: Sequence[str], metrics: 
 def print_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the installed hooks."""
     if not rows:
-        output_console().print("No hooks are installed. Run: pip install hookbus-logger hookbus-checkpoint")
+        output_console().print(f"No hooks are installed. Run: {INSTALL_STANDARD}", markup=False)
         return
     columns = ("name", "class", "package", "version")
     blocked = Text("blocked by HOOKBUS_BLOCK", "yellow")

@@ -17,6 +17,9 @@ from hookbus.errors import suggest_names
 BLOCK_VARIABLE = "HOOKBUS_BLOCK"
 """Environment variable with the comma-separated names of blocked plugins."""
 
+INSTALL_STANDARD = 'pip install "hookbus[standard]"'
+"""Command that installs the hooks of most trainings. The quotes are for shells in which brackets are patterns."""
+
 
 @dataclass(frozen=True, slots=True)
 class PluginEntry:

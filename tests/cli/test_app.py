@@ -361,7 +361,7 @@ class TestHooks:
 
     def test_hooks_without_packages_prints_an_install_command(self, bare_environment: Environment) -> None:
         assert bare_environment.hookbus("hooks").stdout == (
-            "No hooks are installed. Run: pip install hookbus-logger hookbus-checkpoint\n"
+            'No hooks are installed. Run: pip install "hookbus[standard]"\n'
         )
 
 

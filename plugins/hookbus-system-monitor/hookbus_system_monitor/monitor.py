@@ -147,7 +147,7 @@ class SystemMonitorHook(MonitorHook):
 def plot_error(directory: Path | None) -> str | None:
     """Return why plots cannot be saved, otherwise None."""
     if find_spec("matplotlib") is None:
-        return "show_plots: requires matplotlib, got none. Run: pip install 'hookbus-system-monitor[plots]'"
+        return 'show_plots: requires matplotlib, got none. Run: pip install "hookbus-system-monitor[plots]"'
     if directory is None:
         return "show_plots: requires a work directory, got none. Set `work_dir`, or `show_plots: false`."
     return None

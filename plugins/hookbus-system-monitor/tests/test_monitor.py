@@ -413,7 +413,7 @@ class TestProblems:
         monkeypatch.setitem(sys.modules, "matplotlib", None)
 
         assert plot_error(tmp_path) == (
-            "show_plots: requires matplotlib, got none. Run: pip install 'hookbus-system-monitor[plots]'"
+            'show_plots: requires matplotlib, got none. Run: pip install "hookbus-system-monitor[plots]"'
         )
 
     def test_plot_error_reports_a_missing_directory(self):

@@ -185,5 +185,5 @@ def _import_captum() -> Any:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"Grad-CAM requires {error.name}, which is not installed. Run: pip install "
-            "'hookbus-visualization[cam]', or remove cam from `content`."
+            '"hookbus-visualization[cam]", or remove cam from `content`.'
         ) from error

@@ -106,7 +106,7 @@ class TestMaps:
 
     def test_missing_captum_raises_config_error_with_install_command(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "captum.attr", None)
-        with pytest.raises(ConfigError, match=r"pip install 'hookbus-visualization\[cam\]'"):
+        with pytest.raises(ConfigError, match=r'pip install "hookbus-visualization\[cam\]"'):
             compute_grad_cam(classifier(), IMAGE)
 
 

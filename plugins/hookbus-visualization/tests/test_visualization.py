@@ -201,7 +201,7 @@ class TestContent:
 
     def test_missing_captum_ends_the_run_before_it_starts(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "captum.attr", None)
-        with pytest.raises(ConfigError, match=r"pip install 'hookbus-visualization\[cam\]'"):
+        with pytest.raises(ConfigError, match=r'pip install "hookbus-visualization\[cam\]"'):
             train_with_hook(VisualizationHook(content=["cam"]), self.model())
 
 
