@@ -15,7 +15,7 @@ PYTEST := $(RUN) $(SHUFFLED)
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-oldest test-lowest test-torch test-python matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-oldest test-lowest test-torch test-python test-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -34,10 +34,13 @@ test-lowest: .venv/all
 	$(VERSIONS) --lowest $(TESTS)
 
 test-torch: .venv/all
-	$(VERSIONS) --torch $(TORCH) $(TESTS)
+	$(VERSIONS) --torch "$(TORCH)" $(TESTS)
 
 test-python: .venv/all
-	$(VERSIONS) --python $(PYTHON) $(TESTS)
+	$(VERSIONS) --python "$(PYTHON)" $(TESTS)
+
+test-newest: .venv/all
+	$(VERSIONS) --newest $(TESTS)
 
 matrix: .venv/all
 	$(VERSIONS) --matrix

@@ -1,6 +1,7 @@
-"""Run the tests with other versions, or all combinations of the table.
+"""Run the tests with other versions, or all environments of the table.
 
 `make test-torch TORCH=2.6.0`, `make test-python PYTHON=3.13` and `make test-lowest` run the fast tests once;
+`make test-newest` runs those that depend on torch most, slow ones included, with the newest torch;
 `make matrix` runs all environments and writes the table of docs/versions.md.
 """
 
@@ -8,39 +9,60 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from versions.bounds import lock_lowest
-from versions.environments import make_lowest, make_python, make_torch
-from versions.matrix import write_matrix
-from versions.suite import run_tests
+from versions.environments import Environment, make_lowest, make_python, make_torch
+from versions.matrix import NEWEST_TORCH, write_matrix
+from versions.results import find_commit, save_result
+from versions.suite import FAST_AND_SLOW, run_tests
+from versions.torch_tests import TORCH_TESTS
 
 ROOT = Path(__file__).parents[2]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Return 1 if a test failed."""
+    options = _parse(arguments)
+    if options.lock_lowest:
+        lock_lowest(ROOT)
+        return 0
+    if options.matrix:
+        return write_matrix(ROOT)
+    if options.newest:
+        result = run_tests(make_torch(ROOT, NEWEST_TORCH), ROOT, options.paths or TORCH_TESTS, FAST_AND_SLOW)
+        return int(result.failed > 0)
+    return _run_fast_tests(_make_environment(options), options.paths)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     choice = parser.add_mutually_exclusive_group(required=True)
     choice.add_argument("--torch", metavar="VERSION")
     choice.add_argument("--python", metavar="VERSION")
     choice.add_argument("--lowest", action="store_true")
+    choice.add_argument("--newest", action="store_true", help="the tests of torch_tests.py with the newest torch")
     choice.add_argument("--lock-lowest", action="store_true", help="write .ci/lowest.txt after a change of a bound")
     choice.add_argument("--matrix", action="store_true")
     parser.add_argument("paths", nargs="*", help="test files and folders; all without one")
-    arguments = parser.parse_args()
-    if arguments.lock_lowest:
-        lock_lowest(ROOT)
-        return 0
-    if arguments.matrix:
-        return write_matrix(ROOT)
-    if arguments.torch:
-        environment = make_torch(ROOT, arguments.torch)
-    elif arguments.python:
-        environment = make_python(ROOT, arguments.python)
-    else:
-        environment = make_lowest(ROOT)
-    return int(run_tests(environment, ROOT, arguments.paths).failed > 0)
+    return parser.parse_args(arguments)
+
+
+def _make_environment(options: argparse.Namespace) -> Environment:
+    if options.torch is not None:
+        return make_torch(ROOT, options.torch)
+    if options.python is not None:
+        return make_python(ROOT, options.python)
+    return make_lowest(ROOT)
+
+
+def _run_fast_tests(environment: Environment, paths: Sequence[str]) -> int:
+    commit = find_commit(ROOT)
+    result = run_tests(environment, ROOT, paths)
+    if commit and not paths:  # all tests of a commit: a result of the table
+        save_result(ROOT, environment, result, commit)
+    return int(result.failed > 0)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from versions.bounds import CONSTRAINTS, LOWEST, find_lower_bounds, read_pins
 
 __all__ = ["Environment", "make_lowest", "make_python", "make_torch"]
 
+RELEASE = re.compile(r"\d+(\.\d+)+")
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -23,57 +26,77 @@ class Environment:
         name: Name in the table.
         python: Interpreter.
         expected: Version of each distribution that has to run, and of "python".
+        folder: Folder to remove if something else runs.
         variables: Environment variables to add.
     """
 
     name: str
     python: Path
     expected: Mapping[str, str]
+    folder: Path
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def make_torch(root: Path, version: str) -> Environment:
-    """Put a version of torch over the environment of the tests.
+    """Put a version of torch over the environment of the tests, unless it is the one that is installed there.
 
-    The folder comes first on the path, so that everything else keeps its version. It holds the dependencies of this
-    torch as well: the constraints do not apply, because they would replace the requested version silently.
+    The folder comes first on the path. It holds the dependencies of this torch as well: the constraints do not apply,
+    because they would replace the requested version silently.
+
+    Raises:
+        SystemExit: If it is not a version, or cannot be installed.
     """
-    folder = root / ".venv" / f"torch-{version}"
-    if not (folder / "torch").is_dir():
-        _pip(Path(sys.executable), "--target", str(folder), f"torch=={version}")
+    _check_release("TORCH", version, "2.6.0")
+    name, python, venv = f"torch {version}", Path(sys.executable), root / ".venv"
+    if version == read_pins(root / CONSTRAINTS)["torch"]:
+        return Environment(name, python, {"torch": version}, venv)
+    folder = venv / f"torch-{version}"
+    if not folder.is_dir():
+        pending = venv / f"torch-{version}.pending"  # renamed last: an interrupted installation is repeated
+        shutil.rmtree(pending, ignore_errors=True)
+        _pip(name, python, root, "--target", str(pending), f"torch=={version}")
+        pending.rename(folder)
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    return Environment(f"torch {version}", Path(sys.executable), {"torch": version}, {"PYTHONPATH": path})
+    return Environment(name, python, {"torch": version}, folder, {"PYTHONPATH": path})
 
 
 def make_python(root: Path, version: str) -> Environment:
-    """Make an environment with another Python and the tested version of each dependency."""
-    python = _make_venv(
-        root / ".venv" / f"python-{version}", _find_python(version), read_pins(root / CONSTRAINTS), root
-    )
-    return Environment(f"Python {version}", python, {"python": version})
+    """Make an environment with another Python and the tested version of each dependency.
+
+    Raises:
+        SystemExit: If it is not a version, or no interpreter has it.
+    """
+    _check_release("PYTHON", version, "3.13")
+    name, folder = f"Python {version}", root / ".venv" / f"python-{version}"
+    python = _make_venv(name, folder, _find_python(version), CONSTRAINTS, root)
+    return Environment(name, python, {"python": version}, folder)
 
 
 def make_lowest(root: Path) -> Environment:
     """Make an environment with the lowest version of each dependency that the packages declare, torch aside."""
-    bounds = {name: str(version) for name, version in find_lower_bounds(root).items()}
-    python = _make_venv(root / ".venv" / "lowest", Path(sys.executable), read_pins(root / LOWEST), root)
-    return Environment("lowest versions", python, bounds)
+    name, folder = "lowest versions", root / ".venv" / "lowest"
+    bounds = {distribution: str(version) for distribution, version in find_lower_bounds(root).items()}
+    python = _make_venv(name, folder, Path(sys.executable), LOWEST, root)
+    return Environment(name, python, bounds, folder)
 
 
-def _make_venv(folder: Path, interpreter: Path, pins: Mapping[str, str], root: Path) -> Path:
-    python = folder / "bin" / "python"
-    constraints = folder / "constraints.txt"
-    text = "".join(f"{name}=={version}\n" for name, version in pins.items())
-    if constraints.exists() and constraints.read_text() == text:
+def _check_release(variable: str, version: str, example: str) -> None:
+    if not RELEASE.fullmatch(version):
+        raise SystemExit(f"{variable}: invalid version, got {version!r}. Set it, for example {variable}={example}.")
+
+
+def _make_venv(name: str, folder: Path, interpreter: Path, pins: Path, root: Path) -> Path:
+    """Make an environment, or install again what a change of the pins or of a project requires."""
+    projects = [root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))]
+    wanted = "".join(path.read_text() for path in (root / pins, *projects))
+    python, installed = folder / "bin" / "python", folder / "installed"
+    if installed.exists() and installed.read_text() == wanted:
         return python
-    subprocess.run([interpreter, "-m", "venv", "--clear", folder], check=True)
-    pending = folder / "constraints.pending"  # renamed last: an interrupted installation is repeated
-    pending.write_text(text)
-    _pip(python, "--constraint", str(root / CONSTRAINTS), "pip", "hatchling", "editables")
-    plugins = sorted(path.parent for path in root.glob("plugins/*/pyproject.toml"))
-    sources = [word for path in (root, *plugins) for word in ("--editable", str(path))]
-    _pip(python, "--no-build-isolation", "--constraint", str(pending), *sources, "--group", "test")
-    pending.rename(constraints)
+    subprocess.run([interpreter, "-m", "venv", folder], check=True)
+    _pip(name, python, root, "--constraint", str(CONSTRAINTS), "pip", "hatchling", "editables")
+    sources = [word for path in projects for word in ("--editable", str(path.parent))]
+    _pip(name, python, root, "--no-build-isolation", "--constraint", str(pins), *sources, "--group", "test")
+    installed.write_text(wanted)  # last: an interrupted installation is repeated
     return python
 
 
@@ -93,6 +116,10 @@ def _runs(python: str) -> bool:
     return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
 
 
-def _pip(python: Path, *arguments: str) -> None:
+def _pip(name: str, python: Path, root: Path, *arguments: str) -> None:
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments]
-    subprocess.run(command, check=True)
+    done = subprocess.run(command, cwd=root, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        errors = (line for line in done.stderr.splitlines() if line.startswith("ERROR: "))
+        error = next(errors, f"exit status {done.returncode}").rstrip(".")
+        raise SystemExit(f"{name}: pip failed, got {error}. Choose versions that the package index has.")

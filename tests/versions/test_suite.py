@@ -30,25 +30,44 @@ def test_is_slow(): assert False
 
 
 def make_environment(**expected: str) -> Environment:
-    return Environment("this environment", Path(sys.executable), expected)
+    return Environment("this environment", Path(sys.executable), expected, Path("folder"))
 
 
-def test_requested_versions_run() -> None:
-    assert check_versions(make_environment(python=PYTHON, torch=TORCH))["torch"] == torch.__version__
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: slow\n    gpu: GPU\n")
+    return tmp_path
 
 
+@pytest.mark.slow
 def test_other_versions_are_refused_together() -> None:
-    message = f"this environment: python {platform.python_version()} runs instead of 3.1; torch .* instead of 1.0"
-    with pytest.raises(SystemExit, match=message):
+    wrong = f"python {platform.python_version()} runs instead of 3.1; torch .* instead of 1.0"
+    with pytest.raises(SystemExit, match=f"this environment: {wrong}. Remove folder and repeat"):
         check_versions(make_environment(python="3.1", torch="1.0"))
 
 
 @pytest.mark.slow
-def test_result_counts_the_fast_tests_and_the_reasons_of_skipped_ones(tmp_path: Path) -> None:
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: slow\n    gpu: GPU\n")
-    (tmp_path / "test_sample.py").write_text(TESTS)
-    result = run_tests(make_environment(torch=TORCH), tmp_path, ["test_sample.py"])
+def test_torch_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no libcudart.so.12')")
+    environment = Environment("torch 2.6.0", Path(sys.executable), {}, tmp_path, {"PYTHONPATH": str(tmp_path)})
+
+    message = r"torch 2\.6\.0: the environment is damaged, got 'ImportError: no libcudart\.so\.12'\. Remove /"
+    with pytest.raises(SystemExit, match=message):
+        check_versions(environment)
+
+
+@pytest.mark.slow
+def test_result_counts_the_fast_tests_and_the_reasons_of_skipped_ones(root: Path) -> None:
+    (root / "test_sample.py").write_text(TESTS)
+    result = run_tests(make_environment(torch=TORCH), root, ["test_sample.py"])
 
     assert (result.passed, result.failed, result.skipped) == (1, 1, {"requires torch 9 or newer": 2})
     assert result.versions == {"python": platform.python_version(), "torch": torch.__version__}
+
+
+@pytest.mark.slow
+def test_tests_that_cannot_be_collected_give_no_result(root: Path) -> None:
+    (root / "test_sample.py").write_text("import nothing_of_this_name")
+    with pytest.raises(SystemExit, match=r"this environment: not all tests were collected, got \['test_sample'\]\."):
+        run_tests(make_environment(torch=TORCH), root, ["test_sample.py"])
