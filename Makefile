@@ -62,7 +62,7 @@ lint: .venv/all
 
 types: .venv/all
 	MYPYPATH=.ci:$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
-		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing .ci/releasing
+		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing .ci/releasing .ci/versions
 	$(RUN) pyright
 
 imports: .venv/all

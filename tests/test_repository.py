@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 from ruamel.yaml import YAML
+from versions.matrix import NEWEST_TORCH, PYTHON_VERSIONS, TORCH_VERSIONS
 
 from tests.pages import ROOT
 
@@ -58,17 +60,24 @@ def test_workflow_needs_no_secret_and_may_only_read(path: Any) -> None:
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
 
 
-def test_matrix_contains_the_supported_versions() -> None:
-    matrix = load_yaml(".github/workflows/ci.yml")["jobs"]["tests"]["strategy"]["matrix"]
-    classifiers = PYPROJECT["project"]["classifiers"]
-    (torch,) = [r for r in map(Requirement, PYPROJECT["project"]["dependencies"]) if r.name == "torch"]
-    constraints = (ROOT / ".ci/constraints.txt").read_text().splitlines()
+def test_workflow_tests_the_pythons_of_the_classifiers_and_each_torch_of_the_matrix() -> None:
+    jobs = load_yaml(".github/workflows/ci.yml")["jobs"]
+    pythons = jobs["tests"]["strategy"]["matrix"]["python"]
 
-    assert [f"Programming Language :: Python :: {version}" for version in matrix["python"]] == [
-        classifier for classifier in classifiers if classifier.startswith("Programming Language :: Python :: 3.")
+    assert jobs["torch"]["strategy"]["matrix"]["torch"] == list(TORCH_VERSIONS)
+    assert pythons == ["3.11", *PYTHON_VERSIONS]
+    assert [f"Programming Language :: Python :: {version}" for version in pythons] == [
+        line for line in PYPROJECT["project"]["classifiers"] if line.startswith("Programming Language :: Python :: 3.")
     ]
-    assert all(torch.specifier.contains(version) for version in matrix["torch"])
-    assert set(constraints) & {f"torch=={version}" for version in matrix["torch"]}
+
+
+def test_tested_versions_of_torch_begin_with_the_lowest_and_end_with_the_newest() -> None:
+    (torch,) = [r for r in map(Requirement, PYPROJECT["project"]["dependencies"]) if r.name == "torch"]
+    versions = [Version(version) for version in TORCH_VERSIONS]
+
+    assert f">={versions[0].major}.{versions[0].minor}" == str(torch.specifier)
+    assert versions == sorted(versions)
+    assert TORCH_VERSIONS[-1] == NEWEST_TORCH
 
 
 def test_every_tool_of_make_lint_checks_commits() -> None:
