@@ -18,6 +18,7 @@ from hookbus.data.loaders import loader_length
 from hookbus.data.rng import rank_seed, seed_everything
 from hookbus.distributed.process_collectives import get_collectives
 from hookbus.trainer.initial_weights import check_files
+from hookbus.trainer.missing_hooks import warn_of_missing_hooks
 from hookbus.trainer.preconditions import check_training
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class TrainerRuns:
         self.pending_resume = resume
         self._directory: Path | None = None
         self._services = OwnedServices()
+        self._has_trained = False
 
     def preview_work_dir(self) -> tuple[Path | None, str]:
         """Return the work directory of the next training, and the error message if it cannot be used."""
@@ -101,6 +103,9 @@ class TrainerRuns:
         with run_scope(run, path):
             if resume == self.pending_resume:
                 self.pending_resume = "never"
+            if mode == "train" and not self._has_trained:
+                self._has_trained = True
+                warn_of_missing_hooks(trainer, run)
             yield run
 
     def create(self, mode: Mode, earlier: Run | None = None) -> Run:

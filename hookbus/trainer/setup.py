@@ -183,6 +183,7 @@ class TrainerSetup:
             train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
         )
         self.runs = TrainerRuns(self, resume)
+        self.default_hooks = default_hooks
         for hook in resolve_hooks(hooks, default_hooks, work_dir):
             self.bus.register(hook)
 
