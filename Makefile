@@ -8,14 +8,13 @@ PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolati
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping tensorboard zoo
 SPACE := $(subst ,, )
-OLDEST := .venv/pluggy-1.6
 # In random order: SEED= repeats an order. The RNGs are not seeded, because a test that depends on chance must fail.
 SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEED))
 PYTEST := $(RUN) $(SHUFFLED)
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-oldest test-lowest test-torch test-python test-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-lowest test-torch test-python test-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -25,10 +24,6 @@ test: .venv/all
 
 test-all: .venv/all
 	$(PYTEST) -m "slow and not gpu" --numprocesses auto
-
-test-oldest: .venv/all
-	test -d $(OLDEST) || $(RUN) pip --disable-pip-version-check install --quiet --target $(OLDEST) pluggy==1.6.0
-	PYTHONPATH=$(OLDEST) $(PYTEST) -m "not slow and not gpu" tests/test_bus.py tests/events
 
 test-lowest: .venv/all
 	$(VERSIONS) --lowest $(TESTS)

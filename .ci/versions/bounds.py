@@ -19,6 +19,7 @@ __all__ = ["CONSTRAINTS", "LOWEST", "find_lower_bounds", "lock_lowest", "read_pi
 CONSTRAINTS = Path(".ci/constraints.txt")
 LOWEST = Path(".ci/lowest.txt")
 HEADER = "# The lowest version of each dependency, and what is installed with them. Written by `make lowest`.\n"
+OF_ENVIRONMENTS = {"torch", "torchvision"}  # their versions have environments of their own
 # torch has the version of the constraints, without the CUDA packages of the build on the package index.
 OF_TORCH = re.compile(r"(nvidia-(?!ml-py)|cuda-|triton|torch(vision)?==)")
 
@@ -26,8 +27,8 @@ OF_TORCH = re.compile(r"(nvidia-(?!ml-py)|cuda-|triton|torch(vision)?==)")
 def find_lower_bounds(root: Path) -> dict[str, Version]:
     """Return the lower bound of each dependency of the core and the plugins.
 
-    torch is left out: its versions have environments of their own. Of several lower bounds the highest is taken, since
-    all packages are installed together.
+    torch and torchvision are left out. Of several lower bounds the highest is taken, since all packages are installed
+    together.
 
     Raises:
         SystemExit: If a dependency has no lower bound.
@@ -39,7 +40,7 @@ def find_lower_bounds(root: Path) -> dict[str, Version]:
             raise SystemExit(f"{name}: no lower bound, got {requirement}. Declare the lowest version that was tested.")
         key = canonicalize_name(requirement.name)
         bounds[key] = max(lower[0], bounds.get(key, lower[0]))
-    return dict(sorted(bounds.items()))
+    return {name: bounds[name] for name in sorted(bounds.keys() - OF_ENVIRONMENTS)}
 
 
 def _requirements(root: Path) -> Iterator[tuple[str, Requirement]]:
@@ -49,7 +50,7 @@ def _requirements(root: Path) -> Iterator[tuple[str, Requirement]]:
         optional = project.get("optional-dependencies", {}).values()
         for text in [*project["dependencies"], *(item for items in optional for item in items)]:
             requirement = Requirement(text)
-            if requirement.name not in {*projects, "torch", "torchvision"}:
+            if requirement.name not in projects:
                 yield name, requirement
 
 
