@@ -71,7 +71,14 @@ def _check_plugin(plugin: PluginEntry) -> str:
         return str(error)
     command = [sys.executable, "-W", "ignore", "-c", PROBE, plugin.full_name]
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
+        process = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # a message may be in the encoding of the system
+            timeout=IMPORT_TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"the import exceeded {IMPORT_TIMEOUT_S} seconds"
     if process.returncode < 0:

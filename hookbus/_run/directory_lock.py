@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 import socket
@@ -12,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hookbus._utils.files import get_reason, open_regular_file
+from hookbus._utils.system import call_in_forked_child, lock_file, open_descriptor, read_at, sync_file, write_at
 from hookbus.errors import WorkDirError, format_path
 
 LOCK = ".hookbus.lock"
@@ -39,7 +39,7 @@ class DirectoryLock:
         self._descriptor: int | None = descriptor
         self._writable = writable
         self._unsupported = unsupported
-        lines = os.pread(descriptor, MAX_SIZE, 0).decode(errors="replace").splitlines()
+        lines = read_at(descriptor, MAX_SIZE, 0).decode(errors="replace").splitlines()
         recorded = [line.removeprefix(RUN) for line in lines if line.startswith(RUN)]
         self.runs = tuple(run for run in recorded if run.isascii() and run.isalnum())
         # The recorded runs are kept until their temporary files are removed.
@@ -72,9 +72,9 @@ class DirectoryLock:
         # The lock is that of the system; a file that cannot be written locks as well.
         with suppress(OSError):
             # Overwritten before it is truncated: the file begins with the marker whenever the process is killed.
-            os.pwrite(self._descriptor, content, 0)
+            write_at(self._descriptor, content, 0)
             os.ftruncate(self._descriptor, len(content))
-            os.fsync(self._descriptor)
+            sync_file(self._descriptor)
 
 
 _locks: set[DirectoryLock] = set()
@@ -88,7 +88,7 @@ def _release_after_fork() -> None:
         lock.release()
 
 
-os.register_at_fork(after_in_child=_release_after_fork)
+call_in_forked_child(_release_after_fork)
 
 
 def get_write_error(path: Path) -> str:
@@ -182,7 +182,7 @@ def acquire_lock(
     descriptor, is_new = _open_lock_file(path, label, setting)
     unsupported = ""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(descriptor)
     except OSError as error:
         if error.errno in LOCKED_BY_OTHERS:
             owner = _read_owner(descriptor)
@@ -198,7 +198,7 @@ def acquire_lock(
             raise not_writable_error(path, get_reason(error), label, setting, "locked") from error
         unsupported = get_reason(error)
     # A file that was written by a run and has no other name, under which it may belong to a user.
-    is_own = os.pread(descriptor, len(MARKER), 0) == MARKER and os.fstat(descriptor).st_nlink == 1
+    is_own = read_at(descriptor, len(MARKER), 0) == MARKER and os.fstat(descriptor).st_nlink == 1
     return DirectoryLock(descriptor, writable=is_new or is_own, unsupported=unsupported)
 
 
@@ -208,7 +208,7 @@ def can_lock_new_file(directory: Path) -> bool:
 
     with tempfile.TemporaryFile(dir=directory) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_file(file.fileno())
         except OSError as error:
             return error.errno not in LOCKED_BY_OTHERS
     return True
@@ -218,18 +218,17 @@ def _open_lock_file(path: Path, label: str, setting: str) -> tuple[int, bool]:
     """Open the lock file of a directory, and return its descriptor and whether it was created."""
     if problem := find_lock_problem(path, setting):
         raise WorkDirError(problem)
-    # The flags apply if the file is replaced after the check: a link is not followed, and a FIFO does not block.
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         with suppress(FileExistsError):
-            return os.open(path / LOCK, flags | os.O_CREAT | os.O_EXCL, 0o644), True
-        return os.open(path / LOCK, flags), False
+            return open_descriptor(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644), True
+        # The file may have been replaced after the check.
+        return open_descriptor(path / LOCK, os.O_RDWR), False
     except OSError as error:
         raise not_writable_error(path, get_reason(error), label, setting) from error
 
 
 def _read_owner(descriptor: int) -> str:
     """Return the description of the process that has locked a file."""
-    lines = os.pread(descriptor, MAX_SIZE, 0).decode(errors="replace").splitlines()
+    lines = read_at(descriptor, MAX_SIZE, 0).decode(errors="replace").splitlines()
     owner = lines[0].removeprefix(MARKER.decode()) if lines else ""
     return owner if owner and owner.isprintable() else "another process"

@@ -150,7 +150,8 @@ def append_output(directory: Path, name: str) -> None:
     with open(path, "a+b", opener=open_for_writing) as file:
         size = file.seek(0, os.SEEK_END)
         # A line that was truncated by a full disk must not merge with this one.
-        is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
+        file.seek(max(size - 1, 0))
+        is_torn = file.read(1) not in (b"", b"\n")
         start = "\n" if is_torn else f"{HEADER}\n" if size == 0 else ""
         file.write(f"{start}{json.dumps(name)}\n".encode())
         file.flush()

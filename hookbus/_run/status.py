@@ -15,6 +15,7 @@ from typing import Any
 
 from hookbus._utils.files import get_reason, parse_json, read_regular_file
 from hookbus._utils.schema import any_value, integer, list_of, mapping_of, nullable, number, record, string
+from hookbus._utils.system import open_descriptor, sync_file, write_at
 from hookbus.checkpoint.atomic_files import format_json
 from hookbus.checkpoint.file_system import fsync
 from hookbus.errors import format_path
@@ -201,7 +202,7 @@ def _overwrite(path: Path, status: Mapping[str, Any]) -> set[str]:
     Raises:
         OSError: If the file cannot be overwritten.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = open_descriptor(path, os.O_RDWR)
     try:
         state = os.fstat(descriptor)
         if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
@@ -213,7 +214,7 @@ def _overwrite(path: Path, status: Mapping[str, Any]) -> set[str]:
         _write_all(descriptor, text.ljust(state.st_size))
         with suppress(OSError):
             os.ftruncate(descriptor, len(text))  # removes trailing spaces, which are valid JSON
-            os.fsync(descriptor)
+            sync_file(descriptor)
     finally:
         os.close(descriptor)
     return keys
@@ -232,7 +233,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
     try:
         written = 0
         while written < len(data):
-            written += os.pwrite(descriptor, data[written:], written)
+            written += write_at(descriptor, data[written:], written)
     except OSError as error:
         # The limit of the file size (RLIMIT_FSIZE) applies to each write, also within the file, but not to a mapping.
         if error.errno != errno.EFBIG:

@@ -11,6 +11,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from hookbus._utils.system import open_descriptor
+
 MAX_DEPTH = 64
 """Maximum number of nested JSON arrays and objects. Files of hookbus have fewer than ten levels."""
 
@@ -30,9 +32,8 @@ def open_regular_file(path: Path | str, *, follow: bool = True) -> BufferedReade
     Raises:
         OSError: If the file cannot be opened, or is not a regular file.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, flags)
+        descriptor = open_descriptor(path, os.O_RDONLY, follow=follow)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a device without a driver
             raise OSError(errno.EINVAL, "not a regular file", str(path)) from None
@@ -65,7 +66,7 @@ def open_for_writing(path: str, flags: int) -> int:
     Raises:
         OSError: If the file cannot be opened, or is not a regular file.
     """
-    descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    descriptor = open_descriptor(path, flags | os.O_CREAT)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", path)

@@ -14,7 +14,7 @@ from importlib import resources
 
 from hookbus.errors import MAX_NAME_LENGTH, MISSPELLING_CUTOFF, suggest_names
 
-_KEYS = json.loads(resources.files(__package__).joinpath("known_keys.json").read_text())
+_KEYS = json.loads(resources.files(__package__).joinpath("known_keys.json").read_text("utf-8"))
 
 TOP_LEVEL_KEYS: list[str] = _KEYS["top_level"]
 """Keys at the top level of a run file."""

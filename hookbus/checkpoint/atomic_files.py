@@ -21,6 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
+from hookbus._utils.system import replace_file
 from hookbus.checkpoint import sidecars
 from hookbus.checkpoint.file_system import add_path, fsync, fsync_file, link_or_copy
 from hookbus.errors import CheckpointError, format_path
@@ -86,7 +87,7 @@ def _publish(temporary: Path, path: Path, sidecar: sidecars.Sidecar | None) -> N
         replaced = (replace(old, previous=()), *old.previous) if old else ()
         # The sidecar comes first: if the process is killed before the rename, the old file still matches an entry.
         _write_sidecar(path, replace(sidecar, previous=(*sidecar.previous, *replaced)))
-    os.replace(temporary, path)
+    replace_file(temporary, path)
     fsync(path.parent)
     if sidecar is not None and old is not None:
         # The new file is committed and matches its sidecar. This only drops the entries of replaced files.
@@ -100,7 +101,7 @@ def remove(path: Path) -> None:
     with _temporary_path(path, sidecar.run if sidecar is not None else "") as hidden:
         # The temporary name contains the ID of the run, so `remove_temporary_files` deletes the file after a kill.
         with suppress(FileNotFoundError):
-            os.replace(path, hidden)
+            replace_file(path, hidden)
             # Durable before the sidecar is removed: after a power failure, the file could exist without it.
             fsync(path.parent)
         sidecars.get_sidecar_path(path).unlink(missing_ok=True)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hookbus._utils.system import sync_file
+
 NOT_IMPLEMENTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 FSYNC_UNSUPPORTED = NOT_IMPLEMENTED | {errno.EBADF}
 """Errors of `fsync`, mainly for a directory: CIFS, FUSE, network file systems."""
@@ -53,7 +55,8 @@ def fsync(path: Path) -> None:
         OSError: If the data could not be written.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        # Windows flushes only a file that is open for writing, and opens no directory.
+        descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
     except OSError as error:
         if not path.is_dir() or error.errno not in OPEN_DIRECTORY_UNSUPPORTED:
             raise
@@ -69,7 +72,7 @@ def fsync_file(descriptor: int, path: Path) -> None:
     """Fsync an open file or directory, see `fsync`."""
     try:
         with add_path(path):
-            os.fsync(descriptor)
+            sync_file(descriptor)
     except OSError as error:
         if error.errno not in FSYNC_UNSUPPORTED:
             raise

@@ -50,7 +50,7 @@ def write_metadata(directory: Path, metadata: Metadata, storage: Mapping[Metadat
         OSError: If the file could not be written.
     """
     tensors = {name: _describe_tensor(name, entry, storage) for name, entry in metadata.state_dict_metadata.items()}
-    (directory / METADATA_FILE).write_text(json.dumps({"tensors": tensors}, separators=(",", ":")))
+    (directory / METADATA_FILE).write_text(json.dumps({"tensors": tensors}, separators=(",", ":")), encoding="utf-8")
 
 
 def read_metadata(directory: Path) -> Metadata:

@@ -199,8 +199,8 @@ def _get_thread_switches() -> dict[str, str] | None:
     switches = {}
     for thread in THREADS.glob("*"):
         with suppress(OSError):  # the thread has ended
-            if (thread / "comm").read_text().strip() == GLOO_THREAD:
-                status = dict(line.split(":\t", 1) for line in (thread / "status").read_text().splitlines())
+            if (thread / "comm").read_text("utf-8").strip() == GLOO_THREAD:
+                status = dict(line.split(":\t", 1) for line in (thread / "status").read_text("utf-8").splitlines())
                 switches[thread.name] = status["voluntary_ctxt_switches"]
                 if not status["State"].startswith("S"):
                     return None

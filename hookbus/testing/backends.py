@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -18,11 +17,16 @@ from typing import Any
 
 from hookbus._run.run import Run
 from hookbus._utils.imports import import_string
+from hookbus._utils.system import limit_file_size
 from hookbus.errors import HookWarning
 from hookbus.hook import Hook
 from hookbus.testing.training import CheckpointWriter, collect_warnings, fake_training
 
 Record = tuple[str, int, float]
+
+KILL_SIGNAL = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""Signal that ends a process at once. On Windows, `os.kill` ends the process for any signal."""
+KILLED_EXIT_CODE = -KILL_SIGNAL if os.name == "posix" else int(KILL_SIGNAL)
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,9 @@ def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path
     hook = f"{cls.__module__}:{cls.__qualname__}"
     arguments = json.dumps({"hook": hook, "settings": dict(settings), "work_dir": str(work_dir), **faults})
     command = [sys.executable, "-c", TRAIN_SCRIPT, arguments]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    expected = -signal.SIGKILL if "kill_at" in faults else 0
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"}
+    process = subprocess.run(command, env=environment, capture_output=True, encoding="utf-8", check=False)
+    expected = KILLED_EXIT_CODE if "kill_at" in faults else 0
     assert process.returncode == expected, f"The process exited with code {process.returncode}:\n{process.stderr}"
     return [] if "kill_at" in faults else json.loads(process.stdout.splitlines()[-1])
 
@@ -163,14 +167,13 @@ class InjectFaults(CheckpointWriter):
         at = run.iters_done
         if at and at == self.kill_at:
             time.sleep(self.kill_delay)
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), KILL_SIGNAL)
         if at and at in (self.full_at, self.free_at):
             time.sleep(1.0)
             assert run.work_dir is not None
             files = [path for path in run.work_dir.directory("logs").rglob("*") if path.is_file()]
             is_full = at == self.full_at
-            limit = max(path.stat().st_size for path in files) + 20 if is_full else resource.RLIM_INFINITY
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            limit_file_size(max(path.stat().st_size for path in files) + 20 if is_full else None)
 
     def after_train_iter(self, run: Run) -> None:
         """Request the checkpoint."""

@@ -72,7 +72,7 @@ def child_processes() -> dict[int, str]:
     for stat_file in PROC_DIRECTORY.glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has exited in the meantime
             # The name of the process is in parentheses and may contain spaces.
-            name, _, fields = stat_file.read_text().partition("(")[2].rpartition(")")
+            name, _, fields = stat_file.read_text("utf-8", "replace").partition("(")[2].rpartition(")")
             state, parent = fields.split()[:2]
             if int(parent) == os.getpid() and state != "Z":
                 names.setdefault(int(stat_file.parent.name), name)

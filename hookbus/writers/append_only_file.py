@@ -80,10 +80,12 @@ class AppendOnlyFile:
         Raises:
             OSError: If the content could not be written; the file is unchanged.
         """
-        atomic_write(self.path, lambda file: file.write(content), run=self._run)
-        # The open descriptor refers to the replaced file.
+        # Windows cannot replace an open file; elsewhere, the descriptor would refer to the replaced one.
         self._file.close()
-        self._open()
+        try:
+            atomic_write(self.path, lambda file: file.write(content), run=self._run)
+        finally:
+            self._open()
 
     def close(self) -> None:
         """Write the buffered data and close the file. Idempotent.

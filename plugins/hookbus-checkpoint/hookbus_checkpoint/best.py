@@ -186,7 +186,8 @@ class BestTracker:
         """Register the configured name of a metric, which determines its file name, and check for conflicts."""
         self._names[full] = configured
         name = self.file_name(full)
-        conflicts = sorted(metric for metric in self._names if self.file_name(metric) == name)
+        # Without the case, which macOS and Windows do not distinguish.
+        conflicts = sorted(metric for metric in self._names if self.file_name(metric).casefold() == name.casefold())
         if len(conflicts) > 1:
             problem = f"metrics must have different file names, got {name} for {' and '.join(conflicts)}"
             raise ConfigError([f"save_best: {problem}. Rename one of the metrics."])

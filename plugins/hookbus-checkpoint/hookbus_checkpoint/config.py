@@ -16,6 +16,11 @@ from hookbus.metrics import ambiguous_direction_message, infer_direction
 
 ITERATION_TEMPLATE = "iter_{}.pth"
 DEFAULT_METRIC = "accuracy"
+RESERVED_TEXT = r'/ \ : * ? " < > |'
+RESERVED_CHARACTERS = frozenset(RESERVED_TEXT.replace(" ", ""))
+"""Characters that a file name cannot contain on Linux or Windows."""
+DEFAULT_SIGNALS = [name for name in ("SIGTERM", "SIGUSR1", "SIGBREAK") if name in signal.Signals.__members__]
+"""Signals of SLURM and cloud providers. Windows has SIGBREAK (Ctrl+Break) instead of SIGUSR1."""
 MAX_STEM_BYTES = 180
 """Maximum length in bytes. File names have at most 255 bytes, and temporary files add a prefix and suffix."""
 
@@ -47,10 +52,14 @@ def _is_injective(template: str) -> bool:
 
 def _check_template(value: str) -> str:
     # A leading dot would hide the checkpoint, and `best_` is the prefix of best checkpoints.
-    if "/" in value or not value.endswith(".pth") or value.startswith((".", "best_")) or not _is_injective(value):
+    # A checkpoint may be copied to another system, so the name has to be valid on all of them.
+    has_reserved = not RESERVED_CHARACTERS.isdisjoint(value.format(0) if _is_injective(value) else value)
+    is_named = value.endswith(".pth") and not value.startswith((".", "best_"))
+    if has_reserved or not is_named or not _is_injective(value):
         raise ValueError(
-            "must be a file name that ends with .pth, starts neither with a dot nor with best_, and contains one "
-            f"{{}} for the number, got {value!r}. Set a name such as 'epoch_{{}}.pth'."
+            "must be a file name that ends with .pth, starts neither with a dot nor with best_, contains one {} for "
+            f"the number, and none of the characters {RESERVED_TEXT}, got {value!r}. Set a name such as "
+            "'epoch_{}.pth'."
         )
     return value
 
@@ -146,7 +155,8 @@ class CheckpointConfig(HookConfig):
                 f"filename_tmpl: reserved for checkpoints of iterations because by_epoch is true, got "
                 f"{self.template!r}. Set another name."
             )
-        stems = [get_file_stem(metric) for metric in self.metrics]
+        # Without the case, which macOS and Windows do not distinguish.
+        stems = [get_file_stem(metric).casefold() for metric in self.metrics]
         if len(set(stems)) < len(stems):
             raise ValueError(
                 f"save_best: metrics must have different file names, got {', '.join(self.metrics)}. Remove one of them."
@@ -203,7 +213,7 @@ class CheckpointConfig(HookConfig):
 class PreemptionConfig(HookConfig):
     """Signals that announce the preemption of the machine."""
 
-    signals: list[str] = Field(default=["SIGTERM", "SIGUSR1"], min_length=1, description="Names of signals.")
+    signals: list[str] = Field(default=DEFAULT_SIGNALS, min_length=1, description="Names of signals.")
 
     @field_validator("signals")
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -73,7 +72,7 @@ class PreemptionHook(Hook):
         if self._received is not None or self._has_requested:
             # The default action, such as termination, can only be triggered by sending the signal again.
             signal.signal(received, signal.SIG_DFL if previous is None else previous)
-            os.kill(os.getpid(), received)
+            signal.raise_signal(received)
             return
         self._received = received.name
         self.run.receive_signal(partial(self._request_stop, self.run))

@@ -30,7 +30,7 @@ class RunConsole(Console):
     def on_broken_pipe(self) -> None:
         """Discard all further output."""
         self.quiet = True
-        self.file = open(os.devnull, "w")  # noqa: SIM115  # used until the process exits
+        self.file = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # used until the process exits
 
 
 def get_console(run: Run) -> Console:

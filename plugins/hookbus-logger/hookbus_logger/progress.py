@@ -31,7 +31,10 @@ MAX_BAR_WIDTH, MIN_BAR_WIDTH, GAP = 32, 6, 2
 # A process forked during a tick, such as a DataLoader worker, would inherit locked console locks and no thread that
 # releases them. Acquiring this lock before a fork ensures that no tick is running.
 _tick_lock = threading.Lock()
-os.register_at_fork(before=_tick_lock.acquire, after_in_parent=_tick_lock.release, after_in_child=_tick_lock.release)
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(
+        before=_tick_lock.acquire, after_in_parent=_tick_lock.release, after_in_child=_tick_lock.release
+    )
 
 
 class ProgressHook(Hook):

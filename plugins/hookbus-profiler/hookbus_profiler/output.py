@@ -48,7 +48,9 @@ class TraceWriter:
         """
         if self._is_full:
             return None
-        message = self._write_file(f"{name}.operators.txt", lambda path: path.write_text(format_operators(profiler)))
+        message = self._write_file(
+            f"{name}.operators.txt", lambda path: path.write_text(format_operators(profiler), "utf-8")
+        )
         if message is None and self._suffix is not None:
             message = self._write_file(f"{name}{self._suffix}", lambda path: profiler.export_chrome_trace(str(path)))
         return message

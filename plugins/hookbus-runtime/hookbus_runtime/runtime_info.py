@@ -93,7 +93,13 @@ def _run_git(directory: Path | None, *arguments: str) -> str | None:
     # The timeout: git can block on a network file system, and a run must not depend on its commit hash.
     try:
         process = subprocess.run(
-            ["git", *arguments], cwd=directory, capture_output=True, text=True, check=True, timeout=GIT_TIMEOUT_S
+            ["git", *arguments],
+            cwd=directory,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=True,
+            timeout=GIT_TIMEOUT_S,
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -91,7 +91,7 @@ class Cgroup:
 def _parse_paths(own: Path) -> dict[str, str]:
     """Return the group path of this process by v1 controller; the v2 group has the key ""."""
     try:
-        lines = own.read_text(errors="replace").splitlines()
+        lines = own.read_text("utf-8", "replace").splitlines()
     except OSError:
         return {}
     entries = [line.split(":", 2) for line in lines if line.count(":") >= 2]
@@ -152,7 +152,7 @@ def _read_cpus_v1(group: Path) -> float | None:
 
 def _read_cpus_v2(group: Path) -> float | None:
     path = group / "cpu.max"
-    quota, _, period = path.read_text(errors="replace").strip().partition(" ")
+    quota, _, period = path.read_text("utf-8", "replace").strip().partition(" ")
     if quota == NO_LIMIT:
         return None
     return _parse_int(path, quota) / _check_positive(path, _parse_int(path, period))
@@ -160,18 +160,18 @@ def _read_cpus_v2(group: Path) -> float | None:
 
 def _read_limit(path: Path) -> int | None:
     """Return the limit in bytes in a file; None for no limit."""
-    text = path.read_text(errors="replace").strip()
+    text = path.read_text("utf-8", "replace").strip()
     limit = None if text == NO_LIMIT else _parse_int(path, text)
     return limit if limit is not None and limit < NO_LIMIT_BYTES else None
 
 
 def _read_int(path: Path) -> int:
-    return _parse_int(path, path.read_text(errors="replace").strip())
+    return _parse_int(path, path.read_text("utf-8", "replace").strip())
 
 
 def _read_field(path: Path, name: str) -> int:
     """Return the integer of a `name value` line in a file."""
-    pairs = (line.split() for line in path.read_text(errors="replace").splitlines())
+    pairs = (line.split() for line in path.read_text("utf-8", "replace").splitlines())
     value = next((pair[1] for pair in pairs if len(pair) == 2 and pair[0] == name), None)
     if value is None:
         raise ValueError(f"{path} has no line {name!r}")

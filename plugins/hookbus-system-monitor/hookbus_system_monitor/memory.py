@@ -6,7 +6,6 @@ Usable without hookbus.
 from __future__ import annotations
 
 import os
-import resource
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -15,6 +14,11 @@ from statistics import correlation, linear_regression
 from typing import NamedTuple
 
 import psutil
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 from hookbus_system_monitor.cgroup import Cgroup, Usage
 from hookbus_system_monitor.readings import GB, MB
@@ -62,6 +66,8 @@ def get_process_peak(current: int) -> int:
     Args:
         current: Current resident set size in bytes, the lower bound of the result.
     """
+    if resource is None:
+        return max(int(get_process().memory_info().peak_wset), current)
     # The kernel updates ru_maxrss with a delay, so it may be below the current size. Its unit is kilobytes, or bytes
     # on macOS.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
