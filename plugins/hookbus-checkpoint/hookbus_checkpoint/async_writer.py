@@ -169,7 +169,10 @@ class AsyncWriter:
 def _get_current_stream() -> AbstractContextManager[Any]:
     """Return a context manager that selects the device stream of this thread on another thread."""
     device = torch.get_device_module()
-    return device.stream(device.current_stream()) if hasattr(device, "stream") else nullcontext()  # MPS has one stream
+    # torch with CUDA, on a machine without a GPU, has the module but no stream. MPS has a single stream.
+    if not torch.accelerator.is_available() or not hasattr(device, "stream"):
+        return nullcontext()
+    return device.stream(device.current_stream())
 
 
 class StableTensors:
