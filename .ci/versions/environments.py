@@ -17,6 +17,9 @@ __all__ = ["Environment", "make_lowest", "make_python", "make_torch"]
 
 RELEASE = re.compile(r"\d+(\.\d+)+")
 
+PACKAGES = "site-packages"
+"""Name of the folder of another torch: errors from installed packages are reported without their location."""
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -54,9 +57,9 @@ def make_torch(root: Path, version: str) -> Environment:
     if not folder.is_dir():
         pending = venv / f"torch-{version}.pending"  # renamed last: an interrupted installation is repeated
         shutil.rmtree(pending, ignore_errors=True)
-        _pip(name, python, root, "--target", str(pending), f"torch=={version}")
+        _pip(name, python, root, "--target", str(pending / PACKAGES), f"torch=={version}")
         pending.rename(folder)
-    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(folder / PACKAGES), os.environ.get("PYTHONPATH")]))
     return Environment(name, python, {"torch": version}, folder, {"PYTHONPATH": path})
 
 

@@ -22,6 +22,7 @@ from hookbus._utils.arguments import raise_errors, replace_message
 from hookbus._utils.files import find_path_problem
 from hookbus._utils.packages import package_label
 from hookbus.checkpoint.saver import CheckpointSaver
+from hookbus.distributed.fsdp import get_fsdp_modules
 from hookbus.errors import ConfigError, HookbusError, HookError, RequestError
 from hookbus.hook import Hook
 
@@ -55,6 +56,10 @@ def _find_errors(run: Run) -> Iterator[HookbusError]:
         yield from find_limit_errors(run, run.bus.hooks)
     hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
     yield from find_hook_errors(run, {name: hook for name, hook in hooks.items() if run.runs_on_this_rank(hook)})
+    try:
+        get_fsdp_modules(run.model)
+    except ConfigError as error:
+        yield error
 
 
 def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:

@@ -8,13 +8,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from packaging.version import Version
 
 from hookbus.errors import ConfigError
 
-FEATURES = {"distributed: fsdp2": ("2.9", "set distributed: ddp")}
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed.checkpoint.storage import StorageReader
+
+FEATURES = {
+    "distributed: fsdp2": ("2.9", "set distributed: ddp"),
+    "fully_shard": ("2.9", "wrap the model with DistributedDataParallel"),
+}
 """What needs a newer torch than the lowest supported one: the version, and what to do without it."""
 
 
@@ -49,3 +57,22 @@ def ignore_storage_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "TypedStorage is deprecated", UserWarning)
         yield
+
+
+def load_shards(tensors: dict[str, Tensor], reader: StorageReader) -> None:
+    """Load distributed tensors in place on this rank alone, without communication.
+
+    Unnecessary from torch 2.9: before, `load` communicates whenever there is a process group, and only the deprecated
+    `load_state_dict` does not.
+    """
+    # Imported here because `torch.distributed.checkpoint` takes long to import.
+    from torch.distributed.checkpoint import state_dict_loader
+
+    with warnings.catch_warnings():
+        if is_torch("2.9"):
+            # torch warns about a missing process group even if `no_dist` is set.
+            warnings.filterwarnings("ignore", "torch.distributed is ", UserWarning)
+            state_dict_loader.load(tensors, storage_reader=reader, no_dist=True)
+        else:
+            warnings.filterwarnings("ignore", "`load_state_dict` is deprecated", FutureWarning)
+            state_dict_loader.load_state_dict(tensors, reader, no_dist=True)

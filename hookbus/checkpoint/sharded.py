@@ -9,7 +9,6 @@ shards is JSON instead of torch's pickle.
 from __future__ import annotations
 
 import shutil
-import warnings
 from collections import ChainMap
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,12 +22,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from hookbus._utils.schema import InvalidDataError, mapping_of, string
-from hookbus._utils.torch_versions import ignore_storage_warnings
+from hookbus._utils.torch_versions import ignore_storage_warnings, load_shards
 from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name
 from hookbus.checkpoint.file_system import fsync
 from hookbus.checkpoint.generations import (
@@ -92,10 +90,7 @@ def _read_metadata(directory: Path) -> Metadata:
 
 def _load_shards(directory: Path, tensors: dict[str, Tensor], metadata: Metadata) -> None:
     try:
-        with warnings.catch_warnings():
-            # torch warns about a missing process group even if `no_dist` is set.
-            warnings.filterwarnings("ignore", "torch.distributed is ", UserWarning)
-            load(tensors, storage_reader=_Reader(directory, metadata), no_dist=True)
+        load_shards(tensors, _Reader(directory, metadata))
     except (Exception, CheckpointException) as error:
         cause = _format_cause(error) if isinstance(error, CheckpointException) else format_error(error)
         raise _make_shards_error(directory, cause) from None

@@ -85,14 +85,30 @@ def validate_mesh(mesh: Sequence[int] | None, processes: int) -> tuple[int, ...]
     return shape
 
 
+def get_fsdp_modules(model: nn.Module | None) -> list[Any]:
+    """Return the modules of a model to which `fully_shard` was applied.
+
+    Raises:
+        ConfigError: If there are any and torch is too old.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import; not imported means not sharded
+    if model is None or fsdp is None:
+        return []
+    modules = [module for module in model.modules() if isinstance(module, fsdp.FSDPModule)]
+    if modules:
+        from hookbus._utils.torch_versions import require_torch  # imports torch
+
+        require_torch("fully_shard")
+    return modules
+
+
 @contextmanager
 def unsharded(model: nn.Module | None) -> Iterator[None]:
     """Context manager in which every rank stores the full parameters and the forward pass needs no communication.
 
     No effect on a model that is not sharded. A collective call.
     """
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # slow to import; not imported means not sharded
-    modules = [] if model is None or fsdp is None else [m for m in model.modules() if isinstance(m, fsdp.FSDPModule)]
+    modules = get_fsdp_modules(model)
     for module in modules:
         # Otherwise the first forward pass would reshard the module, and ranks with fewer batches would block.
         module.set_reshard_after_forward(False, recurse=False)

@@ -16,6 +16,7 @@ from hookbus.distributed.fsdp import apply_fsdp, broadcast_buffers, unsharded, v
 from hookbus.distributed.sharding import is_sharded, sharding_of, to_full_tensors
 from hookbus.errors import ConfigError
 from tests.sharded_models import single_process_group
+from tests.torch_versions import requires_torch
 
 CPU = torch.device("cpu")
 
@@ -85,6 +86,7 @@ def test_mesh_for_another_number_of_processes_raises(mesh: list[int]) -> None:
 
 
 class TestOptimizer:
+    @requires_torch("distributed: fsdp2")
     def test_optimizer_steps_the_sharded_parameters(self) -> None:
         model, reference = build_model(), build_model()
         optimizer = torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.5}, {"params": model[2].parameters()}])
@@ -111,6 +113,7 @@ class TestOptimizer:
             sharded(model, optimizer)
 
 
+@requires_torch("distributed: fsdp2")
 class TestGathered:
     def test_parameters_are_full_inside_and_sharded_outside(self) -> None:
         model = sharded(build_model(), wrap=["Block"])

@@ -45,7 +45,7 @@ def test_other_torch_precedes_the_environment_of_the_tests(root: Path, monkeypat
     monkeypatch.setenv("PYTHONPATH", "before")
 
     environment = make_torch(root, "2.6.0")
-    assert environment.variables == {"PYTHONPATH": f"{folder}:before"}
+    assert environment.variables == {"PYTHONPATH": f"{folder}/site-packages:before"}
     assert environment.folder == folder
 
 
