@@ -25,7 +25,8 @@ from hookbus._utils.known_keys import find_framework_alias
 from hookbus.lifecycle import POINTS
 
 if TYPE_CHECKING:
-    from hookbus._run.session import run_context
+    from hookbus._run.loop_session import open_run, run_context
+    from hookbus._utils.arguments import with_parameters_of
 
 __all__ = ["NON_ABORTING", "ActionSpecs", "HookBus"]
 
@@ -108,15 +109,23 @@ class HookBus(RunBus):
     # -- runs --------------------------------------------------------------------------------
 
     if TYPE_CHECKING:
-        run = run_context  # type checkers see the signature, which is defined in one place
+        # Type checkers see the signature, which is defined in one place.
+        run = run_context
+        open = with_parameters_of(run_context, open_run)
     else:
 
         def run(self, **options: Any) -> AbstractContextManager[Run]:
             """Return a context manager for a run of a custom loop.
 
             Example: `with bus.run(model=model, optimizer=optimizer, epochs=5) as run:`. See
-            `hookbus._run.session.run_context` for the options.
+            `hookbus._run.loop_session.run_context` for the options.
             """
-            from hookbus._run.session import run_context  # needed by custom loops only
+            from hookbus._run.loop_session import run_context  # needed by custom loops only
 
-            return run_context(self, **options)
+            return check_keywords("bus.run")(run_context)(self, **options)
+
+        def open(self, **options: Any) -> Run:
+            """Begin a run that `run.close()` ends, with the options of `run`. See `open_run`."""
+            from hookbus._run.loop_session import open_run, run_context  # needed by custom loops only
+
+            return check_keywords("bus.open", run_context)(open_run)(self, **options)

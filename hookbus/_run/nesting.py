@@ -146,8 +146,14 @@ class Nesting:
         if "train" in self._open:
             return False
         self._check_mode()
+        if self._open:
+            self._abandon_evaluations()
         self.auto_open("train")
         return True
+
+    def is_open(self, name: str) -> bool:
+        """Return whether `before_<name>` was emitted and `after_<name>` was not."""
+        return name in self._open
 
     def auto_open(self, name: str, *, caller_closes: bool = False, **arguments: Any) -> None:
         """Emit `before_<name>` for the loop.
@@ -302,7 +308,8 @@ def wrap_emitter(point: Point, emitter: Emitter, run: Run) -> Emitter:
         return emitter
     wrap = _iteration_emitter if name in TRAIN_ITER else _nested_emitter
     emitter = wrap(run, point, emitter)
-    leaves_loop = run.interrupted and name in ("before_train_iter", "after_train_iter")
+    # The loop of a run that `bus.open` has begun belongs to a caller that may not expect the exception.
+    leaves_loop = run.interrupted and run.closer is None and name in ("before_train_iter", "after_train_iter")
     return _stopping_emitter(name, emitter) if leaves_loop else emitter
 
 

@@ -117,6 +117,7 @@ class Run(ProgressMixin, LoopMixin):
         "boundary_state",
         "bus",
         "clock",
+        "closer",
         "completeness",
         "config",
         "counts_steps",
@@ -255,6 +256,7 @@ class Run(ProgressMixin, LoopMixin):
         self.ended_at: int | None = None
         self.records: dict[tuple[str, str], Record] = {}
         self.locks: dict[Path, Callable[[], object]] = {}
+        self.closer: Callable[[BaseException | None], None] | None = None  # of a run that `bus.open` has begun
         self.metadata = Metadata()
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
@@ -544,6 +546,56 @@ class Run(ProgressMixin, LoopMixin):
                 "before_train_iter."
             )
         process_requests(self, SETTLE)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End a run that `bus.open` has begun: close its open points, and emit `after_run` and `cleanup`.
+
+        Only the first call has an effect.
+
+        Args:
+            error: Exception that ended the loop, for `on_exception` and the outcome. It is not raised again.
+
+        Raises:
+            LoopError: If the run was not begun by `bus.open`, or it is called within an event or in `sandbox()`.
+            BaseException: If a hook raised it at the end of a run whose loop did not fail.
+        """
+        self._check_no_trial("run.close")
+        if self.closer is None:
+            raise LoopError("run.close: the run was not begun by bus.open. It ends with its `with` block or Trainer.")
+        if point := current_point(self):
+            raise LoopError(
+                f"run.close: called within {point}. Call it in the loop, or call run.request_stop() in a hook."
+            )
+        self.closer(error)
+
+    def begin_validation(self, *, sanity: bool = False) -> None:
+        """Begin a validation that the loop performs itself, in the mode "test" a test.
+
+        Averaged weights are applied, and `before_val` is emitted unless the loop emits it next. Modes of the model,
+        gradients and random numbers are left to the loop.
+
+        Args:
+            sanity: Whether it is a sanity check, whose results are discarded.
+
+        Raises:
+            LoopError: If a validation or test is in progress, or it is called within an event or in `sandbox()`.
+        """
+        self._check_no_trial("run.begin_validation")
+        self.validations.begin(sanity=sanity)
+
+    def end_validation(self, metrics: Mapping[str, Any] | None = None) -> None:
+        """End a validation that `begin_validation` has begun, with the same effect as one of `validate`.
+
+        `after_val` is emitted unless the loop has emitted it. Afterwards pending requests are processed, so that a stop
+        is known in `should_stop`.
+
+        Args:
+            metrics: Results by name, in addition to the means of the values logged in its batches.
+
+        Raises:
+            LoopError: If `begin_validation` was not called, or results are passed after `after_val`.
+        """
+        self.validations.end_begun(metrics)
 
     @property
     def open_points(self) -> set[str]:

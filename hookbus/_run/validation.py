@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hookbus._events.call_stack import current_point
 from hookbus._run.requests import deliver_results
 from hookbus._run.results import EvaluationKind, LogSource, check_returned, find_differences, merge_ranks, name_results
 from hookbus._run.validation_contexts import ValidationContexts
-from hookbus.errors import RequestError
+from hookbus.errors import LoopError, RequestError
 from hookbus.hook import Hook
 from hookbus.metrics.logged import EvaluationMeans, LoggedResults, LogScope
 from hookbus.metrics.results import Metrics
@@ -51,6 +52,9 @@ class Validations:
         self._logged: LoggedResults | None = None  # values logged outside the loaders of the validation in progress
         self._is_measuring = False  # whether the batches of a loader are in progress
         self._published: set[str] = set()  # results of the validation in progress that have passed `log_scalars`
+        self._has_loader = False  # whether a loader of the validation in progress has begun
+        self._begun: EvaluationKind | None = None  # validation that the loop performs between `begin` and `end_begun`
+        self._kept_results: Metrics | None = None  # results before a sanity check of the loop
 
     def is_available(self, kind: EvaluationKind) -> bool:
         """Return whether the run has a validation or test function."""
@@ -116,6 +120,47 @@ class Validations:
             self.validated_at = run.clock.steps_done
         return results
 
+    def begin(self, *, sanity: bool) -> None:
+        """Begin a validation or test that the loop performs itself.
+
+        Raises:
+            LoopError: If a validation or test is in progress, or it is called within an event.
+        """
+        run = self._run
+        if run.validating:
+            raise LoopError(
+                "run.begin_validation: a validation or test is in progress. Call run.end_validation() first."
+            )
+        if point := current_point(run):
+            raise LoopError(f"run.begin_validation: called within {point}. Call it in the loop, between two events.")
+        self._begun = "test" if run.mode == "test" else "val"
+        self._kept_results = run.metrics.results if sanity else None
+        run.sanity_checking = sanity
+        run.nesting.auto_open(self._begun, caller_closes=True)
+
+    def end_begun(self, metrics: Mapping[str, Any] | None) -> None:
+        """End a validation that `begin` has begun.
+
+        Raises:
+            LoopError: If there is none, or results are passed after the loop has emitted `after_val`.
+        """
+        kind, run = self._begun, self._run
+        if kind is None:
+            raise LoopError("run.end_validation: no validation was begun. Call run.begin_validation() before it.")
+        if run.nesting.is_open(kind):
+            if not self._has_loader:
+                run.nesting.auto_open(f"{kind}_epoch")
+                run.nesting.close(f"{kind}_epoch", metrics=metrics)
+            run.metrics.results |= self._sync_results(kind, None, metrics or {})
+            run.nesting.close(kind)
+        elif metrics:
+            names = ", ".join(map(repr, metrics))
+            raise LoopError(
+                f"run.end_validation: got {names} after after_{kind} was emitted. Pass them to after_{kind}, or leave "
+                "its emission to run.end_validation."
+            )
+        self._begun = None
+
     @contextmanager
     def _active(self, kind: EvaluationKind, sanity: bool) -> Iterator[None]:
         """Mark the run as validating, and close everything that the validation opened, also after an error."""
@@ -142,7 +187,7 @@ class Validations:
         store = self._run.metrics
         # Removes all results of the previous validation, including those of loaders that no longer exist.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
-        self._run.validating = True
+        self._run.validating, self._has_loader = True, False
         self._published.clear()
         self._collect(LoggedResults(LogScope(kind)))
         self._run.boundary_state.record_hooks()
@@ -153,12 +198,16 @@ class Validations:
         self._collect(None)
         self.result_requests.clear()
         self._run.validating = self.is_executing
+        if not self.is_executing:
+            self._run.sanity_checking = False
+        if self._kept_results is not None:
+            self._run.metrics.results, self._kept_results = self._kept_results, None
         self._run.participants.end_waiting("evaluation")
         self.contexts.exit()
 
     def begin_loader(self, kind: EvaluationKind, name: str | None) -> None:
         """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
-        self._run.clock.batch = -1
+        self._run.clock.batch, self._has_loader = -1, True
         self._evaluation, self._is_measuring = EvaluationMeans(self._get_scope(kind, name)), True
         self._run.metrics.evaluation = self._evaluation
 
@@ -225,6 +274,8 @@ class Validations:
         run = self._run
         self._take_logged(kind)
         self._publish(kind, None)
+        if self._begun == "val" and not run.sanity_checking:
+            self.validated_at = run.clock.steps_done
         if kind == "val" and run.mode == "train" and not run.sanity_checking and self.on_results is not None:
             self.on_results(run.metrics.results)
         requests, self.result_requests = self.result_requests, []

@@ -189,14 +189,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def check_keywords(label: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def check_keywords(
+    label: str, signature: Callable[..., Any] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function so that an unknown keyword argument is reported with the closest accepted name.
 
     The signature of the function is unchanged, also for type checkers.
+
+    Args:
+        label: Name of the function, for the error message.
+        signature: Function that has the parameters, if the decorated one forwards its keyword arguments to it.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        parameters = inspect.signature(function).parameters
+        parameters = inspect.signature(signature or function).parameters
         known = [name for name in parameters if name not in ("self", "bus")]
 
         @functools.wraps(function)
@@ -209,6 +215,16 @@ def check_keywords(label: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return call
 
     return decorate
+
+
+def with_parameters_of(_signature: Callable[P, object], function: Callable[..., R]) -> Callable[P, R]:
+    """Return a function that forwards its arguments to another one with the parameters of that one, for type checkers.
+
+    Args:
+        _signature: Function that has the parameters.
+        function: Function that forwards them.
+    """
+    return function
 
 
 def _describe(label: str, name: str, known: list[str]) -> str:

@@ -65,7 +65,7 @@ class EqualRanks(Collectives):
 def reductions_of_training(hook: Hook, monkeypatch: pytest.MonkeyPatch, every: int = 1) -> list[str]:
     """Return the names of the reductions in a training of 2 epochs of 3 iterations on two equal ranks."""
     ranks = EqualRanks()
-    monkeypatch.setattr("hookbus._run.session.get_collectives", lambda device: ranks)
+    monkeypatch.setattr("hookbus._run.loop_session.get_collectives", lambda device: ranks)
 
     class SetInterval(Hook):
         makes_requests = False
@@ -138,7 +138,7 @@ def test_requests_are_compared_as_three_integers() -> None:
             return tensor
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hookbus._run.session.get_collectives", lambda device: RecordSizes())
+        patch.setattr("hookbus._run.loop_session.get_collectives", lambda device: RecordSizes())
         fake_training([MayRequest()])
 
     assert set(sizes) == {(3, torch.int64)}
@@ -154,7 +154,7 @@ def test_ranks_at_different_points_raise_an_error_with_both_points(monkeypatch: 
         def _reduce(self, name: str, tensor: Tensor, op: Op) -> Tensor:
             return torch.tensor([2, -1, 0])
 
-    monkeypatch.setattr("hookbus._run.session.get_collectives", lambda device: Ahead())
+    monkeypatch.setattr("hookbus._run.loop_session.get_collectives", lambda device: Ahead())
 
     with pytest.raises(RankError) as caught:
         fake_training([MayRequest()])
