@@ -15,6 +15,7 @@ from versions.bounds import CONSTRAINTS, LOWEST, find_lower_bounds, read_pins
 
 __all__ = ["Environment", "make_lowest", "make_python", "make_torch"]
 
+PACKAGES = "site-packages"  # by this name, tracebacks tell an installed torch from code of the user
 RELEASE = re.compile(r"\d+(\.\d+)+")
 
 PACKAGES = "site-packages"
