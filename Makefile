@@ -35,7 +35,7 @@ test-python: .venv/all
 	$(VERSIONS) --python "$(PYTHON)" $(TESTS)
 
 test-newest: .venv/all
-	$(VERSIONS) --newest $(TESTS)
+	$(VERSIONS) --newest
 
 matrix: .venv/all
 	$(VERSIONS) --matrix

@@ -16,8 +16,8 @@ from versions.bounds import lock_lowest
 from versions.environments import Environment, make_lowest, make_python, make_torch
 from versions.matrix import NEWEST_TORCH, write_matrix
 from versions.results import find_commit, save_result
-from versions.suite import FAST_AND_SLOW, run_tests
-from versions.torch_tests import TORCH_TESTS
+from versions.suite import SLOW, run_tests
+from versions.torch_tests import FAST_TORCH_TESTS, SLOW_TORCH_TESTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,8 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.matrix:
         return write_matrix(ROOT)
     if options.newest:
-        result = run_tests(make_torch(ROOT, NEWEST_TORCH), ROOT, options.paths or TORCH_TESTS, FAST_AND_SLOW)
-        return int(result.failed > 0)
+        return _run_torch_tests(make_torch(ROOT, NEWEST_TORCH))
     return _run_fast_tests(_make_environment(options), options.paths)
 
 
@@ -46,7 +45,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     choice.add_argument("--lock-lowest", action="store_true", help="write .ci/lowest.txt after a change of a bound")
     choice.add_argument("--matrix", action="store_true")
     parser.add_argument("paths", nargs="*", help="test files and folders; all without one")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.paths and (options.newest or options.lock_lowest or options.matrix):
+        parser.error(f"paths: only with --torch, --python and --lowest, got {options.paths}")
+    return options
 
 
 def _make_environment(options: argparse.Namespace) -> Environment:
@@ -55,6 +57,12 @@ def _make_environment(options: argparse.Namespace) -> Environment:
     if options.python is not None:
         return make_python(ROOT, options.python)
     return make_lowest(ROOT)
+
+
+def _run_torch_tests(environment: Environment) -> int:
+    fast = run_tests(environment, ROOT, FAST_TORCH_TESTS)
+    slow = run_tests(environment, ROOT, SLOW_TORCH_TESTS, SLOW)
+    return int(fast.failed + slow.failed > 0)
 
 
 def _run_fast_tests(environment: Environment, paths: Sequence[str]) -> int:

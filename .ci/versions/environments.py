@@ -15,7 +15,7 @@ from versions.bounds import CONSTRAINTS, LOWEST, find_lower_bounds, read_pins
 
 __all__ = ["Environment", "make_lowest", "make_python", "make_torch"]
 
-PACKAGES = "site-packages"  # by this name, tracebacks tell an installed torch from code of the user
+PACKAGES = "site-packages"  # messages name no file of an installed package
 RELEASE = re.compile(r"\d+(\.\d+)+")
 
 PACKAGES = "site-packages"
@@ -73,7 +73,8 @@ def make_python(root: Path, version: str) -> Environment:
     _check_release("PYTHON", version, "3.13")
     name, folder = f"Python {version}", root / ".venv" / f"python-{version}"
     python = _make_venv(name, folder, _find_python(version), CONSTRAINTS, root)
-    return Environment(name, python, {"python": version}, folder)
+    torch = read_pins(root / CONSTRAINTS)["torch"]
+    return Environment(name, python, {"python": version, "torch": torch}, folder)
 
 
 def make_lowest(root: Path) -> Environment:

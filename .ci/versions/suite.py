@@ -18,7 +18,7 @@ from versions.environments import Environment
 __all__ = ["Result", "check_versions", "run_tests"]
 
 FAST = "not slow and not gpu"
-FAST_AND_SLOW = "not gpu"
+SLOW = "slow and not gpu"
 OPTIONS = ("--numprocesses", "auto", "--randomly-dont-reset-seed")
 SOME_FAILED = 1  # exit status of pytest; a larger one means that not all tests ran
 # torch is asked itself: the metadata that is found first may belong to another installation.

@@ -71,7 +71,7 @@ class TestInvalidFile:
     def test_invalid_path_is_rejected(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="File name too long"):
             resolve_path(tmp_path / ("x" * 300))
-        with pytest.raises(CheckpointError, match="embedded null byte"):
+        with pytest.raises(CheckpointError, match="embedded null"):
             resolve_path("a\0b")
 
     def test_fifo_is_rejected_without_blocking(self, tmp_path: Path) -> None:

@@ -238,7 +238,9 @@ class TestClaim:
             acquire(tmp_path / "file", **options)
 
     @pytest.mark.parametrize(
-        ("name", "reason"), [("a\0b", "embedded null byte"), ("x" * 300, "File name too long")], ids=["null", "long"]
+        ("name", "reason"),
+        [("a\0b", "(mkdir: )?embedded null .*"), ("x" * 300, "File name too long")],
+        ids=["null", "long"],
     )
     def test_invalid_directory_name_raises_an_error(self, tmp_path: Path, name: str, reason: str) -> None:
         message = re.escape(repr(str(tmp_path / name)).strip("'"))

@@ -61,7 +61,7 @@ def test_symbolic_link_is_refused_unless_it_is_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 300])
 def test_impossible_name_is_an_os_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(OSError, match="null byte|surrogates|name too long"):
+    with pytest.raises(OSError, match="embedded null|surrogates|name too long"):
         read_regular_file(tmp_path / name, 10)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from versions.torch_tests import TORCH_TESTS
+from versions.torch_tests import FAST_TORCH_TESTS, SLOW_TORCH_TESTS
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_every_listed_path_exists() -> None:
-    assert [path for path in TORCH_TESTS if not (ROOT / path.partition("::")[0]).exists()] == []
+    assert [path for path in FAST_TORCH_TESTS + SLOW_TORCH_TESTS if not (ROOT / path).exists()] == []
+
+
+def test_every_listed_slow_file_has_slow_tests() -> None:
+    assert [path for path in SLOW_TORCH_TESTS if "pytest.mark.slow" not in (ROOT / path).read_text()] == []
