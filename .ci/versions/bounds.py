@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -14,7 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 from releasing.projects import find_projects
 
-__all__ = ["CONSTRAINTS", "LOWEST", "find_lower_bounds", "lock_lowest", "read_pins"]
+__all__ = ["CONSTRAINTS", "LOWEST", "find_lower_bounds", "lock_lowest", "read_pins", "resolve"]
 
 CONSTRAINTS = Path(".ci/constraints.txt")
 LOWEST = Path(".ci/lowest.txt")
@@ -61,11 +62,34 @@ def lock_lowest(root: Path) -> None:
     wanted = [f"{name}=={version}" for name, version in find_lower_bounds(root).items()]
     pins = read_pins(root / CONSTRAINTS)
     wanted += [f"{name}=={pins[name]}" for name in sorted({*tools, "torch"})]
-    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
-    command += ["--python-version", "3.11", "-"]
-    done = subprocess.run(command, input="\n".join(wanted), stdout=subprocess.PIPE, text=True, check=True)
-    lines = [line for line in done.stdout.splitlines() if not OF_TORCH.match(line)]
+    lines = [line for line in resolve(wanted) if not OF_TORCH.match(line)]
     (root / LOWEST).write_text("\n".join([HEADER + f"torch=={pins['torch']}", *lines]) + "\n")
+
+
+def resolve(requirements: Iterable[str], *options: str) -> list[str]:
+    """Return the pins of requirements and of what they need, from the package index of pip.
+
+    Args:
+        requirements: Lines of a requirements file.
+        options: Options of `uv pip compile`.
+
+    Raises:
+        SystemExit: If the requirements exclude each other, with the reason.
+    """
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate"]
+    command += ["--python-version", "3.11", *options, "-"]
+    lines = "\n".join(requirements)
+    done = subprocess.run(command, input=lines, env=_index(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"uv: the requirements cannot be resolved.\n{done.stderr.strip()}")
+    return done.stdout.splitlines()
+
+
+def _index() -> dict[str, str]:
+    # uv does not read the configuration of pip.
+    command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    url = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {**({"UV_DEFAULT_INDEX": url} if url else {}), **os.environ}
 
 
 def read_pins(path: Path) -> dict[str, str]:
