@@ -177,13 +177,19 @@ class Environment:
         self.executable = path / "bin" / "python"
         self.packages = next(path.glob("lib/python3*/site-packages"))
         plugins = _plugin_files()
-        for directory in map(Path, sys.path):
-            for entry in directory.iterdir() if directory.name in ("site-packages", "dist-packages") else ():
-                target = self.packages / entry.name
-                if entry.name not in plugins and not target.exists():
-                    target.symlink_to(entry)
+        for directory in filter(_contains_packages, map(Path, sys.path)):
+            self._link(directory, plugins)
         first = self.packages / "0.pth"  # read before other .pth files, so that this copy of hookbus is imported
         first.write_text(f"{Path(hookbus.__file__).parent.parent}\n")
+
+    def _link(self, directory: Path, skipped: set[str]) -> None:
+        """Link the packages of a directory, except those that an earlier directory provides in another version."""
+        linked = {entry.name.partition("-")[0] for entry in self.packages.glob("*.dist-info")}
+        for entry in directory.iterdir():
+            target = self.packages / entry.name
+            is_shadowed = entry.suffix == ".dist-info" and entry.name.partition("-")[0] in linked
+            if entry.name not in skipped and not is_shadowed and not target.exists():
+                target.symlink_to(entry)
 
     def install(self, *wheels: Path) -> None:
         """Install wheels with pip."""
@@ -208,6 +214,13 @@ class Environment:
         done = self.python("-c", code, **variables)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
+
+
+def _contains_packages(directory: Path) -> bool:
+    """Return whether an entry of `sys.path` is a folder of installed packages, or the folder of another torch."""
+    torch = importlib.util.find_spec("torch")
+    is_overlay = torch is not None and torch.origin is not None and directory == Path(torch.origin).parents[1]
+    return is_overlay or directory.name in ("site-packages", "dist-packages")
 
 
 def _plugin_files() -> set[str]:

@@ -131,7 +131,7 @@ class Reader:
         """Skip the block."""
 
     def do_console(self, block: Block) -> None:
-        for command, shown in _commands(block.text):
+        for command, shown in iter_commands(block.text):
             printed = _run(command)
             assert _matches(printed, shown), f"{self.page.name}:{block.line}: {command} printed\n{printed}"
 
@@ -140,7 +140,7 @@ class Reader:
         return compile("\n" * block.line + block.text, str(self.page), "exec", dont_inherit=True)
 
 
-def _commands(text: str) -> Iterator[tuple[str, list[str]]]:
+def iter_commands(text: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each command with its expected output lines."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, *shown = part.rstrip("\n").split("\n")

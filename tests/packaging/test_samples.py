@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Environment
-from tests.packaging.toys import install_wheels
+from tests.packaging.toys import build_wheel, remove_sources
 from tests.pages import ROOT, blocks
 
 SAMPLES = sorted(path.parent for path in ROOT.glob("docs/examples/*/pyproject.toml"))
@@ -22,18 +22,20 @@ HOOKS = {
 }
 # 8970 = 2 * (64 * 64 + 64) + 64 * 10 + 10
 EXPECTED_OUTPUT = {"hookbus-hello": "Good morning, Sequential with 8970 weights!"}
-NEEDED = ["hookbus-zoo", "hookbus-logger"]
-"""Packages that the run files of the samples use or that show their output."""
+NEEDED = ["hookbus", "hookbus_zoo", "hookbus_logger"]
+"""The core, and packages that the run files of the samples use or that show their output."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def wheel_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def wheel_environment(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Create an environment with wheels of the core, the samples and their requirements, without the sources."""
     environment = Environment(tmp_path_factory.mktemp("wheel_environment"))
-    projects = [*(ROOT / "plugins" / name for name in NEEDED), *SAMPLES]
-    install_wheels(environment, projects, tmp_path_factory.mktemp("wheels"))
+    remove_sources(environment)
+    needed = [wheel for name in NEEDED for wheel in dist.glob(f"{name}-*.whl")]
+    wheels = tmp_path_factory.mktemp("wheels")
+    environment.install(*needed, *(build_wheel(sample, wheels) for sample in SAMPLES))
     return environment
 
 

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 import hookbus
 from tests.conftest import Environment
-from tests.packaging.toys import install_wheels
+from tests.packaging.toys import build_wheel, remove_sources, unpack
 from tests.pages import ROOT
 
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
@@ -24,9 +24,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def newer_core(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def newer_core(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     environment = Environment(tmp_path_factory.mktemp("newer_core"))
-    install_wheels(environment, PLUGINS, tmp_path_factory.mktemp("wheels"), raise_version)
+    remove_sources(environment)
+    (sdist,) = dist.glob("hookbus-*.tar.gz")
+    core = unpack(sdist, tmp_path_factory.mktemp("core"))
+    raise_version(core)
+    environment.install(build_wheel(core, tmp_path_factory.mktemp("wheel")), *dist.glob("hookbus_*.whl"))
     return environment
 
 

@@ -1,7 +1,5 @@
 """Tests of the content of the wheels."""
 
-import subprocess
-import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -10,21 +8,19 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.packaging.toys import build_wheel
+from tests.pages import ROOT
+
 PROJECTS = [ROOT, *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=PROJECTS, ids=lambda path: "hookbus" if path == ROOT else path.name)
-def wheel(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Path, zipfile.ZipFile]]:
-    """Yield each project with its wheel, built from the project alone."""
-    out = tmp_path_factory.mktemp("wheels")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(request.param)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    (path,) = out.glob("*.whl")
+@pytest.fixture(params=PROJECTS, ids=lambda path: "hookbus" if path == ROOT else path.name)
+def wheel(dist: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Path, zipfile.ZipFile]]:
+    """Yield each project with its wheel."""
+    name = "hookbus" if request.param == ROOT else request.param.name.replace("-", "_")
+    (path,) = dist.glob(f"{name}-*.whl")
     with zipfile.ZipFile(path) as opened:
         yield request.param, opened
 
@@ -54,10 +50,21 @@ def test_metadata_is_complete(wheel: tuple[Path, zipfile.ZipFile]) -> None:
 
     assert metadata["Version"] == "0.1.0"
     assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert opened.read(entry.replace("METADATA", "licenses/LICENSE")) == (ROOT / "LICENSE").read_bytes()
     assert metadata["Requires-Python"] == ">=3.11"
     assert len(str(metadata.get_payload())) > 200, "the README is the page on the index"
     if project != ROOT:
         assert [name for name in metadata.get_all("Requires-Dist", []) if name.replace(" ", "") == "hookbus<0.2,>=0.1"]
+
+
+def test_source_distribution_builds_the_same_wheel(wheel: tuple[Path, zipfile.ZipFile], tmp_path: Path) -> None:
+    project, opened = wheel
+
+    with zipfile.ZipFile(build_wheel(project, tmp_path)) as direct:
+        assert {name: direct.read(name) for name in direct.namelist()} == {
+            name: opened.read(name) for name in opened.namelist()
+        }
 
 
 def test_versions_are_equal() -> None:
