@@ -11,19 +11,24 @@ SPACE := $(subst ,, )
 # In random order: SEED= repeats an order. The RNGs are not seeded, because a test that depends on chance must fail.
 SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEED))
 PYTEST := $(RUN) $(SHUFFLED)
+# A worker that is done takes over tests of the other one, so that none is idle while long tests are left.
+WORKERS := --numprocesses auto --dist worksteal
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-lowest test-torch test-python test-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
 
 test: .venv/all
-	$(PYTEST) -m "not slow and not gpu" --numprocesses auto
+	$(PYTEST) -m "not slow and not gpu" $(WORKERS)
 
 test-all: .venv/all
-	$(PYTEST) -m "slow and not gpu" --numprocesses auto
+	$(PYTEST) -m "slow and not exhaustive and not gpu" $(WORKERS)
+
+test-exhaustive: .venv/all
+	$(PYTEST) -m "exhaustive" $(WORKERS)
 
 test-lowest: .venv/all
 	$(VERSIONS) --lowest $(TESTS)
@@ -45,7 +50,7 @@ lowest: .venv/all
 
 coverage: .venv/all
 	$(RUN) coverage erase
-	$(RUN) coverage run -m $(SHUFFLED) --hypothesis-profile ci -m "not slow and not gpu" --numprocesses auto
+	$(RUN) coverage run -m $(SHUFFLED) --hypothesis-profile ci -m "not slow and not gpu" $(WORKERS)
 	$(RUN) coverage combine --quiet
 	$(RUN) coverage report
 

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, count, product
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -197,30 +197,6 @@ def hash_checkpoint(path: Path) -> Mapping[str, str]:
     states["jsonl"] = {key: value for key, value in states.get("jsonl", {}).items() if key != "first"}
     parts |= {name: state for name, state in states.items() if state}
     return {name: fingerprint(part) for name, part in parts.items()}
-
-
-def pairwise_combinations(choices: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
-    """Return few combinations that contain every pair of values of any two choices at least once."""
-    columns = range(len(choices))
-    missing = {
-        ((a, x), (b, y)): None for a, b in combinations(columns, 2) for x, y in product(choices[a], choices[b])
-    }  # a dict keeps its order: the same cases in every process
-    rows = []
-    while missing:
-        fixed = dict(next(iter(missing)))
-        for column in columns:
-            if column not in fixed:
-                fixed[column] = max(choices[column], key=lambda value: _gain(missing, fixed, column, value))
-        row = [(column, fixed[column]) for column in columns]
-        for pair in combinations(row, 2):
-            missing.pop(pair, None)
-        rows.append(tuple(fixed[column] for column in columns))
-    return rows
-
-
-def _gain(missing: Mapping[Any, None], fixed: Mapping[int, Any], column: int, value: Any) -> int:
-    """Return the number of missing pairs of a value of a column with the fixed values."""
-    return sum(tuple(sorted([(column, value), item], key=lambda pair: pair[0])) in missing for item in fixed.items())
 
 
 if __name__ == "__main__":

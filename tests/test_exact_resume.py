@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
 from hookbus.testing import fingerprint
 from hookbus.trainer.trainer import Trainer
+from tests.coverings import covering_parameters
 from tests.toys import OPTIMIZERS, SCHEDULES, Augmented, Saver, net, pairs
 
 
@@ -43,6 +44,7 @@ POSITIONS: dict[str, tuple[str, int, int]] = {
     "at the end of an epoch": ("after_epoch", 10, 1),
     "at the end of an epoch within an accumulation": ("after_epoch", 5, 2),
 }
+CHOICES: tuple[Sequence[Any], ...] = (tuple(POSITIONS), tuple(OPTIMIZERS), tuple(SCHEDULES), (0, 2), (False, True))
 
 
 @dataclass(frozen=True)
@@ -209,12 +211,10 @@ def test_final_states_equal_those_of_the_uninterrupted_run(case: Case, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("custom_loop", [False, True], ids=["Trainer", "custom loop"])
-@pytest.mark.parametrize("workers", [0, 2], ids="{} workers".format)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("position", POSITIONS)
-def test_final_states_are_equal_in_every_combination(
+@pytest.mark.parametrize(
+    ("position", "optimizer", "schedule", "workers", "custom_loop"), covering_parameters(CHOICES, 3)
+)
+def test_final_states_are_equal_with_every_three_values(
     position: str, optimizer: str, schedule: str, workers: int, custom_loop: bool, tmp_path: Path
 ) -> None:
     compare(Case(position, optimizer, schedule, workers, custom_loop), tmp_path)
@@ -230,10 +230,9 @@ def test_selected_cases_contain_all_pairs() -> None:
     choices = [
         (case.position, case.optimizer, case.schedule, case.workers, case.custom_loop) for case in select_cases()
     ]
-    values = [POSITIONS, OPTIMIZERS, SCHEDULES, [0, 2], [False, True]]
     for a in range(5):
         for b in range(a):
-            assert {(choice[a], choice[b]) for choice in choices} == set(product(values[a], values[b]))
+            assert {(choice[a], choice[b]) for choice in choices} == set(product(CHOICES[a], CHOICES[b]))
 
 
 def test_final_states_differ_if_the_checkpoint_was_modified(tmp_path: Path) -> None:

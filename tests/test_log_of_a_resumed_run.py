@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hookbus_eval import EvalHook
 from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
 from hookbus_logger.epoch_recorder import EpochRecorder
 from hookbus_timer import IterTimerHook
+from tests.coverings import covering_parameters
 from tests.crashes import run_in_fork
 from tests.toys import net, pairs
 
@@ -181,12 +183,26 @@ def read_console(directory: Path) -> list[str]:
     return [line.partition("  time/")[0].rstrip() for line in lines if line.startswith(("train", "val", " "))]
 
 
+Uninterrupted = Callable[[str, int, str], Path]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """Return a function that trains without a stop, once with each loop and settings, and returns the directory."""
+
+    @cache
+    def train_once(loop: str, accumulate: int, settings: str) -> Path:
+        directory = tmp_path_factory.mktemp("uninterrupted") / "run"
+        train(LOOPS[loop], directory, accumulate, SETTINGS[settings])
+        return directory
+
+    return train_once
+
+
 def compare(
-    tmp_path: Path, loop: Any, method: str, iteration: int, accumulate: int, settings: Mapping[str, Any]
+    reference: Path, stopped: Path, loop: Any, method: str, iteration: int, accumulate: int, settings: Mapping[str, Any]
 ) -> None:
     arguments = (accumulate, settings)
-    train(loop, tmp_path / "uninterrupted", *arguments)
-    stopped = tmp_path / "stopped"
     if method == "SIGKILL":
         assert os.WIFSIGNALED(run_in_fork(lambda: train(loop, stopped, *arguments, EndingHook(method, iteration))))
     elif method == "Ctrl-C":
@@ -197,9 +213,9 @@ def compare(
     before = read_console(stopped)
     train(loop, stopped, *arguments)
 
-    assert read_rows(stopped) == read_rows(tmp_path / "uninterrupted")
-    assert (stopped / "points").read_text() == (tmp_path / "uninterrupted" / "points").read_text()
-    expected, after = read_console(tmp_path / "uninterrupted"), read_console(stopped)[len(before) :]
+    assert read_rows(stopped) == read_rows(reference)
+    assert (stopped / "points").read_text() == (reference / "points").read_text()
+    expected, after = read_console(reference), read_console(stopped)[len(before) :]
     if method == "SIGKILL":
         # Lines printed after the last checkpoint cannot be removed and are printed again.
         assert (expected[: len(before)], expected[-len(after) :]) == (before, after)
@@ -228,21 +244,24 @@ def select_cases() -> list[tuple[str, str, int, str, str]]:
 
 @pytest.mark.parametrize(("position", "method", "accumulate", "settings", "loop"), select_cases())
 def test_log_equals_that_of_the_uninterrupted_run(
-    tmp_path: Path, position: str, method: str, accumulate: int, settings: str, loop: str
+    uninterrupted: Uninterrupted, tmp_path: Path, position: str, method: str, accumulate: int, settings: str, loop: str
 ) -> None:
-    compare(tmp_path, LOOPS[loop], method, POSITIONS[position], accumulate, SETTINGS[settings])
+    reference = uninterrupted(loop, accumulate, settings)
+    compare(reference, tmp_path / "run", LOOPS[loop], method, POSITIONS[position], accumulate, SETTINGS[settings])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("accumulate", [1, 2, 3])
-@pytest.mark.parametrize("method", EndingHook.METHODS)
-@pytest.mark.parametrize("iteration", range(1, EPOCHS * BATCHES + 1))
-def test_log_is_equal_at_every_position_with_every_method(
-    tmp_path: Path, iteration: int, method: str, accumulate: int, settings: str
+@pytest.mark.parametrize(
+    ("iteration", "method", "accumulate", "settings", "loop"),
+    covering_parameters(
+        (range(1, EPOCHS * BATCHES + 1), tuple(EndingHook.METHODS), (1, 2, 3), tuple(SETTINGS), tuple(LOOPS)), 2
+    ),
+)
+def test_log_is_equal_at_every_iteration_with_every_method(
+    uninterrupted: Uninterrupted, tmp_path: Path, iteration: int, method: str, accumulate: int, settings: str, loop: str
 ) -> None:
-    loop = list(LOOPS.values())[iteration % 2]
-    compare(tmp_path, loop, method, iteration, accumulate, SETTINGS[settings])
+    reference = uninterrupted(loop, accumulate, settings)
+    compare(reference, tmp_path / "run", LOOPS[loop], method, iteration, accumulate, SETTINGS[settings])
 
 
 @pytest.mark.parametrize("method", ["a request", "SIGTERM"])

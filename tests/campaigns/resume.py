@@ -7,7 +7,7 @@ import signal
 from tests.campaigns.campaign import Campaign
 from tests.campaigns.processes import finish, interrupt, start
 from tests.campaigns.training import LOOPS, SAVING, Case
-from tests.interruptions import pairwise_combinations
+from tests.coverings import covering_combinations
 
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 STOPS = {signal.SIGINT: 130, signal.SIGTERM: 75, signal.SIGUSR1: 75}
@@ -18,7 +18,7 @@ RANKS = [Case("Trainer", False, 0, 2, launched=True), Case("epochs", True, 2, 2,
 
 def select_cases() -> list[Case]:
     """Return cases of one process that contain each pair of values of any two settings."""
-    return [Case(*values) for values in pairwise_combinations([("Trainer", *LOOPS), SAVING, (0, 2)])]
+    return [Case(*values) for values in covering_combinations([("Trainer", *LOOPS), SAVING, (0, 2)])]
 
 
 def interrupt_all(campaign: Campaign, trials: int | None) -> None:
