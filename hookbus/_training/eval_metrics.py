@@ -18,7 +18,7 @@ from hookbus.data.batch_sizes import batch_size
 from hookbus.data.batches import move_to_device
 from hookbus.distributed.process_group import world_size
 from hookbus.errors import ConfigError, suggest_names
-from hookbus.metrics.windows import exact_sum, to_float
+from hookbus.metrics.windows import exact_sum, to_float, to_widest_float
 
 if TYPE_CHECKING:
     from hookbus.distributed.collectives import Collectives
@@ -70,8 +70,8 @@ class Accuracy:
         self._hits, self._count = map(sum, zip(*counts, strict=True))
 
     def compute(self) -> Tensor:
-        """Return hits / samples as a float64 tensor of shape (), on the device; NaN without samples."""
-        return torch.as_tensor(self._hits, dtype=torch.float64) / self._count
+        """Return hits / samples as a tensor of shape (), float64 if the device supports it; NaN without samples."""
+        return to_widest_float(torch.as_tensor(self._hits)) / self._count
 
     def reset(self) -> None:
         """Reset the counts."""
@@ -100,8 +100,8 @@ class MeanMetric:
         """
         value = self._function(outputs, targets)
         weight = (batch_size(targets) or batch_size(outputs) or 1) if samples is None else samples
-        # In float64: a float32 total loses digits after many batches.
-        self._total = self._total + (value.double() if isinstance(value, Tensor) else float(value)) * weight
+        # In float64, except on MPS: a float32 total loses digits after many batches.
+        self._total = self._total + (to_widest_float(value) if isinstance(value, Tensor) else float(value)) * weight
         self._weight += weight
 
     def combine(self, ranks: Collectives) -> None:

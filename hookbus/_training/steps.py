@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hookbus._utils.arguments import check_count
+from hookbus._utils.torch_versions import require_torch
 from hookbus.data.batches import detach_tree
 from hookbus.distributed.sharding import to_full_tensors
 from hookbus.errors import ConfigError, LoopError
@@ -69,6 +70,8 @@ class Steps:
         self.loss_fn, self.step_fn = loss_fn, step_fn
         self.clip_grad_norm = clip_grad_norm
         self.device = device
+        if precision == "fp16" and device.type == "mps":
+            require_torch("precision: fp16 on MPS")  # an older gradient scaler computes in float64
         # bf16 has the exponent range of fp32, so its gradients do not underflow and need no scaler.
         self.scaler = torch.amp.GradScaler(device.type) if precision == "fp16" else None
         self._dtype = AUTOCAST_DTYPES.get(precision)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FEATURES = {
     "distributed: fsdp2": ("2.9", "set distributed: ddp"),
+    "precision: fp16 on MPS": ("2.9", "set precision: bf16"),
     "fully_shard": ("2.9", "wrap the model with DistributedDataParallel"),
 }
 """What needs a newer torch than the lowest supported one: the version, and what to do without it."""

@@ -75,7 +75,8 @@ def _check_torch_state(value: Any, key: str) -> None:
 
 _bytes = tensor(1, torch.uint8, 1 << 20)
 _rng = record(
-    {"python": _check_python_state, "torch": _check_torch_state}, {"numpy": _check_numpy_state, "cuda": list_of(_bytes)}
+    {"python": _check_python_state, "torch": _check_torch_state},
+    {"numpy": _check_numpy_state, "cuda": list_of(_bytes), "mps": _bytes},
 )
 
 _scalar = either(number(), tensor(maximum=1))

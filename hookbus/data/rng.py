@@ -26,6 +26,8 @@ def get_rng_state() -> dict[str, Any]:
     # Not `is_available`: reading the CUDA state would initialize CUDA and allocate memory on every device.
     if torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
     return state
 
 
@@ -43,6 +45,8 @@ def set_rng_state(state: dict[str, Any]) -> None:
     if "cuda" in state and torch.cuda.is_available():
         for device, device_state in enumerate(state["cuda"][: torch.cuda.device_count()]):
             torch.cuda.set_rng_state(device_state, device)
+    if "mps" in state and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(state["mps"])
 
 
 @contextmanager

@@ -42,6 +42,20 @@ def test_state_restores_every_rng() -> None:
     assert draw() == first
 
 
+def test_state_contains_the_rng_of_an_apple_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.Generator()
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "get_rng_state", gpu.get_state)
+    monkeypatch.setattr(torch.mps, "set_rng_state", gpu.set_state)
+    state, first = get_rng_state(), torch.rand((), generator=gpu)
+    set_rng_state(state)
+
+    assert torch.rand((), generator=gpu) == first
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    set_rng_state(state)  # on a machine without such a GPU
+    assert "mps" not in get_rng_state()
+
+
 def test_state_can_be_saved_and_loaded_with_weights_only() -> None:
     draw()
     state, first = get_rng_state(), draw()

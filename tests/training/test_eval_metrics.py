@@ -23,6 +23,7 @@ from hookbus._training.eval_metrics import (
 from hookbus.data.batches import get_targets
 from hookbus.distributed.collectives import Collectives
 from hookbus.errors import ConfigError
+from hookbus.metrics import windows
 
 
 class TestAccuracy:
@@ -58,6 +59,14 @@ class TestAccuracy:
 
         accuracy.update(torch.tensor([1]), torch.tensor([1]))
         assert float(accuracy.compute()) == 1.0
+
+    @pytest.mark.parametrize("metric", [Accuracy(), MeanMetric(lambda outputs, targets: (outputs * 1.0).mean())])
+    def test_device_without_float64_computes_in_float32(self, monkeypatch: pytest.MonkeyPatch, metric: Any) -> None:
+        monkeypatch.setattr(windows, "_get_widest_dtype", lambda device: torch.float32)
+        metric.update(torch.tensor([1, 0]), torch.tensor([1, 1]))
+
+        assert metric.compute().dtype == torch.float32
+        assert metric.compute() == 0.5
 
     def test_accuracy_is_exact_in_float64(self) -> None:
         accuracy = Accuracy()

@@ -60,6 +60,16 @@ def make_steps(model: nn.Module, **options: Any) -> Steps:
     return Steps(model, **{**defaults, **options})
 
 
+def test_fp16_on_an_apple_gpu_requires_a_newer_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"precision": "fp16", "device": torch.device("mps")}
+    monkeypatch.setattr(torch, "__version__", "2.6.0")
+    with pytest.raises(ConfigError, match=r"precision: fp16 on MPS requires torch 2\.9 or newer, got 2\.6\.0"):
+        make_steps(Weight(), **options)
+
+    monkeypatch.setattr(torch, "__version__", "2.9.0")
+    assert make_steps(Weight(), **options).scaler is not None
+
+
 class RecordingHook(Hook):
     """Records weight, step count and outputs after each iteration."""
 

@@ -50,6 +50,8 @@ class AcceleratorProvider:
 
 def _read_memory(index: int) -> Sequence[float]:
     device = torch.get_device_module()
+    if not hasattr(device, "memory_allocated"):  # on MPS, with one device
+        return device.current_allocated_memory() / GB, device.driver_allocated_memory() / GB
     return device.memory_allocated(index) / GB, device.memory_reserved(index) / GB
 
 

@@ -67,7 +67,7 @@ def get_process_peak(current: int) -> int:
         current: Current resident set size in bytes, the lower bound of the result.
     """
     if resource is None:
-        return max(int(get_process().memory_info().peak_wset), current)
+        return max(getattr(get_process().memory_info(), "peak_wset", 0), current)
     # The kernel updates ru_maxrss with a delay, so it may be below the current size. Its unit is kilobytes, or bytes
     # on macOS.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -25,6 +25,15 @@ def test_accelerator_provider_reads_the_memory_of_each_device():
     assert set(AcceleratorProvider().read()) == expected
 
 
+def test_memory_of_an_apple_gpu_is_that_of_metal(monkeypatch):
+    monkeypatch.setattr("torch.accelerator.device_count", lambda: 1)
+    monkeypatch.setattr("torch.get_device_module", lambda: torch.mps)
+    monkeypatch.setattr("torch.mps.current_allocated_memory", lambda: GB)
+    monkeypatch.setattr("torch.mps.driver_allocated_memory", lambda: 3 * GB)
+
+    assert AcceleratorProvider().read() == {"gpu0/allocated_gb": 1, "gpu0/reserved_gb": 3}
+
+
 def test_failing_device_does_not_affect_other_devices(monkeypatch):
     def read(index):
         if index == 0:

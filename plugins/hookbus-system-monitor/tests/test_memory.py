@@ -1,11 +1,13 @@
 import math
 import multiprocessing
+from types import SimpleNamespace
 
 import numpy
 import psutil
 import pytest
 import torch
 
+from hookbus_system_monitor import memory
 from hookbus_system_monitor.cgroup import Usage
 from hookbus_system_monitor.memory import (
     LeakDetector,
@@ -77,6 +79,14 @@ class TestProcess:
 
     def test_process_peak_is_at_least_the_current_size(self):
         assert get_process_peak(2**60) == 2**60
+
+    def test_peak_on_windows_is_that_of_the_working_set(self, monkeypatch):
+        process = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=300))
+        monkeypatch.setattr(memory, "resource", None)
+        monkeypatch.setattr(memory, "get_process", lambda: process)
+
+        assert get_process_peak(200) == 300
+        assert get_process_peak(400) == 400
 
     def test_process_memory_is_that_of_the_child_after_a_fork(self):
         def grow(pipe):
