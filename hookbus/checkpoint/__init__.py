@@ -1,7 +1,7 @@
 """Checkpoint files: atomic writes, checksums, contents, restore and sharded checkpoints.
 
 `atomic_files` writes and verifies single files, and `load` loads them as data. `state` builds and restores the
-contents with `contents`, `plain_data`, `weights`, `components`, `hook_states` and `rank_state`.
+contents with `run_state`, `contents`, `plain_data`, `weights`, `components`, `hook_states` and `rank_state`.
 `generations`, `sharded` and `store` implement checkpoints of models that are sharded across ranks. `saver` defines the
 protocol of a checkpoint hook.
 """
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.atomic_files import remove_temporary_files as remove_temporary_files
     from hookbus.checkpoint.atomic_files import write_json as write_json
     from hookbus.checkpoint.contents import wrap_invalid_data as wrap_invalid_data
+    from hookbus.checkpoint.run_state import get_run_state as get_run_state
+    from hookbus.checkpoint.run_state import set_run_state as set_run_state
     from hookbus.checkpoint.saver import CheckpointSaver as CheckpointSaver
     from hookbus.checkpoint.saver import StopSaver as StopSaver
     from hookbus.checkpoint.sidecars import Sidecar as Sidecar
@@ -39,6 +41,7 @@ _MODULES = map_names(
         "hookbus._utils.schema": "schema",
         "hookbus.checkpoint.atomic_files": "atomic_write make_temporary_name remove_temporary_files write_json",
         "hookbus.checkpoint.contents": "wrap_invalid_data",
+        "hookbus.checkpoint.run_state": "get_run_state set_run_state",
         "hookbus.checkpoint.saver": "CheckpointSaver StopSaver",
         "hookbus.checkpoint.sidecars": "Sidecar",
         "hookbus.checkpoint.state": "read_checkpoint write_checkpoint",

@@ -175,13 +175,12 @@ _hooks = mapping_of(_hook)
 _state = mapping_of(any_value)
 _grads = mapping_of(tensor())
 _rank = record({"rng": _rng, "metrics": _metrics, "data": _data}, {"grads": _grads, "state": _state})
+_RUN_STATE = {"meta": _meta, "hooks": _hooks, "rng": _rng, "loop": _loop}
+_OPTIONAL = {"ema_state_dict": _state, "state": _state, "ranks": list_of(_rank)}
+_run_state = record(_RUN_STATE, _OPTIONAL)
 _checkpoint = record(
-    {"meta": _meta, "state_dict": _state, "hooks": _hooks, "rng": _rng, "loop": _loop},
-    {
-        **dict.fromkeys(("ema_state_dict", "optimizer", "scheduler", "scaler", "loss", "state"), _state),
-        "grads": _grads,
-        "ranks": list_of(_rank),
-    },
+    {**_RUN_STATE, "state_dict": _state},
+    {**_OPTIONAL, **dict.fromkeys(("optimizer", "scheduler", "scaler", "loss"), _state), "grads": _grads},
 )
 
 EARLIER = {
@@ -197,17 +196,18 @@ SAME = {"epoch": "epochs_done", "iter": "iters_done", "step": "steps_done", "sam
 """Counts in `meta`, and the same counts of the clock."""
 
 
-def check_contents(checkpoint: Mapping[str, Any]) -> None:
+def check_contents(checkpoint: Mapping[str, Any], *, is_run_state: bool = False) -> None:
     """Raise if a run cannot use a value of a checkpoint, before anything is restored.
 
     Args:
         checkpoint: Checkpoint of this format version; its tensors may be on the meta device.
+        is_run_state: Whether it is the part of a checkpoint that `get_run_state` returns.
 
     Raises:
         CheckpointError: If a value is missing or invalid; the message contains its key.
     """
     with wrap_invalid_data():
-        _checkpoint(checkpoint, "")
+        (_run_state if is_run_state else _checkpoint)(checkpoint, "")
         loop, meta, ranks = checkpoint["loop"], checkpoint["meta"], checkpoint.get("ranks", ())
         _check_counts(loop["clock"], meta)
         for part in (loop, *ranks):

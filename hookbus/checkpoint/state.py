@@ -85,15 +85,8 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
     weights = nest_weights(raw, run.model_names)
     if not run.model_names:
         weights = add_versions(weights, get_versions(raw))
-    checkpoint: dict[str, Any] = {"meta": _build_meta(run), "state_dict": weights}
-    averaged = run.weights.averaged()
-    if averaged is not None:
-        checkpoint["ema_state_dict"] = nest_weights(averaged, run.model_names)
-    checkpoint |= collect_components(run)
-    checkpoint["hooks"] = hook_states.collect_hook_states(run)
-    checkpoint |= hook_states.collect_loop_state(run.state)
-    checkpoint["rng"] = get_rng_state()
-    checkpoint["loop"] = run.state_dict()
+    checkpoint = {"meta": build_meta(run), "state_dict": weights, **collect_averages(run)}
+    checkpoint |= {**collect_components(run), **collect_hooks_and_loop(run)}
     validate_plain_data({key: part for key, part in checkpoint.items() if key not in VALIDATED_KEYS}, "checkpoint")
     add_rank_states(checkpoint, run)
     return checkpoint
@@ -122,11 +115,7 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     for optimizer in run.optimizers.values() if checkpoint["meta"]["step"] else ():
         # torch warns if a scheduler steps before the optimizer; this optimizer has stepped before the checkpoint.
         optimizer._opt_called = True  # type: ignore[attr-defined]
-    run.load_state_dict(checkpoint["loop"])
-    hook_states.load_hook_states(run, checkpoint["hooks"])
-    hook_states.load_loop_state(run.state, checkpoint.get("state", {}), run.logger)
-    # Last, because the calls above may draw random numbers.
-    set_rng_state(checkpoint["rng"])
+    load_hooks_and_loop(run, checkpoint)
 
 
 def _check_compatible(run: Run, checkpoint: Mapping[str, Any]) -> None:
@@ -228,13 +217,6 @@ def _check_if_complete(checkpoint: Mapping[str, Any]) -> None:
         check_contents(checkpoint)
 
 
-def _get_format_version(checkpoint: Mapping[str, Any]) -> int:
-    """Return the format version of a checkpoint; that of this version if it is invalid, which the schema reports."""
-    meta = checkpoint["meta"]
-    version = meta.get("schema") if isinstance(meta, Mapping) else None
-    return version if type(version) is int else FORMAT_VERSION
-
-
 @contextmanager
 def prefix_path(path: Path) -> Iterator[None]:
     """Add the path of the checkpoint to an error about its content."""
@@ -296,12 +278,7 @@ def check_resumable(checkpoint: Mapping[str, Any]) -> None:
             invalid value.
     """
     check_keys(checkpoint)
-    schema = _get_format_version(checkpoint)
-    if schema != FORMAT_VERSION:
-        raise CheckpointError(
-            f"The checkpoint has format version {schema}, but hookbus {hookbus.__version__} loads format version "
-            f"{FORMAT_VERSION}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
-        )
+    check_format_version(checkpoint)
     check_contents(checkpoint)
 
 
@@ -346,10 +323,54 @@ def _get_weights(checkpoint: Mapping[str, Any], key: str) -> dict[str, Any]:
     return flatten_weights(weights)
 
 
-# -- private ---------------------------------------------------------------------------------
+def collect_hooks_and_loop(run: Run) -> dict[str, Any]:
+    """Return the keys `hooks`, `state`, `rng` and `loop` of a checkpoint, of this rank."""
+    return {
+        "hooks": hook_states.collect_hook_states(run),
+        **hook_states.collect_loop_state(run.state),
+        "rng": get_rng_state(),
+        "loop": run.state_dict(),
+    }
 
 
-def _build_meta(run: Run) -> dict[str, Any]:
+def collect_averages(run: Run) -> dict[str, Any]:
+    """Return the averaged weights under the key `ema_state_dict`, {} if there are none."""
+    averaged = run.weights.averaged()
+    return {} if averaged is None else {"ema_state_dict": nest_weights(averaged, run.model_names)}
+
+
+def load_hooks_and_loop(run: Run, checkpoint: Mapping[str, Any]) -> None:
+    """Load the counts, the states of the hooks and the loop, and the RNG states of this rank."""
+    run.load_state_dict(checkpoint["loop"])
+    hook_states.load_hook_states(run, checkpoint["hooks"])
+    hook_states.load_loop_state(run.state, checkpoint.get("state", {}), run.logger)
+    # Last, because the calls above may draw random numbers.
+    set_rng_state(checkpoint["rng"])
+
+
+def _get_format_version(checkpoint: Mapping[str, Any]) -> int:
+    """Return the format version of a checkpoint; that of this version if it is invalid, which the schema reports."""
+    meta = checkpoint["meta"]
+    version = meta.get("schema") if isinstance(meta, Mapping) else None
+    return version if type(version) is int else FORMAT_VERSION
+
+
+def check_format_version(checkpoint: Mapping[str, Any]) -> None:
+    """Raise if a checkpoint has the format of another version.
+
+    Raises:
+        CheckpointError: If it has.
+    """
+    version = _get_format_version(checkpoint)
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"The checkpoint has format version {version}, but hookbus {hookbus.__version__} loads format version "
+            f"{FORMAT_VERSION}. Install hookbus {checkpoint['meta'].get('hookbus')}, which wrote the checkpoint."
+        )
+
+
+def build_meta(run: Run) -> dict[str, Any]:
+    """Return the key `meta` of a checkpoint."""
     clock = run.clock
     return {
         "schema": FORMAT_VERSION,

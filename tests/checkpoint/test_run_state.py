@@ -1,0 +1,152 @@
+"""State of the hooks and the loop in a checkpoint that the owner of the loop writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookbus import Hook, HookBus, Run
+from hookbus.checkpoint import get_run_state, set_run_state
+from hookbus.errors import CheckpointError, LoopError
+from hookbus_ema import EMAHook
+from tests import toys
+
+
+class Counter(Hook):
+    """Hook with a state and random numbers of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[float] = []
+
+    def after_train_iter(self) -> None:
+        self.drawn.append(torch.rand(()).item())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.drawn = list(state["drawn"])
+
+
+class Host:
+    """Trainer that owns the loop and the checkpoints, and calls hookbus back."""
+
+    def __init__(self, *hooks: object) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.bus = HookBus(hooks)
+        self.run: Run = self.bus.open(model=self.model, optimizer=self.optimizer, epochs=4)
+
+    def train(self, epochs: range) -> None:
+        for _ in epochs:
+            self.bus.emit("before_train_epoch")
+            for batch, _ in toys.pairs():
+                self.bus.emit("before_train_iter", batch=batch)
+                self.optimizer.zero_grad()
+                loss = self.model(batch).square().mean()
+                loss.backward()
+                self.optimizer.step()
+                self.bus.emit("after_train_iter", batch=batch, outputs={"loss": loss.detach()})
+            self.bus.emit("after_train_epoch")
+            self.bus.emit("after_epoch")
+
+    def save(self, path: Path) -> None:
+        weights = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save({**weights, "hookbus": get_run_state(self.run)}, path)
+
+    def load(self, path: Path) -> None:
+        content = torch.load(path, weights_only=True)
+        self.model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        set_run_state(self.run, content["hookbus"])
+
+
+def test_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
+    def hooks() -> tuple[Any, ...]:
+        return EMAHook(momentum=0.9, warm_up=0), Counter()
+
+    uninterrupted = Host(*hooks())
+    uninterrupted.train(range(4))
+    first = Host(*hooks())
+    first.train(range(2))
+    first.save(tmp_path / "host.pt")
+    first.run.close()
+    torch.manual_seed(17)
+    second = Host(*hooks())
+    second.load(tmp_path / "host.pt")
+    assert second.run.resumed
+    second.train(range(2, 4))
+
+    expected, resumed = uninterrupted.run, second.run
+    assert resumed.id == first.run.id
+    assert (resumed.epochs_done, resumed.iters_done, resumed.steps_done, resumed.samples_done) == (4, 12, 12, 48)
+    assert resumed.metrics.state_dict()["windows"] == expected.metrics.state_dict()["windows"]
+    for weights in ("raw", "averaged"):
+        one, two = (getattr(run.weights, weights)() for run in (expected, resumed))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+    assert second.bus.hooks["counter"].drawn == uninterrupted.bus.hooks["counter"].drawn  # type: ignore[attr-defined]
+    for host in (uninterrupted, second):
+        host.run.close()
+
+
+def test_state_has_no_weights_but_the_averages() -> None:
+    host = Host(EMAHook(momentum=0.5, warm_up=0))
+    assert set(get_run_state(host.run)) == {"meta", "hooks", "rng", "loop"}
+    host.train(range(1))
+    state = get_run_state(host.run)
+    assert set(state) == {"meta", "ema_state_dict", "hooks", "rng", "loop"}
+    averaged = host.run.weights.averaged()
+    assert averaged is not None
+    assert all(torch.equal(state["ema_state_dict"][name], value) for name, value in averaged.items())
+    host.run.close()
+
+
+def test_state_of_the_loop_is_included() -> None:
+    values = [3]
+    bus = HookBus()
+    pair = (lambda: values[0], lambda value: values.__setitem__(0, value))
+    run = bus.open(state={"level": pair})
+    state = get_run_state(run)
+    values[0] = 7
+    set_run_state(run, state)
+    assert values == [3]
+    run.close()
+
+
+def test_state_within_an_iteration_is_refused() -> None:
+    bus = HookBus()
+    run = bus.open()
+    bus.emit("before_train_iter")
+    with pytest.raises(LoopError, match=r"get_run_state: called within iteration 1, epoch 1\. Call it after"):
+        get_run_state(run)
+    bus.emit("after_train_iter")
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("hooks"), r"set_run_state: expected .* got a mapping without hooks\. Pass"),
+        (lambda state: state["meta"].update(schema=99), "has format version 99"),
+        (lambda state: state["loop"]["clock"].update(iters_done=-1), r"loop\.clock\.iters_done"),
+        (lambda state: state["hooks"]["counter"].update(version=2), r"hook 'counter': the checkpoint contains state v"),
+    ],
+    ids=["no hooks", "another format", "an invalid count", "a newer hook"],
+)
+def test_invalid_state_is_refused_and_the_run_is_unchanged(change: Any, message: str) -> None:
+    host = Host(Counter())
+    host.train(range(1))
+    state = get_run_state(host.run)
+    change(state)
+    host.train(range(1))
+    with pytest.raises(CheckpointError, match=message):
+        set_run_state(host.run, state)
+    assert (host.run.iters_done, host.run.resumed) == (6, False)
+    assert len(host.bus.hooks["counter"].drawn) == 6  # type: ignore[attr-defined]
+    host.run.close()
