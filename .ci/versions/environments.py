@@ -58,7 +58,7 @@ def make_torch(root: Path, version: str) -> Environment:
     if not folder.is_dir():
         pending = venv / f"torch-{version}.pending"  # renamed last: an interrupted installation is repeated
         shutil.rmtree(pending, ignore_errors=True)
-        _pip(name, python, root, "--target", str(pending / PACKAGES), f"torch=={version}")
+        _pip(name, python, root, "--no-compile", "--target", str(pending / PACKAGES), f"torch=={version}")
         pending.rename(folder)
     path = os.pathsep.join(filter(None, [str(folder / PACKAGES), os.environ.get("PYTHONPATH")]))
     return Environment(name, python, {"torch": version}, folder, {"PYTHONPATH": path})
@@ -81,8 +81,9 @@ def make_lowest(root: Path) -> Environment:
     """Make an environment with the lowest version of each dependency that the packages declare, torch aside."""
     name, folder = "lowest versions", root / ".venv" / "lowest"
     bounds = {distribution: str(version) for distribution, version in find_lower_bounds(root).items()}
+    torch = read_pins(root / LOWEST)["torch"]
     python = _make_venv(name, folder, Path(sys.executable), LOWEST, root)
-    return Environment(name, python, bounds, folder)
+    return Environment(name, python, {**bounds, "torch": torch}, folder)
 
 
 def _check_release(variable: str, version: str, example: str) -> None:
