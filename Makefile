@@ -16,7 +16,7 @@ WORKERS := --numprocesses auto --dist worksteal
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest test-install matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -41,6 +41,9 @@ test-python: .venv/all
 
 test-newest: .venv/all
 	$(VERSIONS) --newest
+
+test-install: .venv/all
+	$(VERSIONS).installation $(TORCH)
 
 matrix: .venv/all
 	$(VERSIONS) --matrix

@@ -177,8 +177,9 @@ class Environment:
         self.executable = path / "bin" / "python"
         self.packages = next(path.glob("lib/python3*/site-packages"))
         plugins = _plugin_files()
-        for directory in filter(_contains_packages, map(Path, sys.path)):
-            self._link(directory, plugins)
+        for directory in map(Path, sys.path):
+            if directory.name in ("site-packages", "dist-packages"):
+                self._link(directory, plugins)
         first = self.packages / "0.pth"  # read before other .pth files, so that this copy of hookbus is imported
         first.write_text(f"{Path(hookbus.__file__).parent.parent}\n")
 
@@ -214,13 +215,6 @@ class Environment:
         done = self.python("-c", code, **variables)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
-
-
-def _contains_packages(directory: Path) -> bool:
-    """Return whether an entry of `sys.path` is a folder of installed packages, or the folder of another torch."""
-    torch = importlib.util.find_spec("torch")
-    is_overlay = torch is not None and torch.origin is not None and directory == Path(torch.origin).parents[1]
-    return is_overlay or directory.name in ("site-packages", "dist-packages")
 
 
 def _plugin_files() -> set[str]:
