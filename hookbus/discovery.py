@@ -27,12 +27,12 @@ from hookbus._utils.packages import (
     split_entry_point,
 )
 from hookbus._utils.plugin_entries import (
-    BLOCK_VARIABLE,
     PluginEntry,
     blocked_names,
     explain_missing,
     get_publishing_package,
 )
+from hookbus._utils.variables import BLOCK_VARIABLE
 from hookbus.errors import HookWarning, PluginConflictError, PluginError, PluginNotFoundError
 
 __all__ = ["check_version", "find_entry", "list_entries", "load_entry", "warn_of_unknown_blocks"]

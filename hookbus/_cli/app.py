@@ -35,6 +35,7 @@ from hookbus._cli.output import (
     print_order,
     print_paragraph,
     print_points,
+    print_settings,
 )
 from hookbus.distributed.process_group import exit_process, is_distributed
 from hookbus.errors import ConfigError, HookbusError
@@ -170,9 +171,21 @@ def points(json_: Json = False) -> None:
 
 
 @app.command()
-def explain(file: File, overrides: Overrides = None, json_: Json = False) -> None:
+def explain(
+    file: File,
+    overrides: Overrides = None,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Show the settings instead, with the place that sets each of them.")
+    ] = False,
+    json_: Json = False,
+) -> None:
     """Show the order of the hooks at each point, and the reason for it."""
     with handle_errors():
+        if settings:
+            from hookbus._config.sources import list_settings
+
+            rows = list_settings(file, overrides or ())
+            return print_json([asdict(row) for row in rows]) if json_ else print_settings(rows)
         from hookbus._config.hooks import get_default_hooks, merge_defaults
         from hookbus._config.load import load_config
         from hookbus.bus import HookBus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -17,10 +18,12 @@ from rich.text import Text
 
 from hookbus._cli.console import escape_text, output_console
 from hookbus._utils.plugin_entries import INSTALL_STANDARD
+from hookbus._utils.values import escape_control_characters, shorten
 from hookbus.distributed.process_group import world_size
 
 if TYPE_CHECKING:
     from hookbus._cli.doctor import HookHealth
+    from hookbus._config.sources import Setting
     from hookbus._events.explain import Explanation
     from hookbus._events.points import Point
     from hookbus._run.run import Run
@@ -173,6 +176,23 @@ def print_order(explanation: Explanation) -> None:
     print_table(columns, cells)
     output_console().print()
     print_table(["hook", "package"], list(packages.items()))
+
+
+def print_settings(settings: Iterable[Setting]) -> None:
+    """Print the settings that differ from the built-in defaults, followed by the values that they replace."""
+    rows: list[Sequence[str | Text]] = []
+    for setting in settings:
+        path = escape_control_characters(shorten(setting.path))
+        rows.append([path, _format_setting(setting.value), setting.source])
+        replaced = [("  overrides", _format_setting(old.value), old.source) for old in setting.overrides]
+        rows += [[Text(cell, "dim") for cell in cells] for cells in replaced]
+    print_table(["setting", "value", "source"], rows)
+
+
+def _format_setting(value: Any) -> str:
+    """Return a value as in a run file, on one line."""
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return escape_control_characters(shorten(text))
 
 
 def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
@@ -25,6 +26,8 @@ def json_schema() -> tuple[dict[str, Any], list[str]]:
     schema = RunConfig.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     properties, definitions = schema["properties"], schema["$defs"]
+    schema |= _allow_parts(properties, definitions)
+    properties["defaults"] = DEFAULTS
     properties["experiment_dir"] = {**properties["work_dir"], "description": "Alias of work_dir."}
     properties["load_from"]["anyOf"].insert(0, {"type": "string"})
     branches, problems = _build_branches()
@@ -47,10 +50,31 @@ SCHEMAS_BY_NAME = ("properties", "$defs", "patternProperties")
 """Keywords whose value maps names to schemas."""
 NO_SCHEMAS = ("default", "enum", "const", "examples", "required")
 """Keywords whose value contains no schemas."""
+REQUIRING = ("required", "oneOf")
+"""Keywords that require keys of a section."""
 ANNOTATIONS = ("title", "description", "default", "examples", "deprecated")
 """Keywords that do not constrain values."""
+DEFAULTS = {
+    "description": "Files that this file extends, relative to it; later ones override earlier ones.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"const": False}],
+}
+"""Schema of the files that a run file extends; `false` excludes the project and the environment."""
 IMPORT_STRING = {"type": "string", "pattern": ":"}
 """Schema of an import string."""
+
+
+def _allow_parts(properties: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Move what the sections require to a condition: a file with `defaults` may contain parts of sections."""
+    complete: dict[str, Any] = {}
+    for name, section in properties.items():
+        for reference in re.findall(r"#/\$defs/(\w+)", str(section)):
+            required = {key: definitions[reference][key] for key in REQUIRING if key in definitions[reference]}
+            if required:
+                complete[name] = {"if": {"type": "object"}, "then": required}
+    for definition in definitions.values():
+        for key in REQUIRING:
+            definition.pop(key, None)
+    return {"if": {"required": ["defaults"]}, "else": {"properties": complete}}
 
 
 def _accept_references(schema: Any) -> Any:

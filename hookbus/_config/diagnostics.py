@@ -12,8 +12,9 @@ from pydantic import BaseModel, ValidationError
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import add_instance_name, find_hook_class
 from hookbus._utils.known_keys import explain_unknown_key
-from hookbus._utils.plugin_entries import BLOCK_VARIABLE, blocked_names
+from hookbus._utils.plugin_entries import blocked_names
 from hookbus._utils.settings import validation_messages
+from hookbus._utils.variables import BLOCK_VARIABLE
 from hookbus.discovery import list_entries, warn_of_unknown_blocks
 from hookbus.errors import HookWarning
 
@@ -56,8 +57,8 @@ def resolve_aliases(document: Document) -> None:
         document.mark_invalid(("work_dir",))
 
 
-class HookList(dict[int, Any]):
-    """List of hooks in the form of a mapping: settings, or a name, by index."""
+class HookList(dict[int | str, Any]):
+    """List of hooks in the form of a mapping: settings, or a name, by index; settings of hooks of a layer by name."""
 
 
 def normalize_hooks(document: Document) -> None:

@@ -58,6 +58,15 @@ def resolve_references(document: Document) -> None:
                 parent[key] = _parse_scalar(text)
 
 
+def resolve_text(text: str) -> str:
+    """Return a text with its references replaced.
+
+    Raises:
+        ValueError: If a reference is invalid, or if a variable is not set and has no default.
+    """
+    return _Resolver().resolve(text)
+
+
 def settle_types(data: Any, references: Iterable[tuple[Path, str]], find_errors: Callable[[], Iterable[Path]]) -> None:
     """Use the text of a variable instead of the number that it denotes where a string is required.
 

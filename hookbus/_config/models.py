@@ -162,6 +162,9 @@ class LoadFrom(Section):
     )
 
 
+COMPLETE = "defaults: false  # complete: pyproject.toml and HOOKBUS_* variables have no effect\n"
+"""Line of a run file to which no defaults of the project and of the environment are added."""
+
 HOOK_MESSAGE_PATTERN = re.compile(r"\w+: ([^\s:]+): (.*)", re.DOTALL)
 """Pattern of a hook's message about a setting: `EMAHook: momentum: ...`."""
 
@@ -322,10 +325,11 @@ class RunConfig(Section):
         Secrets are replaced by references to the environment that they come from, else by `***`.
 
         Returns:
-            YAML from which `load_config` creates an equal configuration, unless it contains `***`.
+            YAML from which `load_config` creates an equal configuration, unless it contains `***`. It excludes the
+            defaults of the project and of the environment, which are merged already.
         """
         shown = redact(self.model_dump(mode="json"))
-        return dump_resolved(self.model_dump(), shown, self._document, self.to_document_path)
+        return dump_resolved(self.model_dump(), shown, self._document, self.to_document_path) + COMPLETE
 
     def _build(self) -> list[tuple[Any, Path]]:
         """Return the hooks with their paths in the file."""

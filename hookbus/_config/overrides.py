@@ -115,7 +115,7 @@ class _Override:
 
     def _unknown_hook_error(self, name: str) -> ValueError:
         names = {
-            str(name_) for key, entry in self._entries() for name_ in (key, entry.get("name"), *_type_names(entry))
+            str(name_) for key, entry in self._entries() for name_ in (key, entry.get("name"), *get_type_names(entry))
         }
         return ValueError(f"unknown hook {format_value(name)}.{suggest_if_close(name, [*names, *DEFAULT_HOOKS])}")
 
@@ -124,7 +124,7 @@ class _Override:
         entries = list(self._entries())
         for matches in (
             [key for key, entry in entries if name in (key, entry.get("name"))],
-            [key for key, entry in entries if name in _type_names(entry)],
+            [key for key, entry in entries if name in get_type_names(entry)],
         ):
             if len(matches) > 1:
                 choices = shorten(", ".join(f"hooks.{key}" for key in matches))
@@ -132,7 +132,11 @@ class _Override:
             if matches:
                 return matches[0]
         hooks = self._get_hooks()
-        return int(_to_index(list(hooks), name)) if name.isdecimal() and isinstance(hooks, HookList) else None
+        if name.isdecimal() and isinstance(hooks, HookList):
+            keys = list(hooks)
+            key: str | int = keys[_to_index(keys, name)]
+            return key
+        return None
 
     def _get_hooks(self) -> dict[str | int, Any]:
         """Return the hooks in the file by name or index."""
@@ -141,7 +145,8 @@ class _Override:
         if not isinstance(hooks, dict):
             raise ValueError(f"hooks should be a list or a mapping, got {format_value(redact(hooks))}.")
         if isinstance(hooks, HookList):
-            hooks.update({index: {"type": entry} for index, entry in hooks.items() if isinstance(entry, str)})
+            names = {key: entry for key, entry in hooks.items() if isinstance(key, int) and isinstance(entry, str)}
+            hooks.update({key: {"type": name} for key, name in names.items()})
         return hooks
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
@@ -201,7 +206,7 @@ def _get_child(target: Any, key: Any) -> Any:
     return target[key]
 
 
-def _type_names(entry: dict[str, Any]) -> set[str]:
+def get_type_names(entry: dict[str, Any]) -> set[str]:
     """Return the names of a hook type that overrides accept: `my_module:MyHook` is also `MyHook` and `my`."""
     type_name = entry.get("type")
     if not isinstance(type_name, str):

@@ -12,10 +12,8 @@ from hookbus._utils.imports import suggest_if_close
 from hookbus._utils.known_keys import PUBLISHED_HOOKS
 from hookbus._utils.packages import broken_distributions, normalize_name
 from hookbus._utils.values import format_value, shorten
+from hookbus._utils.variables import BLOCK_VARIABLE
 from hookbus.errors import suggest_names
-
-BLOCK_VARIABLE = "HOOKBUS_BLOCK"
-"""Environment variable with the comma-separated names of blocked plugins."""
 
 INSTALL_STANDARD = 'pip install "hookbus[standard]"'
 """Command that installs the hooks of most trainings. The quotes are for shells in which brackets are patterns."""

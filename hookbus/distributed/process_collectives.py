@@ -17,6 +17,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hookbus._utils.variables import DEBUG_RANKS_VARIABLE
 from hookbus.distributed import collectives, process_group
 from hookbus.distributed.collectives import Collectives, Op
 from hookbus.errors import RankError, format_error_first_line
@@ -28,14 +29,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEBUG = "HOOKBUS_DEBUG_RANKS"
-"""Environment variable that enables the comparison of collective calls across ranks."""
-
 FAILED = "hookbus/failed"
 """Prefix of the store key of the first error of a rank, which it shares with the other ranks."""
 
 DEBUG_TIMEOUT = timedelta(seconds=20)
-"""Time to wait, with `DEBUG`, for the other ranks to reach the same call."""
+"""Time to wait, with `HOOKBUS_DEBUG_RANKS`, for the other ranks to reach the same call."""
 
 
 class ErrorStore:
@@ -104,7 +102,7 @@ class ProcessCollectives(Collectives):
         self.is_disconnected = False
         if not self.is_main:
             logging.getLogger("hookbus").setLevel(logging.ERROR)  # rank 0 logs for all ranks
-        self._debug = os.environ.get(DEBUG, "") not in ("", "0")
+        self._debug = os.environ.get(DEBUG_RANKS_VARIABLE, "") not in ("", "0")
 
     def new_group(self) -> ProcessCollectives:
         """See `Collectives`."""

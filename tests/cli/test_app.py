@@ -473,6 +473,47 @@ class TestExplain:
         assert environment.hookbus("explain", "broken.yaml", "hooks=[greet]").returncode == 0
 
 
+class TestExplainSettings:
+    @pytest.fixture
+    def layers(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setenv("HOOKBUS_SEED", "7")
+        project.write("seed: 8\nhooks: {'parts:ProbeHook': {interval: 3, tags: [a, b]}}\n", "base.yaml")
+        project.write('defaults: [base.yaml]\nwork_dir: "[red]x\\e"\n')
+
+    @pytest.mark.usefixtures("layers")
+    def test_each_setting_is_followed_by_the_values_that_it_replaces(self) -> None:
+        result = call("explain", "run.yaml", "--settings", "hooks.probe.interval=2")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert [line.rstrip() for line in result.stdout.splitlines()] == [
+            "setting                         value       source",
+            "work_dir                        [red]x\\x1b  run.yaml:2:11",
+            "seed                            8           base.yaml:1:7",
+            "  overrides                     7           HOOKBUS_SEED",
+            "hooks.parts:ProbeHook.interval  2           command line",
+            "  overrides                     3           base.yaml:2:39",
+            'hooks.parts:ProbeHook.tags      ["a", "b"]  base.yaml:2:48',
+        ]
+
+    @pytest.mark.usefixtures("layers")
+    def test_json_output_has_the_same_rows(self) -> None:
+        rows = json.loads(call("explain", "run.yaml", "--settings", "--json").stdout)
+        assert rows[1] == {
+            "path": "seed",
+            "value": 8,
+            "source": "base.yaml:1:7",
+            "overrides": [{"value": 7, "source": "HOOKBUS_SEED"}],
+        }
+
+    def test_invalid_variable_exits_with_2(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOOKBUS_TRAINNG__EPOCHS", "2")
+        project.write(RUN)
+        for command in (["explain", "run.yaml", "--settings"], ["check", "run.yaml"]):
+            result = call(*command)
+            assert (result.exit_code, result.stdout) == (2, "")
+            assert result.stderr.startswith("HOOKBUS_TRAINNG__EPOCHS: trainng: unknown key. Did you mean 'training'?")
+
+
 class TestCheck:
     def test_check_describes_the_training(self, project: Project) -> None:
         project.write(RUN)

@@ -103,6 +103,9 @@ GOOD = [
     "{order: '${env:ORDER}', training: {epochs: '${env:EPOCHS,3}', clip_grad_norm: '${env:NORM}'}}",
     "hooks: [{type: schema_probe, interval: '${env:N}', priority: '${env:P}', inner: {size: '${env:N}'}}]",
     "hooks: {schema_probe: {interval: '${env:N}'}}",
+    "{defaults: [base.yaml], model: {width: 3}, training: {accumulate: 2}, load_from: {weights: raw}}",
+    "defaults: base.yaml",
+    "defaults: false",
 ]
 BAD = [
     "sead: 1",
@@ -130,6 +133,9 @@ BAD = [
     "hooks: {mine: null}",
     "seed: ${SEED}",
     "training: ${env:TRAINING}",
+    "defaults: true",
+    "defaults: [3]",
+    "{defaults: [base.yaml], training: {epochs: 0}}",
 ]
 
 

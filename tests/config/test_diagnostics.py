@@ -16,7 +16,7 @@ from hookbus._config.diagnostics import (
     to_yaml_terms,
 )
 from hookbus._config.document import Document
-from hookbus._config.load import load_document
+from hookbus._config.reading import load_document
 from hookbus._config.yaml import parse
 from hookbus.errors import ConfigError
 

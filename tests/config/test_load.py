@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hookbus._config.load import MAX_FILE_SIZE, load_config, load_document, parse_config
+from hookbus._config.load import load_config, parse_config
 from hookbus._config.models import RunConfig
+from hookbus._config.reading import MAX_FILE_SIZE, load_document
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -481,9 +482,12 @@ def test_yaml_round_trip_preserves_the_configuration(project: Project, source: A
 def test_resolved_configuration_has_all_keys_in_order(project: Project) -> None:
     config = load_config(project.write(EXAMPLE), ["seed=9", "~hooks.quiet", "hooks.probe.interval=4"])
     text = config.to_yaml()
-    assert [line.partition(":")[0] for line in text.splitlines() if line[0] not in " -"] == list(RunConfig.model_fields)
+    assert [line.partition(":")[0] for line in text.splitlines() if line[0] not in " -"] == [
+        *RunConfig.model_fields,
+        "defaults",
+    ]
     assert "seed: 9\n" in text
-    assert text.endswith("hooks:\n- type: parts:ProbeHook\n  interval: 4\n- type: parts:QuietHook\n  enabled: false\n")
+    assert "hooks:\n- type: parts:ProbeHook\n  interval: 4\n- type: parts:QuietHook\n  enabled: false\n" in text
 
 
 MISPLACED = """
