@@ -280,4 +280,5 @@ def _get_current_stream() -> AbstractContextManager[Any]:
     # torch with CUDA, on a machine without a GPU, has the module but no stream. MPS has a single stream.
     if not torch.accelerator.is_available() or not hasattr(device, "stream"):
         return nullcontext()
-    return device.stream(device.current_stream())
+    stream: AbstractContextManager[Any] = device.stream(device.current_stream())
+    return stream
