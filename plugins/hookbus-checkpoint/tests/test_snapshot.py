@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
 from hookbus_checkpoint.snapshot import NO_MEMORY, Snapshot, get_memory
 
@@ -176,7 +176,7 @@ def test_tensors_without_strided_memory_share_none(tensor: Tensor) -> None:
 def test_copy_of_a_sharded_tensor_is_sharded() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        weight = distribute_tensor(torch.arange(6.0).reshape(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
+        weight = DTensor.from_local(torch.arange(6.0).reshape(3, 2), init_device_mesh("cpu", (1,)), [Shard(0)])
         copy = Snapshot().take({"weight": weight, "alias": weight})
         weight.add_(1)
 

@@ -15,6 +15,7 @@ from hookbus_system_monitor.memory_profiler import is_out_of_memory, save_snapsh
 
 from .toys import Writer, accumulate, train
 
+AcceleratorError = getattr(torch, "AcceleratorError", RuntimeError)  # older torch has no type for errors of CUDA
 GB = 2**30
 HOST_NAMES = {
     "memory/process_gb",
@@ -286,7 +287,7 @@ class TestIsOutOfMemory:
             (torch.OutOfMemoryError("CUDA out of memory."), True),
             (MemoryError(), True),
             (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), True),
-            (torch.AcceleratorError("CUDA error: out of memory"), True),
+            (AcceleratorError("CUDA error: out of memory"), True),
             (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), True),
             (RuntimeError("shapes cannot be multiplied"), False),
             (KeyboardInterrupt(), False),

@@ -50,6 +50,9 @@ def isolated_forward(model: nn.Module, *, gradients: bool = False) -> Iterator[n
         # Tensors that are created in inference mode cannot be used by autograd.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(gradients))
+        # Before torch 2.13, autocast also caches casts of parameters that are made without gradients; the next forward
+        # pass of the caller would use them.
+        stack.callback(torch.clear_autocast_cache)
         # The fast path of nn.TransformerEncoder passes nested tensors between layers, which layers with hooks cannot
         # process.
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())

@@ -182,12 +182,20 @@ class TestUnchanged:
         assert calls == [1]
 
     def test_no_recompilation_is_triggered(self, model):
-        compiled = []
-        model.compile(backend=lambda graph, inputs: compiled.append(graph) or graph)
-        call_model(model, torch.rand(3, 1, 4, 4))
+        class Classifier(nn.Module):  # torch before 2.13 does not compile `nn.Sequential` in place
+            def __init__(self):
+                super().__init__()
+                self.layers = model
+
+            def forward(self, x):
+                return self.layers(x)
+
+        compiled, classifier = [], Classifier()
+        classifier.compile(backend=lambda graph, inputs: compiled.append(graph) or graph)
+        call_model(classifier, torch.rand(3, 1, 4, 4))
         graphs = len(compiled)
-        with isolated_forward(model, gradients=True) as inner:
-            inner[0].register_forward_hook(lambda *args: None)
+        with isolated_forward(classifier, gradients=True) as inner:
+            inner.layers[0].register_forward_hook(lambda *args: None)
             call_model(inner, torch.rand(2, 1, 4, 4))
         assert len(compiled) == graphs > 0
 
