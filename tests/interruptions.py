@@ -1,6 +1,6 @@
 """A training with the standard hooks, interrupted at a specified position.
 
-    python -m tests.interruptions CASE DIRECTORY [stop]
+    python -m tests.interruptions CASE DIRECTORY
 
 trains or resumes in a separate process, and prints the results.
 """
@@ -201,7 +201,4 @@ def hash_checkpoint(path: Path) -> Mapping[str, str]:
 
 if __name__ == "__main__":
     case, directory = Case(*json.loads(sys.argv[1])), Path(sys.argv[2])
-    if sys.argv[3:] == ["stop"]:
-        interrupt(case, directory)
-    else:
-        sys.stdout.write(json.dumps(get_results(directory, train(case, directory))))
+    sys.stdout.write(json.dumps(get_results(directory, train(case, directory))))
