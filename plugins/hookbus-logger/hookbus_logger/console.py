@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -38,11 +39,18 @@ def get_console(run: Run) -> Console:
     console = run.get("console")
     if console is None:
         console = RunConsole(highlight=False)
+        _escape_unencodable_characters()
         if not console.is_terminal:
             # rich queries the terminal size for each line unless both width and height are set.
             console.size = ConsoleDimensions(PIPED_WIDTH, console.height)
         run.provide("console", console)
     return console  # type: ignore[no-any-return]
+
+
+def _escape_unencodable_characters() -> None:
+    """Escape characters that standard output cannot encode, as a pipe on Windows, instead of raising an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_line(console: Console, *parts: str | Part) -> None:

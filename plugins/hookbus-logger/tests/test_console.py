@@ -48,6 +48,21 @@ def test_provided_console_is_used(console: Console) -> None:
         assert get_console(run) is console
 
 
+@pytest.mark.parametrize(
+    ("errors", "expected"), [("strict", r"\u640d\u5931 0.5"), ("replace", "?? 0.5"), ("xmlcharrefreplace", "&#25613;")]
+)
+def test_characters_that_a_pipe_cannot_encode_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, errors: str, expected: str
+) -> None:
+    output = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(output, "cp1252", errors))
+    with HookBus().run() as run:
+        print_line(get_console(run), "損失 0.5")
+    sys.stdout.flush()
+
+    assert expected in output.getvalue().decode("cp1252")
+
+
 def test_line_is_not_wrapped_and_has_no_control_characters(console: Console) -> None:
     print_line(console, ("much longer than twenty columns", "bold red"), " [not\x1b[2J\r\x07 markup]")
 
