@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ import sys
 import venv
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -173,7 +173,8 @@ class Environment:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        venv.EnvBuilder(with_pip=importlib.util.find_spec("pip") is None).create(path)
+        # Not `importlib.util.find_spec`, where setuptools warns about distutils, which torch 2.6 imports.
+        venv.EnvBuilder(with_pip=PathFinder.find_spec("pip") is None).create(path)
         self.executable = path / "bin" / "python"
         self.packages = next(path.glob("lib/python3*/site-packages"))
         plugins = _plugin_files()

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from hookbus.checkpoint.generations import iter_generations, verify_generation
 from hookbus.checkpoint.sidecars import list_newest_first
 from hookbus.checkpoint.state import read_checkpoint
+from tests.torch_versions import requires_torch
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
@@ -215,6 +216,7 @@ class TestWriteFailureOnRank0:
         assert "No space left on device" in ddp[1]["raise"]["text"]
 
 
+@requires_torch("distributed: fsdp2")
 class TestShardedWeights:
     def test_write_failure_of_one_shard_fails_the_save_on_all_ranks(self, fsdp2: Reports, root: Path) -> None:
         folder, first, second = root / "sharded/checkpoints", fsdp2[0]["warn"], fsdp2[1]["warn"]

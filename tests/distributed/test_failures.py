@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.checkpoints import find_latest_checkpoint
+from tests.torch_versions import requires_torch
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch, LaunchResult
@@ -220,6 +221,7 @@ RUN_WITH_TRAINING = """
             "{epochs: 1, distributed: fsdp2, fsdp2: {mesh: [3]}}",
             "fsdp2.mesh: the product must be the number of processes (2), got [3].",
             id="detected on all ranks",
+            marks=requires_torch("distributed: fsdp2"),
         ),
     ],
 )
@@ -274,6 +276,7 @@ ERROR_DURING_SAVE = """
 """
 
 
+@requires_torch("distributed: fsdp2")
 def test_error_during_an_asynchronous_sharded_save_ends_all_ranks(launch: Launch, tmp_path: Path) -> None:
     reports = launch(ERROR_DURING_SAVE, str(tmp_path / "run")).reports
 

@@ -12,6 +12,7 @@ import torch
 from hookbus._cli.consolidate import consolidate
 from hookbus.checkpoint.generations import iter_generations, read_manifest
 from hookbus.checkpoint.state import read_checkpoint
+from tests.torch_versions import requires_torch
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
@@ -55,6 +56,7 @@ def train(launch: Launch, ranks: int, **settings: Any) -> dict[int, Any]:
 FSDP2 = {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}
 
 
+@requires_torch("distributed: fsdp2")
 def test_weights_averages_and_metrics_match_a_single_process_run(launch: Launch, tmp_path: Path) -> None:
     single = train(launch, 1, batch_size=16, epochs=5, work_dir=str(tmp_path / "one"))[0]
     sharded = train(launch, 2, batch_size=8, epochs=5, work_dir=str(tmp_path / "two"), clip_grad_norm=None, **FSDP2)
@@ -76,6 +78,7 @@ def test_weights_averages_and_metrics_match_a_single_process_run(launch: Launch,
     assert weights.tolist() == sharded[0]["weights"]
 
 
+@requires_torch("distributed: fsdp2")
 def test_resume_with_the_same_number_of_ranks_is_bitwise_identical(launch: Launch, tmp_path: Path) -> None:
     uninterrupted = train(launch, 2, epochs=4, work_dir=str(tmp_path / "a"), **FSDP2)
     settings = {"epochs": 4, "work_dir": str(tmp_path / "b"), "resume": "auto", **FSDP2}
@@ -87,6 +90,7 @@ def test_resume_with_the_same_number_of_ranks_is_bitwise_identical(launch: Launc
     assert resumed[0] == uninterrupted[0]
 
 
+@requires_torch("distributed: fsdp2")
 def test_run_of_two_ranks_resumes_with_one_rank_and_with_four(launch: Launch, tmp_path: Path) -> None:
     settings = {"epochs": 6, "work_dir": str(tmp_path), "resume": "auto"}
     two = train(launch, 2, stop_at=2, batch_size=8, **settings, **FSDP2)
@@ -121,7 +125,9 @@ SCHEDULE_FREE = """
 """
 
 
-@pytest.mark.parametrize("setup", [FSDP2, {}], ids=["fsdp2", "ddp"])
+@pytest.mark.parametrize(
+    "setup", [pytest.param(FSDP2, id="fsdp2", marks=requires_torch("distributed: fsdp2")), pytest.param({}, id="ddp")]
+)
 def test_schedule_free_training_saves_the_evaluated_weights_and_resumes(
     setup: dict[str, Any], launch: Launch, tmp_path: Path
 ) -> None:
@@ -177,6 +183,7 @@ INITIAL_WEIGHTS = """
 """
 
 
+@requires_torch("distributed: fsdp2")
 def test_initial_weights_are_loaded_from_a_file_and_from_a_generation(launch: Launch, tmp_path: Path) -> None:
     completed = launch(INITIAL_WEIGHTS, str(tmp_path / "run"))
     results = completed.reports[1]
@@ -229,6 +236,7 @@ NORMS = """
 """
 
 
+@requires_torch("distributed: fsdp2")
 def test_buffers_are_those_of_rank_0_as_with_ddp(launch: Launch, tmp_path: Path) -> None:
     reports = launch(NORMS, str(tmp_path)).reports
 
@@ -251,6 +259,7 @@ hooks:
 """
 
 
+@requires_torch("distributed: fsdp2")
 def test_run_file_configures_fsdp2(launch: Launch, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN_FILE)
     launch("-m", "hookbus", "train", "run.yaml")

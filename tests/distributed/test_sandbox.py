@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.torch_versions import requires_torch
+
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
 
@@ -36,7 +38,15 @@ TRAINING = """
 
 
 @pytest.mark.parametrize(
-    "settings", [{"accumulate": 2}, {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}}], ids=["ddp", "fsdp2"]
+    "settings",
+    [
+        pytest.param({"accumulate": 2}, id="ddp"),
+        pytest.param(
+            {"distributed": "fsdp2", "fsdp2": {"wrap": ["Linear"]}},
+            id="fsdp2",
+            marks=requires_torch("distributed: fsdp2"),
+        ),
+    ],
 )
 def test_training_with_trial_steps_is_bitwise_the_same(launch: Launch, settings: dict[str, Any]) -> None:
     for with_trial, without in launch(TRAINING, environment={"SETTINGS": json.dumps(settings)}).reports.values():

@@ -10,11 +10,13 @@ import torch
 
 from hookbus.checkpoint.generations import read_manifest
 from hookbus.checkpoint.state import read_checkpoint
+from tests.torch_versions import requires_torch
 
 if TYPE_CHECKING:
     from tests.distributed.conftest import Launch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # each launch has its own time limit
+# Each launch has its own time limit.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), requires_torch("fully_shard")]
 
 MODEL = """
     import sys
