@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hookbus.writers.append_only_file import AppendOnlyFile
+from tests import windows
 
 WRITE_TO_A_FULL_DISK = """
 import resource, sys
@@ -75,6 +76,32 @@ def test_replaced_content_is_followed_by_later_data(tmp_path: Path) -> None:
     file.close()
     assert file.path.read_bytes() == b"xyd"
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_file_is_closed_while_it_is_replaced_as_windows_requires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "replace", windows.refuse_if(windows.is_open, os.replace, count=2))
+    file = AppendOnlyFile(tmp_path / "file")
+    file.replace(b"xy")
+    file.append(b"z")
+    file.close()
+
+    assert file.path.read_bytes() == b"xyz"
+
+
+def test_file_that_cannot_be_replaced_is_open_and_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = AppendOnlyFile(tmp_path / "file")
+    file.append(b"abc")
+    file.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", windows.refuse_if(lambda path: True, os.replace, count=1))
+        with pytest.raises(PermissionError):
+            file.replace(b"xy")
+    file.append(b"d")
+    file.close()
+
+    assert file.path.read_bytes() == b"abcd"
 
 
 def test_flush_to_a_deleted_file_raises(tmp_path: Path) -> None:
