@@ -38,7 +38,7 @@ def load_layers(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
         return top
     directory = "" if isinstance(source, Mapping) else os.path.dirname(top.name)
     is_complete = top.data.get(KEY) is False
-    own = [] if is_complete else [find_table(dict.fromkeys([directory, ""])), read_variables()]
+    own = [] if is_complete else [find_table([directory, ""]), read_variables()]
     reader = _DefaultsReader()
     layers = [layer for first in own if first is not None for layer in reader.expand(first)]
     layers += reader.expand(top, () if isinstance(source, Mapping) else (top.name,))
@@ -82,7 +82,7 @@ class _DefaultsReader:
         for index, name in enumerate(_pop_names(layer)):
             try:
                 path = self._find_file(name, os.path.dirname(layer.name), chain)
-                yield from self.expand(load_document(path), (*chain, path))
+                yield from self.expand(load_document(path, "file"), (*chain, path))
             except ConfigError as error:
                 for problem in error.problems:
                     layer.add_problem((KEY, index), problem)

@@ -25,7 +25,7 @@ from hookbus.hook import Hook
 
 @check_keywords("load_config")
 def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()) -> RunConfig:
-    """Load and validate a run file.
+    """Load and validate a run file with its defaults: those of the project, of the environment and of `defaults`.
 
     Args:
         source: Path of the file, or its content as a mapping, which is not modified.
@@ -35,7 +35,7 @@ def load_config(source: str | os.PathLike[str] | Mapping[str, Any], overrides: I
         The validated configuration.
 
     Raises:
-        ConfigError: If the file is invalid. The error lists all problems with file, line and column.
+        ConfigError: If the file is invalid. The error lists all problems with the place that sets the value.
     """
     config, problems = parse_config(source, overrides)
     if problems:

@@ -22,8 +22,12 @@ OBJECT_HINT = "Pass objects to the Trainer instead."
 """Advice for values that no run file can contain."""
 
 
-def load_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Document:
+def load_document(source: str | os.PathLike[str] | Mapping[str, Any], kind: str = "run file") -> Document:
     """Read a file, or copy a mapping.
+
+    Args:
+        source: Path of the file, or a mapping.
+        kind: Name of the kind of file, for messages.
 
     Raises:
         ConfigError: If the file cannot be read, or if the mapping contains values that YAML cannot represent.
@@ -31,10 +35,10 @@ def load_document(source: str | os.PathLike[str] | Mapping[str, Any]) -> Documen
     if isinstance(source, Mapping):
         return Document("config", data=copy_mapping(source, Document("config")))
     name = str(pathlib.Path(source))
-    return _yaml.parse(read_text(name), name)
+    return _yaml.parse(read_text(name, kind), name)
 
 
-def read_text(name: str, kind: str = "run file") -> str:
+def read_text(name: str, kind: str) -> str:
     """Return the text of a file with line feeds as its line ends.
 
     Raises:

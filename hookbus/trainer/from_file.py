@@ -250,7 +250,9 @@ def is_config(value: object) -> bool:
     if not isinstance(value, Mapping):
         return isinstance(value, RunConfig)
     has_modules = any(isinstance(part, nn.Module) for part in value.values())
-    return not has_modules and any(key in RunConfig.model_fields or key == "experiment_dir" for key in value)
+    return not has_modules and any(
+        key in RunConfig.model_fields or key in ("experiment_dir", "defaults") for key in value
+    )
 
 
 def _to_arguments(config: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,12 +15,10 @@ from hookbus._config.diagnostics import (
     to_yaml_terms,
 )
 from hookbus._config.document import Document
-from hookbus._config.reading import load_document
 from hookbus._config.yaml import parse
-from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tests.conftest import Environment, Project
+    from tests.conftest import Environment
 
 
 class Inner(BaseModel):
@@ -98,26 +95,6 @@ class TestOrder:
         document = Document("a:b")
         messages = ["command line: x", "a:b:10:1: z", "a:b:9:2: y", "a:b:9:10: x", "a:b:10:1: z"]
         assert sort_by_location(document, messages) == ["a:b:9:2: y", "a:b:9:10: x", "a:b:10:1: z", "command line: x"]
-
-
-class TestDocuments:
-    def test_mapping_is_copied(self) -> None:
-        inner = [1, 2]
-        document = load_document({"a": inner, "b": (Path("x"),), 3: None})
-        assert document.data == {"a": [1, 2], "b": ["x"], "3": None}
-        assert document.data["a"] is not inner
-
-    def test_unsupported_value_is_reported_with_its_path(self) -> None:
-        with pytest.raises(ConfigError, match=r"^config: a\.0: invalid character U\+0000"):
-            load_document({"a": ["x\0"]})
-        with pytest.raises(
-            ConfigError, match=r"^config: a\.0\.b: should be a built-in type, got <object object at .*>"
-        ):
-            load_document({"a": [{"b": object()}]})
-
-    def test_missing_file_is_an_error(self, project: Project) -> None:
-        with pytest.raises(ConfigError, match="^no.yaml: the run file cannot be read: No such file or directory.$"):
-            load_document("no.yaml")
 
 
 @pytest.mark.slow

@@ -83,8 +83,8 @@ def test_hook_is_added_and_changed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HOOKBUS_LOADER", "[1", "invalid YAML: expected ',' or ']', but got '<stream end>'."),
         ("HOOKBUS_", "5", "invalid name. Write HOOKBUS_KEY, or HOOKBUS_SECTION__KEY."),
         ("HOOKBUS_LOADER__", "5", "invalid name. Write HOOKBUS_KEY, or HOOKBUS_SECTION__KEY."),
-        ("HOOKBUS_DEFAULTS", "no.yaml", "defaults.0: no.yaml: the run file cannot be read"),
-        ("HOOKBUS_DEFAULTS", "[no.yaml]", "defaults.0: no.yaml: the run file cannot be read"),
+        ("HOOKBUS_DEFAULTS", "no.yaml", "defaults.0: no.yaml: the file cannot be read"),
+        ("HOOKBUS_DEFAULTS", "[no.yaml]", "defaults.0: no.yaml: the file cannot be read"),
         ("HOOKBUS_MODEL__LINK", "${env:UNSET_X}", "model.link: the environment variable UNSET_X is not set."),
     ],
 )

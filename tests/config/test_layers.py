@@ -45,7 +45,8 @@ class TestOrder:
         project.write(
             "defaults: [base.yaml]\nmodel: {type: 'parts:net'}\ndataset: {type: 'parts:points'}\ndefault_hooks: false\n"
         )
-        for trainer in (Trainer.from_file("run.yaml"), Trainer(load_config("run.yaml"))):
+        sources: list[Any] = [load_config("run.yaml"), {"defaults": ["run.yaml"]}]
+        for trainer in (Trainer.from_file("run.yaml"), *map(Trainer, sources)):
             assert (trainer.epochs, [*trainer.bus.hooks]) == (4, ["q"])
         assert HookBus.from_file("run.yaml").explain().order == "ascending"
 
@@ -118,11 +119,11 @@ class TestFiles:
             ("true", "run.yaml:1:11: defaults: should be a file, or a list such as [base.yaml], got True."),
             (
                 "no.yaml",
-                "run.yaml:1:11: defaults.0: no.yaml: the run file cannot be read: No such file or directory.",
+                "run.yaml:1:11: defaults.0: no.yaml: the file cannot be read: No such file or directory.",
             ),
             (
                 "[no.yaml]",
-                "run.yaml:1:12: defaults.0: no.yaml: the run file cannot be read: No such file or directory.",
+                "run.yaml:1:12: defaults.0: no.yaml: the file cannot be read: No such file or directory.",
             ),
             (
                 "['${env:UNSET_X}/a']",
