@@ -250,9 +250,8 @@ def is_config(value: object) -> bool:
     if not isinstance(value, Mapping):
         return isinstance(value, RunConfig)
     has_modules = any(isinstance(part, nn.Module) for part in value.values())
-    return not has_modules and any(
-        key in RunConfig.model_fields or key in ("experiment_dir", "defaults") for key in value
-    )
+    keys = {*RunConfig.model_fields, "experiment_dir", "defaults"}
+    return not has_modules and not keys.isdisjoint(value)
 
 
 def _to_arguments(config: Any, positional: tuple[Any, ...], others: Mapping[str, Any]) -> dict[str, Any]:

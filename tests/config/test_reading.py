@@ -37,7 +37,7 @@ class TestDocuments:
 class TestText:
     def test_line_ends_and_the_byte_order_mark_are_normalized(self, project: Project) -> None:
         (project.path / "x.toml").write_bytes(b"\xef\xbb\xbfa = 1\r\nb = 2\r\n")
-        assert read_text("x.toml") == "a = 1\nb = 2\n"
+        assert read_text("x.toml", "file") == "a = 1\nb = 2\n"
 
     def test_error_names_the_kind_of_the_file(self, project: Project) -> None:
         with pytest.raises(ConfigError, match=r"^x\.toml: the file cannot be read: No such file or directory\.$"):
