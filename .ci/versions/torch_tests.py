@@ -1,4 +1,4 @@
-"""The tests of what changes most between versions of torch; together they take about four minutes."""
+"""The tests of what changes most between versions of torch, and few enough for each `.ci/run`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ FAST_TORCH_TESTS = (
     "plugins/hookbus-sync",
     "plugins/hookbus-visualization/tests/test_isolated_forward.py",
 )
-# DDP and FSDP with several processes, their end, and workers of loaders.
+# DDP and FSDP with several processes, and their end.
 SLOW_TORCH_TESTS = (
-    "tests/data/test_workers.py",
-    "tests/distributed/test_exit.py",
+    "tests/distributed/test_exit.py::test_no_rank_aborts_at_the_end_of_a_script[Trainer]",
     "tests/distributed/test_fsdp_training.py",
-    "tests/distributed/test_resume.py",
     "tests/distributed/test_training.py",
 )
