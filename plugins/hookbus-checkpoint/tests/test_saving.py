@@ -53,7 +53,7 @@ class FileSizeLimit(Hook):
 
 
 @pytest.mark.parametrize("mode", [False, True, "overlap"])
-@pytest.mark.parametrize("limit", [3_000, 20_000])
+@pytest.mark.parametrize("limit", [3_000, 19_500])
 class TestNoSpaceLeft:
     """Tests in child processes, because the limit applies to the process."""
 

@@ -17,6 +17,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from hookbus_ema import ExponentialMovingAverage
 from hookbus_ema.average import AsyncMovingAverage
+from tests.torch_versions import requires_torch
 
 KINDS = [ExponentialMovingAverage, AsyncMovingAverage]
 
@@ -53,6 +54,7 @@ def to_full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+@requires_torch("distributed: fsdp2")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sharded_average_is_bitwise_identical_to_the_plain_one(kind: type[ExponentialMovingAverage]) -> None:
     plain, sharded = models()
@@ -78,6 +80,7 @@ def test_update_does_not_communicate() -> None:
     assert communication.get_total_counts() == 0
 
 
+@requires_torch("distributed: fsdp2")
 def test_sharded_average_is_in_the_model_inside_applied_only() -> None:
     plain, sharded = models()
     average = ExponentialMovingAverage(sharded, 0.5, warm_up=0)

@@ -12,6 +12,7 @@ from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_gradient_flow import GradientFlowHook
 from hookbus_gradient_flow.statistics import compute_gradient_stats
+from tests.torch_versions import requires_torch
 
 ONE = torch.ones(1, 1)
 
@@ -321,6 +322,7 @@ def test_unwritable_directory_warns_and_training_continues(tmp_path):
     assert training.run.outcome == "finished"
 
 
+@requires_torch("distributed: fsdp2")
 def test_sharded_gradients_are_not_measured(tmp_path, caplog):
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:

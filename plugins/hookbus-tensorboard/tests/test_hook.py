@@ -14,6 +14,7 @@ from hookbus.checkpoint.state import write_checkpoint
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import check_hook, fake_training
 from hookbus_tensorboard import TensorBoardHook
+from tests.torch_versions import requires_torch
 
 
 def load_events(directory: Path) -> Any:
@@ -137,6 +138,7 @@ def train_sharded(hook, work_dir):
         dist.destroy_process_group()
 
 
+@requires_torch("distributed: fsdp2")
 def test_sharded_parameters_are_skipped_with_one_warning(tmp_path):
     hook = TensorBoardHook(log_graph=True, log_weights=True, histogram_interval=1)
     with pytest.warns(
