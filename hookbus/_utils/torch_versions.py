@@ -5,9 +5,11 @@ Each function states the version that makes it unnecessary: remove it when that 
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -77,3 +79,21 @@ def load_shards(tensors: dict[str, Tensor], reader: StorageReader) -> None:
         else:
             warnings.filterwarnings("ignore", "`load_state_dict` is deprecated", FutureWarning)
             state_dict_loader.load_state_dict(tensors, reader, no_dist=True)
+
+
+def is_gloo_thread(thread: Path) -> bool:
+    """Return whether a thread may be a worker thread of a gloo group.
+
+    Unnecessary from torch 2.13: before, these threads have the name of the process, as other threads of torch.
+
+    Args:
+        thread: Folder of the thread in `/proc/self/task`.
+
+    Raises:
+        OSError: If the thread has ended.
+    """
+    name = (thread / "comm").read_text("utf-8")
+    if is_torch("2.13"):
+        return name == "pt_gloo_runloop\n"
+    of_python = {one.native_id for one in threading.enumerate()}
+    return name == Path("/proc/self/comm").read_text("utf-8") and int(thread.name) not in of_python

@@ -37,9 +37,6 @@ REPORT_TIMEOUT_SECONDS = 10.0
 THREADS = Path("/proc/self/task")
 """Directory in which Linux lists the threads of this process."""
 
-GLOO_THREAD = "pt_gloo_runloop"
-"""Name of the worker threads of a gloo group."""
-
 EXIT_TIMEOUT_SECONDS = 5.0
 """Time in seconds to wait for these threads at exit; a thread may be blocked on a process that has died."""
 
@@ -196,10 +193,12 @@ def _get_thread_switches() -> dict[str, str] | None:
 
     Two equal results in succession mean that all threads slept in between.
     """
+    from hookbus._utils.torch_versions import is_gloo_thread  # imports torch, as the process group did
+
     switches = {}
     for thread in THREADS.glob("*"):
         with suppress(OSError):  # the thread has ended
-            if (thread / "comm").read_text("utf-8").strip() == GLOO_THREAD:
+            if is_gloo_thread(thread):
                 status = dict(line.split(":\t", 1) for line in (thread / "status").read_text("utf-8").splitlines())
                 switches[thread.name] = status["voluntary_ctxt_switches"]
                 if not status["State"].startswith("S"):

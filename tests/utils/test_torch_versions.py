@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hookbus import HookBus
-from hookbus._utils.torch_versions import FEATURES, is_torch, require_torch
+from hookbus._utils.torch_versions import FEATURES, is_gloo_thread, is_torch, require_torch
 from hookbus.errors import ConfigError
 from tests.sharded_models import single_process_group
 
@@ -47,3 +50,14 @@ def test_run_of_a_model_sharded_by_the_user_requires_its_torch(monkeypatch: pyte
         monkeypatch.setattr(torch, "__version__", "2.6.0")
         with pytest.raises(ConfigError, match=r"^fully_shard requires torch 2\.9 or newer, got 2\.6"):
             HookBus().run(model=model).__enter__()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux lists the threads of a process")
+def test_threads_of_a_process_group_are_found_and_no_thread_of_python(tmp_path: Path) -> None:
+    tasks = Path("/proc/self/task")
+    before = {task.name for task in tasks.glob("*")}
+    with single_process_group(tmp_path):
+        dist.all_reduce(torch.ones(1))
+        found = {task.name for task in tasks.glob("*") if is_gloo_thread(task)}
+    assert found - before
+    assert not found & {str(thread.native_id) for thread in threading.enumerate()}
