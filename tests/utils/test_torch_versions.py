@@ -58,6 +58,6 @@ def test_threads_of_a_process_group_are_found_and_no_thread_of_python(tmp_path: 
     before = {task.name for task in tasks.glob("*")}
     with single_process_group(tmp_path):
         dist.all_reduce(torch.ones(1))
-        found = {task.name for task in tasks.glob("*") if is_gloo_thread(task)}
-    assert found - before
-    assert not found & {str(thread.native_id) for thread in threading.enumerate()}
+        threads = {task.name for task in tasks.glob("*") if is_gloo_thread(task)}
+    assert threads - before
+    assert not threads & {str(thread.native_id) for thread in threading.enumerate()}
