@@ -13,8 +13,6 @@ SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEE
 PYTEST := $(RUN) $(SHUFFLED)
 # A worker that is done takes over tests of the other one, so that none is idle while long tests are left.
 WORKERS := --numprocesses auto --dist worksteal
-# One more than the cores, because many slow tests wait for processes that they started.
-SLOW_WORKERS = $(shell $(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
@@ -27,7 +25,7 @@ test: .venv/all
 	$(PYTEST) -m "not slow and not gpu" $(WORKERS)
 
 test-all: .venv/all
-	$(PYTEST) -m "slow and not exhaustive and not gpu" --dist worksteal --numprocesses $(SLOW_WORKERS)
+	$(PYTEST) -m "slow and not exhaustive and not gpu" $(WORKERS)
 
 test-exhaustive: .venv/all
 	$(PYTEST) -m "exhaustive" $(WORKERS)

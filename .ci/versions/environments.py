@@ -15,7 +15,6 @@ from versions.bounds import CONSTRAINTS, LOWEST, find_lower_bounds, read_pins
 
 __all__ = ["Environment", "make_lowest", "make_python", "make_torch"]
 
-PACKAGES = "site-packages"  # messages name no file of an installed package
 RELEASE = re.compile(r"\d+(\.\d+)+")
 
 PACKAGES = "site-packages"
