@@ -61,7 +61,7 @@ COPIED: dict[str, tuple[Tensor, str]] = {
 }
 if hasattr(torch, "float8_e8m0fnu"):  # torch 2.7
     COPIED["e8m0"] = (torch.ones(4).to(torch.float8_e8m0fnu), "float8_e8m0fnu")
-if hasattr(torch, "float4_e2m1fn_x2"):  # torch 2.8
+if torch.__version__ >= "2.13":  # torch 2.9 has the type, but cannot copy it
     COPIED["e2m1"] = (torch.ones(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2), "float4_e2m1fn_x2")
 READ: dict[str, tuple[Tensor, str]] = {
     "expanded": (torch.ones(1).expand(4), "expanded"),
