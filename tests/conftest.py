@@ -23,6 +23,8 @@ import hookbus
 from hookbus._utils import packages
 
 os.environ.pop("COLUMNS", None)  # set by pytest-xdist; it would change the width of the output
+for name in [name for name in os.environ if name.upper().startswith("HOOKBUS_")]:
+    del os.environ[name]  # defaults of the user's runs
 
 PARTS = """
     import torch
