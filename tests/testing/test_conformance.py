@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -352,8 +351,10 @@ class ReadingOnTheModel(Good):
 
 
 class LeavingAThread(Good):
+    end: ClassVar[threading.Event] = threading.Event()
+
     def before_run(self) -> None:
-        threading.Thread(target=time.sleep, args=[1], name="poller", daemon=True).start()
+        threading.Thread(target=self.end.wait, name="poller", daemon=True).start()
 
 
 class SeedingNumpy(Good):
@@ -516,8 +517,12 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_faulty_hook_fails_with_a_message(cls: type[Hook], message: str) -> None:
-    with pytest.raises(AssertionError, match=message):
-        check_hook(cls)
+    LeavingAThread.end.clear()
+    try:
+        with pytest.raises(AssertionError, match=message):
+            check_hook(cls)
+    finally:
+        LeavingAThread.end.set()
 
 
 def test_invalid_settings_are_an_error() -> None:
