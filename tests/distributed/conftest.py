@@ -1,4 +1,4 @@
-"""Launch of scripts and commands with torchrun, the gloo backend and a time limit."""
+"""Launch of scripts and commands on several ranks, with the gloo backend and a time limit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
+
+from tests.distributed.forked_ranks import ForkServers, Job
 
 WORKER = Path(__file__).parent / "worker.py"
 
@@ -30,8 +32,8 @@ class LaunchResult:
     """Result of a completed launch.
 
     Attributes:
-        returncode: Exit code of torchrun.
-        agent_output: Output of torchrun itself.
+        returncode: Exit code of torchrun, or the one it would have.
+        agent_output: Output of torchrun itself, empty without torchrun.
         log_dir: Directory with the output of the workers.
         reports: Values passed to `report(value)`, by rank.
     """
@@ -48,35 +50,44 @@ class LaunchResult:
 
     @property
     def full_output(self) -> str:
-        """Output of torchrun and of all workers, for the messages of failed assertions."""
+        """Exit code and all output, for the messages of failed assertions."""
         files = sorted(self.log_dir.glob("*/attempt_*/*/std*.log"))
         outputs = [f"--- {file.relative_to(self.log_dir)}\n{file.read_text(errors='replace')}" for file in files]
-        return "\n".join([f"torchrun returned {self.returncode}", *outputs, "--- torchrun", self.agent_output])
+        return "\n".join([f"the launch returned {self.returncode}", *outputs, "--- torchrun", self.agent_output])
 
 
 Launch = Callable[..., LaunchResult]
 
 
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[ForkServers]:
+    """Processes that the ranks are forked from."""
+    servers = ForkServers()
+    yield servers
+    servers.close()
+
+
 @pytest.fixture
-def launch(tmp_path: Path) -> Launch:
+def launch(tmp_path: Path, fork_servers: ForkServers) -> Launch:
     """Function that runs a script or module in multiple processes, see `build_launcher`."""
-    return build_launcher(tmp_path)
+    return build_launcher(tmp_path, fork_servers)
 
 
 @pytest.fixture(scope="module")
-def module_launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
+def module_launch(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Launch:
     """Module-scoped `launch`, for tests that share the result of one launch."""
-    return build_launcher(tmp_path_factory.mktemp("launches"))
+    return build_launcher(tmp_path_factory.mktemp("launches"), fork_servers)
 
 
-def build_launcher(directory: Path) -> Launch:
+def build_launcher(directory: Path, servers: ForkServers) -> Launch:
     """Return a function that runs a script or a module in multiple processes.
 
     `launch(script, *arguments)` runs the text of a script; `launch("-m", "hookbus", "train", ...)` runs a module.
+    The ranks of a script are forks, without torchrun, unless `torchrun`, `hosts` or `options` are given.
     A launch that must succeed is repeated once if gloo could not connect the ranks, which have not communicated then.
-    Keyword arguments: `ranks` (default 2); `hosts` (default 1), the number of torchrun processes that the ranks are
-    divided among; `options` of torchrun; `environment`; `succeeds` (default True), whether exit code 0 is required;
-    `time_limit` in seconds.
+    Keyword arguments: `ranks` (default 2); `torchrun` (default False), whether torchrun starts the ranks; `hosts`
+    (default 1), the number of torchrun processes that the ranks are divided among; `options` of torchrun;
+    `environment`; `succeeds` (default True), whether exit code 0 is required; `time_limit` in seconds.
     """
     number = iter(range(100))
 
@@ -91,6 +102,7 @@ def build_launcher(directory: Path) -> Launch:
         target: str,
         *arguments: str,
         ranks: int = 2,
+        torchrun: bool = False,
         hosts: int = 1,
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
@@ -99,27 +111,36 @@ def build_launcher(directory: Path) -> Launch:
         launch_dir = directory / f"launch-{next(number)}"
         report_dir, log_dir = launch_dir / "reports", launch_dir / "logs"
         report_dir.mkdir(parents=True)
+        is_forked = target != "-m" and hosts == 1 and not options and not torchrun
         if target != "-m":
             script = launch_dir / "script.py"
             script.write_text(dedent(target))
             target = str(script)
-        rendezvous = ["--standalone"] if hosts == 1 else _rendezvous_options(hosts)
-        torchrun = ["-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(ranks // hosts)]
-        torchrun += ["--log-dir", str(log_dir), "--redirects", "3", *options]
-        # The worker exits first, so that its stack is in the log before torchrun terminates it.
-        command = [sys.executable, *torchrun, str(WORKER), str(time_limit - 5), target, *arguments]
+        # The worker exits first, so that its stack is in the log before it is terminated.
+        command = [str(time_limit - 5), target, *arguments]
         variables = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "REPORT_DIR": str(report_dir),
-            "PYTHONPATH": str(WORKER.parent),
+            "PYTHONPATH": os.pathsep.join([str(WORKER.parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
         variables |= environment or {}
-        completed = _run([command] * hosts, directory, variables, time_limit)
+        if is_forked:
+            job = Job(command, str(directory), variables, str(log_dir / "forks" / "attempt_0"))
+            completed = subprocess.CompletedProcess(command, servers.run(job, ranks, time_limit), "")
+        else:
+            agent = _torchrun_command(ranks, hosts, log_dir, options)
+            completed = _run([[*agent, str(WORKER), *command]] * hosts, directory, variables, time_limit)
         reports = {int(file.stem): json.loads(file.read_text()) for file in report_dir.glob("*.json")}
         return LaunchResult(completed.returncode, completed.stdout, log_dir, reports)
 
     return launch
+
+
+def _torchrun_command(ranks: int, hosts: int, log_dir: Path, options: Sequence[str]) -> list[str]:
+    rendezvous = ["--standalone"] if hosts == 1 else _rendezvous_options(hosts)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nproc-per-node", str(ranks // hosts)]
+    return [*torchrun, "--log-dir", str(log_dir), "--redirects", "3", *options]
 
 
 def _rendezvous_options(hosts: int) -> list[str]:

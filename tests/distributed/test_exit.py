@@ -56,7 +56,8 @@ SCRIPTS = {
 def test_no_rank_aborts_at_the_end_of_a_script(script: str, launch: Launch) -> None:
     # The abort is a race at interpreter exit: four ranks and two attempts make it likely.
     for _ in range(2):
-        completed = launch(PENDING_WORK + SCRIPTS[script] + "\n    start_pending_work()\n    report('done')", ranks=4)
+        scenario = PENDING_WORK + SCRIPTS[script] + "\n    start_pending_work()\n    report('done')"
+        completed = launch(scenario, ranks=4, torchrun=True)
 
         assert completed.reports == dict.fromkeys(range(4), "done")
         assert [completed.output(rank) for rank in range(4)] == [""] * 4

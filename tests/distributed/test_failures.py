@@ -249,7 +249,7 @@ def test_configuration_error_of_one_rank_is_printed_by_that_rank(launch: Launch,
     for rank, training in enumerate(["{epochs: 1}", "{epochs: two}"]):
         (tmp_path / f"run{rank}.yaml").write_text(dedent(RUN_WITH_TRAINING).replace("TRAINING", training).lstrip())
 
-    completed = launch(train_with_own_file, succeeds=False)
+    completed = launch(train_with_own_file, succeeds=False, torchrun=True)
 
     assert completed.returncode == 1, completed.full_output
     assert completed.output(1).count("rank 1: run1.yaml:5:20: training.epochs: ") == 1, completed.full_output

@@ -33,7 +33,7 @@ COLLECTIVES = """
 
 def train(launch: Launch, ranks: int, **settings: Any) -> dict[int, Any]:
     """Train the toy model and return the reports by rank."""
-    return launch(TRAINING, ranks=ranks, environment={"SETTINGS": json.dumps(settings)}).reports
+    return launch(TRAINING, ranks=ranks, torchrun=True, environment={"SETTINGS": json.dumps(settings)}).reports
 
 
 def test_weights_match_the_same_number_of_cpu_ranks(launch: Launch) -> None:
@@ -47,7 +47,7 @@ def test_weights_match_the_same_number_of_cpu_ranks(launch: Launch) -> None:
 
 def test_gpu_tensors_are_reduced_on_the_gpu_and_objects_are_gathered(launch: Launch) -> None:
     count = torch.cuda.device_count()
-    reports = launch(COLLECTIVES, ranks=count).reports
+    reports = launch(COLLECTIVES, ranks=count, torchrun=True).reports
 
     expected = {"sum": [count * (count + 1) / 2] * 3, "device": "cuda", "ranks": list(range(count))}
     assert reports == dict.fromkeys(range(count), expected)

@@ -1,4 +1,4 @@
-"""Entry point of the workers that torchrun starts: runs a script or a module, and dumps its stack at a time limit.
+"""Entry point of the ranks: runs a script or a module, and dumps its stack at a time limit.
 
     worker.py SECONDS script.py [arguments]
     worker.py SECONDS -m module [arguments]
