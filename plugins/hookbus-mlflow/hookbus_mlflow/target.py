@@ -137,6 +137,10 @@ def ensure_database(path: Path, artifacts: str, owner: str = "") -> str:
 
 def _build_uri(path: Path) -> str:
     """Return the SQLAlchemy URL of a file, with special characters escaped."""
-    from sqlalchemy import URL
+    from sqlalchemy import URL, make_url
 
-    return URL.create("sqlite+pysqlite", database=str(path)).render_as_string()
+    url = URL.create("sqlite+pysqlite", database=str(path)).render_as_string()
+    if make_url(url).database == str(path):
+        return url
+    # SQLAlchemy 2.0 does not escape a question mark in the path. Unnecessary from 2.1.
+    return f"sqlite+pysqlite:///{path.as_uri()}?uri=true"
