@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch._dynamo
 import torch.distributed.checkpoint
-import torch.distributed.fsdp  # noqa: F401
+import torch.distributed.fsdp
 import toys  # noqa: F401  # imports hookbus
 import worker
 
@@ -51,7 +51,8 @@ def prepare(job: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(job["variables"])
     sys.argv[1:] = job["arguments"]
-    np.random.seed()  # as Python does for `random` after a fork; the default seed of torch is a constant
+    np.random.seed()  # as Python does for `random` after a fork
+    torch.default_generator.seed()
     outputs = Path(job["outputs"])
     outputs.mkdir(parents=True)
     redirect(0, Path(os.devnull), os.O_RDONLY)

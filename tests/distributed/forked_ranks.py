@@ -68,15 +68,17 @@ class ForkServer:
         self._jobs.write(f"{json.dumps(asdict(job))}\n".encode())
         self.exit_code = None
 
+    def wait_for_start(self) -> None:
+        """Wait for the start of the process, after the imports of the server, which no time limit includes."""
+        self._pid = self._read()
+
     def fileno(self) -> int:
         """Return the descriptor that is readable once the process has ended."""
-        if not self._pid:
-            self._pid = int(self._answers.readline())
         return self._answers.fileno()
 
     def collect(self) -> None:
         """Read the exit code of the process that has ended."""
-        self.exit_code, self._pid = int(self._answers.readline()), 0
+        self.exit_code = self._read()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -84,10 +86,16 @@ class ForkServer:
             os.kill(self._pid, number)
 
     def close(self) -> None:
-        """End the server."""
-        self._jobs.close()
+        """End the server, also if another fork of the tests holds its input open."""
+        self._server.kill()
         self._server.wait()
+        self._jobs.close()
         self._answers.close()
+
+    def _read(self) -> int:
+        line = self._answers.readline()
+        assert line, "the fork server ended: its error is in the captured standard error"
+        return int(line)
 
 
 class ForkServers:
@@ -115,6 +123,8 @@ class ForkServers:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for rank, server in enumerate(servers):
             server.start(_job_of_rank(job, rank, ranks, store.port))
+        for server in servers:
+            server.wait_for_start()
         try:
             _wait(servers, time_limit, until_failure=True)
             _wait(servers, MONITOR_SECONDS)
