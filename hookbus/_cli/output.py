@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,11 +92,14 @@ def _fit_widths(rows: Sequence[Sequence[Text]], available: int) -> list[int] | N
 
 
 def _print_columns(header: Sequence[Text], rows: Iterable[Sequence[Text]], widths: Sequence[int]) -> None:
-    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0))
-    for column, width in zip(header, widths, strict=True):
+    # The gaps are columns: whether the width of a column includes its padding depends on the version of rich.
+    table = Table(box=None, pad_edge=False, padding=0)
+    for index, (column, width) in enumerate(zip(header, widths, strict=True)):
+        if index:
+            table.add_column(width=COLUMN_GAP)
         table.add_column(column, width=width)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*[*chain.from_iterable((cell, "") for cell in row)][:-1])
     output_console().print(table, soft_wrap=False)
 
 

@@ -85,7 +85,7 @@ def build_arguments(config: RunConfig, problems: list[str]) -> dict[str, Any]:
         "scheduler_interval": config.scheduler.interval if config.scheduler else "epoch",
         "scheduler_monitor": config.scheduler.monitor if config.scheduler else None,
         **config.training.model_dump(),
-        **config.model_dump(include={"work_dir", "seed", "device", "resume", "order", "default_hooks"}),
+        **{name: getattr(config, name) for name in ("work_dir", "seed", "device", "resume", "order", "default_hooks")},
         "hooks": factories.hooks,
         "metrics": factories.metrics,
         "load_from": config.load_from.path if config.load_from else None,

@@ -46,7 +46,9 @@ class Memory(NamedTuple):
 def get_system_memory(cgroup: Cgroup) -> Memory:
     """Return the memory of the system, or of the container if its limit is lower."""
     host = psutil.virtual_memory()
-    return _apply_limit(Memory(host.total, host.available, host.used, host.percent), cgroup.get_memory())
+    # What `percent` is the share of. `used` excludes the caches in psutil before 7.1, and on macOS in every version.
+    used = host.total - host.available
+    return _apply_limit(Memory(host.total, host.available, used, host.percent), cgroup.get_memory())
 
 
 def get_swap_memory(cgroup: Cgroup) -> Memory:

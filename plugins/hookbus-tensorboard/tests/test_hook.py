@@ -88,7 +88,7 @@ def test_input_images_are_logged_with_their_pixel_values(tmp_path, batch, pixel)
     events = load_events(tmp_path / "logs" / "tensorboard")
     assert events.Tags()["images"] == ["input/0"]
     (image,) = events.Images("input/0")
-    assert set(Image.open(BytesIO(image.encoded_image_string)).convert("RGB").get_flattened_data()) == {(pixel,) * 3}
+    assert set(Image.open(BytesIO(image.encoded_image_string)).convert("RGB").tobytes()) == {pixel}
 
 
 def test_batch_without_images_warns_once(tmp_path):
