@@ -224,7 +224,7 @@ class TestHookStates:
             (defaultdict(int), "['value']: invalid type defaultdict"),
             (frozenset([1]), "['value']: invalid type frozenset"),
             ({Path("x"): 1}, "['value']: the key PosixPath('x'): invalid type PosixPath"),
-            ({(1, np.int64(2)): 1}, "['value']: the key (1, np.int64(2))[1]: invalid type int64"),
+            ({(1, np.int64(2)): 1}, f"['value']: the key {(1, np.int64(2))}[1]: invalid type int64"),
             (lambda: 1, "['value']: invalid type function"),
         ],
     )
