@@ -117,7 +117,7 @@ class TestMemory:
     @pytest.fixture
     def lines(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Lines of a run of ten iterations on a system of known size."""
-        memory = SimpleNamespace(total=1000 * MB, available=750 * MB, used=200 * MB, percent=25.0)
+        memory = SimpleNamespace(total=1000 * MB, available=750 * MB, used=250 * MB, percent=25.0)
         swap = SimpleNamespace(total=400 * MB, free=300 * MB, used=100 * MB, percent=25.0)
         monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
         monkeypatch.setattr(psutil, "swap_memory", lambda: swap)
@@ -134,8 +134,8 @@ class TestMemory:
         sentence = next(line for line in lines if line.startswith("The system has "))
         # A container may limit the swap space, so its numbers depend on the machine.
         pattern = (
-            r"The system has 1 GB \(750 MB \+ 200 MB\) of memory and \d+ GB \(\d+ MB \+ \d+ MB\) of swap memory in "
-            r"total\. Currently 200 MB \(25\.0%\) of memory and \d+ MB \(\d+\.\d%\) of swap memory were consumed\. "
+            r"The system has 1 GB \(750 MB \+ 250 MB\) of memory and \d+ GB \(\d+ MB \+ \d+ MB\) of swap memory in "
+            r"total\. Currently 250 MB \(25\.0%\) of memory and \d+ MB \(\d+\.\d%\) of swap memory were consumed\. "
             r"And the current training process consumed 64 MB of memory\."
         )
         assert re.fullmatch(pattern, sentence)
@@ -144,7 +144,7 @@ class TestMemory:
         ("field", "pattern"),
         [
             ("available_memory", "750 MB"),
-            ("used_memory", "200 MB"),
+            ("used_memory", "250 MB"),
             ("memory_utilization", r"25\.0 %"),
             ("available_swap_memory", r"\d+ MB"),
             ("used_swap_memory", r"\d+ MB"),
