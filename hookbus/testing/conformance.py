@@ -46,6 +46,7 @@ SEED = 1_000_003
 """Seed of the trainings, chosen so that no hook uses the same value by chance."""
 
 
+@isolate_rng()
 def check_hook(cls: type[Hook], **settings: Any) -> None:
     """Check that a hook class meets the requirements of every hook.
 
