@@ -9,7 +9,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +98,8 @@ def _print_columns(header: Sequence[Text], rows: Iterable[Sequence[Text]], width
             table.add_column(width=COLUMN_GAP)
         table.add_column(column, width=width)
     for row in rows:
-        table.add_row(*[*chain.from_iterable((cell, "") for cell in row)][:-1])
+        cells = [text for cell in row for text in (cell, Text())]
+        table.add_row(*cells[:-1])
     output_console().print(table, soft_wrap=False)
 
 
