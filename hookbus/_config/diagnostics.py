@@ -68,6 +68,13 @@ def normalize_hooks(document: Document) -> None:
         document.data["hooks"] = HookList(enumerate(hooks or ()))
 
 
+def expand_names(hooks: dict[Any, Any]) -> list[int]:
+    """Replace the items of a list of hooks that are types by settings with the type, and return their keys."""
+    keys = [key for key, entry in hooks.items() if isinstance(key, int) and isinstance(entry, str)]
+    hooks.update({key: {"type": hooks[key]} for key in keys})
+    return keys
+
+
 def hook_entries(document: Document) -> Entries | None:
     """Return the settings and paths of the hooks, or None if `hooks` is neither a list nor a mapping."""
     warn_of_unknown_blocks()

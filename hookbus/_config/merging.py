@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hookbus._config.diagnostics import HookList, normalize_hooks
+from hookbus._config.diagnostics import HookList, expand_names, normalize_hooks
 from hookbus._config.document import Document, Path, iter_paths
 from hookbus._config.hooks import add_instance_name, find_hook_class
 from hookbus._config.overrides import get_type_names
@@ -90,7 +90,9 @@ class _Merger:
         """Merge the hooks of the layer by name. New hooks follow those of the document."""
         for document in (self._document, self._layer):
             normalize_hooks(document)
-            _expand_names(document)
+            for key in expand_names(document.data["hooks"]):
+                if (location := document.value_locations.get(("hooks", key))) is not None:
+                    document.value_locations["hooks", key, "type"] = location
         above, below = self._layer.data["hooks"], self._document.data["hooks"]
         if isinstance(above, HookList) and not isinstance(below, HookList):
             below = self._document.data["hooks"] = HookList(below)
@@ -159,15 +161,6 @@ def _is_replaced(key: str | int, below: Any, above: Any) -> bool:
     # The key of an entry without a type is its type only if there is such a hook.
     type_ = below.get("type") or (key if find_hook_class(key) is not None else above["type"])
     return bool(type_ != above["type"]) and not get_type_names({"type": type_}) & get_type_names(above)
-
-
-def _expand_names(document: Document) -> None:
-    """Replace the items of a list of hooks that are types by settings with the type."""
-    hooks = document.data["hooks"]
-    for key in [key for key, entry in hooks.items() if isinstance(key, int) and isinstance(entry, str)]:
-        hooks[key] = {"type": hooks[key]}
-        if (location := document.value_locations.get(("hooks", key))) is not None:
-            document.value_locations["hooks", key, "type"] = location
 
 
 def _get_names(key: str | int, entry: Any) -> set[str]:

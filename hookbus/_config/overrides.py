@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hookbus._config.diagnostics import HookList, normalize_hooks
+from hookbus._config.diagnostics import HookList, expand_names, normalize_hooks
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import DEFAULT_HOOKS
 from hookbus._config.yaml import MAX_DEPTH, invalid_character, parse_value
@@ -144,9 +144,7 @@ class _Override:
         hooks = self._document.data["hooks"]
         if not isinstance(hooks, dict):
             raise ValueError(f"hooks should be a list or a mapping, got {format_value(redact(hooks))}.")
-        if isinstance(hooks, HookList):
-            names = {key: entry for key, entry in hooks.items() if isinstance(key, int) and isinstance(entry, str)}
-            hooks.update({key: {"type": name} for key, name in names.items()})
+        expand_names(hooks)
         return hooks
 
     def _entries(self) -> Iterator[tuple[str | int, dict[str, Any]]]:
