@@ -36,12 +36,14 @@ class LaunchResult:
         agent_output: Output of torchrun itself, empty without torchrun.
         log_dir: Directory with the output of the workers.
         reports: Values passed to `report(value)`, by rank.
+        exit_codes: Exit codes of the ranks, negative for a signal. Empty with torchrun.
     """
 
     returncode: int
     agent_output: str
     log_dir: Path
     reports: dict[int, Any]
+    exit_codes: list[int]
 
     def output(self, rank: int, attempt: int = 0) -> str:
         """Return the standard output of a rank, followed by its standard error."""
@@ -127,12 +129,14 @@ def build_launcher(directory: Path, servers: ForkServers) -> Launch:
         variables |= environment or {}
         if is_forked:
             job = Job(command, str(directory), variables, str(log_dir / "forks" / "attempt_0"))
-            completed = subprocess.CompletedProcess(command, servers.run(job, ranks, time_limit), "")
+            exit_codes = servers.run(job, ranks, time_limit)
+            completed = subprocess.CompletedProcess(command, int(any(exit_codes)), "")
         else:
+            exit_codes = []
             agent = _torchrun_command(ranks, hosts, log_dir, options)
             completed = _run([[*agent, str(WORKER), *command]] * hosts, directory, variables, time_limit)
         reports = {int(file.stem): json.loads(file.read_text()) for file in report_dir.glob("*.json")}
-        return LaunchResult(completed.returncode, completed.stdout, log_dir, reports)
+        return LaunchResult(completed.returncode, completed.stdout, log_dir, reports, exit_codes)
 
     return launch
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 SERVER = Path(__file__).parent / "fork_server.py"
 
-MONITOR_SECONDS = 0.1
+MONITOR_SECONDS = 5
 """Time for the other ranks to end after one has failed, before they receive SIGTERM."""
 TERMINATION_SECONDS = 30
 """Time for a rank to end after SIGTERM."""
@@ -104,7 +104,7 @@ class ForkServers:
     def __init__(self) -> None:
         self._servers: list[ForkServer] = []
 
-    def run(self, job: Job, ranks: int, time_limit: float) -> int:
+    def run(self, job: Job, ranks: int, time_limit: float) -> list[int]:
         """Run a process for each rank. If one fails, the others are ended, as torchrun does.
 
         The store of the process group is in this process, as it is in torchrun.
@@ -115,7 +115,7 @@ class ForkServers:
             time_limit: Time limit in seconds.
 
         Returns:
-            1 if a rank failed, 0 otherwise.
+            Exit codes of the ranks, negative for a signal.
         """
         while len(self._servers) < ranks:
             self._servers.append(ForkServer(job.variables))
@@ -130,7 +130,7 @@ class ForkServers:
             _wait(servers, MONITOR_SECONDS)
         finally:
             _end(servers)
-        return int(any(server.exit_code for server in servers))
+        return [server.exit_code or 0 for server in servers]
 
     def close(self) -> None:
         """End the servers."""
