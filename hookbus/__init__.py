@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hookbus.hook import Priority as Priority
     from hookbus.lifecycle import Lifecycle as Lifecycle
     from hookbus.metrics.results import Metrics as Metrics
+    from hookbus.needs import Needs as Needs
     from hookbus.trainer.trainer import Trainer as Trainer
     from hookbus.writers.hook import WriterHook as WriterHook
     from hookbus.writers.metric_recorder import WriterConfig as WriterConfig
@@ -73,6 +74,7 @@ _MODULES = map_names(
         "hookbus.hook": "BaseHook Direction Hook HookConfig Priority",
         "hookbus.lifecycle": "Lifecycle",
         "hookbus.metrics.results": "Metrics",
+        "hookbus.needs": "Needs",
         "hookbus.trainer.trainer": "Trainer",
         "hookbus.writers.hook": "WriterHook",
         "hookbus.writers.metric_recorder": "WriterConfig",

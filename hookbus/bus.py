@@ -27,6 +27,7 @@ from hookbus.lifecycle import POINTS
 if TYPE_CHECKING:
     from hookbus._run.loop_session import open_run, run_context
     from hookbus._utils.arguments import with_parameters_of
+    from hookbus.bridge import Bridge
 
 __all__ = ["NON_ABORTING", "ActionSpecs", "HookBus"]
 
@@ -107,6 +108,25 @@ class HookBus(RunBus):
         admit(self.current, name, plugin)
 
     # -- runs --------------------------------------------------------------------------------
+
+    def attach(self, host: Any, **options: Any) -> Bridge:
+        """Connect this bus with another trainer, which then emits the events of its trainings.
+
+        Args:
+            host: The trainer, such as a Lightning or Hugging Face Trainer, for which a package is installed.
+            options: `checkpoints="host"` (default) or `"hookbus"`, `metric_prefix`, and options of `run` such as
+                `work_dir` and `resume`. Bridges may have further ones.
+
+        Returns:
+            The bridge. Its `run` is the run in progress, and `detach()` undoes the connection.
+
+        Raises:
+            PluginNotFoundError: If no installed package connects this type of trainer.
+            ConfigError: If a hook needs what the trainer does not offer, or an argument is invalid.
+        """
+        from hookbus.bridge.discovery import attach  # circular: the bridge opens runs of a bus
+
+        return attach(self, host, **options)
 
     if TYPE_CHECKING:
         # Type checkers see the signature, which is defined in one place.

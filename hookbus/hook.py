@@ -33,6 +33,7 @@ from hookbus._utils.settings import SettingsModel, format_validation_error, warn
 from hookbus.base_listeners import BaseListeners
 from hookbus.errors import ConfigError, HookError, format_error, suggest_names
 from hookbus.lifecycle import POINTS
+from hookbus.needs import Needs
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -193,6 +194,7 @@ class Hook(BaseListeners):
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
         requires_work_dir: Whether the hook requires a work directory, unless one of its `output_paths` is set. A
             training without one is refused.
+        needs: What the hook needs from a loop that is another trainer; a property if it depends on the settings.
         state_version: Version of the format of `state_dict()`. Increment it when the format changes, and
             override `migrate_state`.
         state_schema: Check of the state in a checkpoint, built with the functions of `hookbus.checkpoint.schema`.
@@ -212,6 +214,7 @@ class Hook(BaseListeners):
     records_means: ClassVar[bool] = False
     skips_iterations: ClassVar[bool] = False
     requires_work_dir: ClassVar[bool] = False
+    needs: Needs = Needs()
     state_version: ClassVar[int] = 1
     state_schema: ClassVar[Callable[[Any, str], None] | None] = None
 

@@ -15,7 +15,7 @@ import pytest
 import hookbus
 from hookbus.testing.imports import PUBLIC_MODULES, get_public_names
 
-PACKAGES = ("checkpoint", "data", "distributed", "evaluation", "metrics", "testing", "writers")
+PACKAGES = ("bridge", "checkpoint", "data", "distributed", "evaluation", "metrics", "testing", "writers")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

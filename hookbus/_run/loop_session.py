@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from hookbus._run.host import Host
     from hookbus._run.run_bus import RunBus
     from hookbus.lifecycle import Mode
 
@@ -134,6 +135,7 @@ def run_context(
     iterations: int | None = None,
     work_dir: str | Path | None = None,
     validate: Callable[..., Mapping[str, Any] | None] | None = None,
+    host: Host | None = None,
     train_loader: Any = None,
     val_loader: Any = None,
     config: Any = None,
@@ -162,6 +164,8 @@ def run_context(
         work_dir: Directory for the files of the run; None for a run without files.
         validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
             metrics by name. In the mode "test", the test function.
+        host: Owner of the loop, such as another trainer, which stops, saves and validates when hooks request it. A run
+            without one does so itself.
         train_loader, val_loader: Loaders to register as services.
         config: Configuration to log; its hash is saved in checkpoints.
         device: Device of the model.
@@ -218,6 +222,7 @@ def run_context(
         "seed": seed,
         "epochs": epochs,
         "iterations": iterations,
+        "host": host,
         "validate": evaluator if mode != "test" else None,
         "test": evaluator if mode == "test" else None,
         "counts_steps": counts_steps,

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from hookbus._events.registry import FunctionPlugin
 from hookbus._run.clock import Clock
+from hookbus._run.host_needs import find_host_errors, format_hook
 from hookbus._run.participants import WITHIN
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.work_dir import DIRECTORIES
 from hookbus._utils.arguments import raise_errors, replace_message
 from hookbus._utils.files import find_path_problem
-from hookbus._utils.packages import package_label
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.distributed.fsdp import get_fsdp_modules
 from hookbus.errors import ConfigError, HookbusError, HookError, RequestError
@@ -66,6 +66,8 @@ def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusErr
     """Yield the errors of hooks of a run: validations and directories that they require, and their own checks."""
     # First, because a hook may find the metrics that it requires in its check.
     errors = list(_find_check_errors(run, hooks))
+    if run.host is not None:
+        yield from find_host_errors(hooks, run.host.capabilities, run.host.checkpoints)
     if run.mode == "train":
         yield from _find_validation_errors(run, hooks)
         yield from _find_output_errors(run, hooks)
@@ -77,9 +79,9 @@ def _find_check_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusE
         try:
             hook.check(run)
         except ConfigError as error:
-            yield ConfigError(f"{_format_name(name, hook)}: {problem}" for problem in error.problems)
+            yield ConfigError(f"{format_hook(name, hook)}: {problem}" for problem in error.problems)
         except HookbusError as error:
-            yield replace_message(error, f"{_format_name(name, hook)}: {error}")
+            yield replace_message(error, f"{format_hook(name, hook)}: {error}")
 
 
 def describe_missing_validation(reader: str, metrics: Collection[str]) -> str:
@@ -98,10 +100,10 @@ def _find_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Con
         return
     for name, hook in hooks.items():
         if hook.schedules_validation:
-            yield ConfigError([f"{_format_name(name, hook)}: the hook requests validations, but {NO_VALIDATION}"])
+            yield ConfigError([f"{format_hook(name, hook)}: the hook requests validations, but {NO_VALIDATION}"])
         # A custom loop may validate itself: it emits `after_val` with its results.
         elif run.trainer is not None and hook.requires_validation:
-            yield ConfigError([describe_missing_validation(_format_name(name, hook), hook.required_metrics)])
+            yield ConfigError([describe_missing_validation(format_hook(name, hook), hook.required_metrics)])
 
 
 def _find_output_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigError]:
@@ -116,7 +118,7 @@ def _find_output_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigE
             others = "".join(f", or set `{setting}` to an absolute path" for setting in hook.output_paths)
             problems = [f"requires a work directory, got none. Set `work_dir`{others}."]
         if problems:
-            yield ConfigError(f"{_format_name(name, hook)}: {problem}" for problem in problems)
+            yield ConfigError(f"{format_hook(name, hook)}: {problem}" for problem in problems)
 
 
 def find_limit_errors(run: Run, hooks: Collection[str]) -> Iterator[ConfigError]:
@@ -193,7 +195,3 @@ def _emit(run: Run, point: str, name: str) -> None:
     """Emit a point to one hook, unless it has unregistered itself."""
     if name in run.bus.hooks and point not in WITHIN:
         run.bus.table.compile_for_hook(point, name, run)()
-
-
-def _format_name(name: str, hook: Hook) -> str:
-    return f"hook {name!r} ({package_label(hook)})"

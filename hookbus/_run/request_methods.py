@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_listener
+from hookbus._run.host import REQUESTS, HostRequest
 from hookbus._run.requests import Outcome, Request, RequestKind, RequestQueue
 from hookbus._run.services import ServiceMethods
 from hookbus.checkpoint.saver import CheckpointSaver
@@ -42,6 +43,7 @@ class RequestMixin(ServiceMethods):
     training_data: Any
     trial: Any
     validations: Any
+    host: Any
 
     def request_validation(self, reason: str = "") -> None:
         """Request a validation after this event.
@@ -56,7 +58,9 @@ class RequestMixin(ServiceMethods):
             raise RequestError(
                 f"{self._requester()} requested a validation during a validation. Request it after `after_val`."
             )
-        self.validations.get_evaluator("val")
+        if not self.validations.is_available("val"):
+            self.check_host("validation")
+            self.validations.get_evaluator("val")
         self._enqueue(RequestKind.VALIDATE, reason)
 
     def request_results(self, deliver: Callable[[Metrics], object]) -> None:
@@ -98,7 +102,9 @@ class RequestMixin(ServiceMethods):
                 "Request it in a training."
             )
         saver = saver or self.get("checkpoint_saver")
-        if saver is None:
+        if saver is None and self.host is not None:
+            self.check_host("save")
+        elif saver is None:
             raise RequestError(
                 f"{self._requester()} requested a checkpoint, but no hook writes checkpoints. Add the checkpoint hook "
                 "(pip install hookbus-checkpoint)."
@@ -112,6 +118,7 @@ class RequestMixin(ServiceMethods):
             reason: Reason for the log.
             outcome: Outcome of the run: "stopped", "preempted" or "interrupted".
         """
+        self.check_host("stop")
         self._enqueue(RequestKind.STOP, reason, outcome=outcome)
 
     def request_abort(self, reason: str = "") -> None:
@@ -153,6 +160,7 @@ class RequestMixin(ServiceMethods):
         Args:
             reason: Reason for the log.
         """
+        self.check_host("stop_epoch")
         self._enqueue(RequestKind.STOP_EPOCH, reason)
 
     def request_skip_iter(self, reason: str = "") -> None:
@@ -161,6 +169,7 @@ class RequestMixin(ServiceMethods):
         Args:
             reason: Reason for the log.
         """
+        self.check_host("skip")
         self.should_skip_iter = True
         if self.trial is not None:
             return  # it ends the trial step; there is no iteration to skip
@@ -224,8 +233,22 @@ class RequestMixin(ServiceMethods):
         if stops:
             self.stops += stops
             self.clock.truncate_epoch()
+            if self.host is not None:
+                self.host.stop(self.stop_reasons)
         if self.interrupted:
             self.bus.invalidate()  # recompiled events raise `StopLoop` in a custom loop that does not stop
+
+    def check_host(self, request: HostRequest) -> None:
+        """Check that the host of the run, if there is one, carries out a request.
+
+        Raises:
+            RequestError: If it does not.
+        """
+        if self.host is not None and not self.host.capabilities.honors(request):
+            raise RequestError(
+                f"{self._requester()} requested a {REQUESTS[request]}, which {self.host.capabilities.host} does not "
+                "carry out. Disable the setting of the hook that requests it."
+            )
 
     def _enqueue(self, kind: RequestKind, reason: str, *, requested_by: str | None = None, **details: Any) -> None:
         """Add a request to the queue, or drop it with a warning if the run has failed."""

@@ -183,6 +183,8 @@ def _save_and_stop(run: Run, queue: RequestQueue, point: str) -> None:
     # After the saves: a checkpoint is taken before the run or the epoch stops.
     if queue.take(RequestKind.STOP_EPOCH):
         run.training_data.leaving_epoch = True
+        if run.host is not None:
+            run.host.stop_epoch()
     run.confirm_stop(queue.take(RequestKind.STOP))
     if run.mode == "train" and run.ended_at is None and run.should_stop and _may_end_within_epoch(run):
         _save_last(run, queue)
@@ -259,7 +261,10 @@ def _validate(run: Run, *, sanity: bool) -> None:
     """Validate once for all requests, unless the weights are unchanged since the last validation."""
     if sanity or run.validations.validated_at != run.clock.steps_done:
         try:
-            run.validate(sanity=sanity)
+            if run.host is not None and not run.validations.has_evaluator("val"):
+                run.validations.execute_by_host(run.host)
+            else:
+                run.validate(sanity=sanity)
         except Exception as error:
             # Data workers that a signal ended fail the validation: the run ends by the signal, not by this error.
             if not run.signals.explains(error):
@@ -289,9 +294,13 @@ def _find_savers(run: Run) -> list[StopSaver]:
 
 
 def _save(run: Run, saves: list[Request]) -> None:
-    """Save one checkpoint per saver for all of its requests."""
+    """Save one checkpoint per saver for all of its requests. The host saves those without a saver."""
     for saver in {id(request.details["saver"]): request.details["saver"] for request in saves}.values():
-        _save_once(run, saver, [request for request in saves if request.details["saver"] is saver])
+        requests = [request for request in saves if request.details["saver"] is saver]
+        if saver is None and run.host is not None:
+            run.host.save([str(request) for request in requests])
+        else:
+            _save_once(run, saver, requests)
 
 
 def _save_once(run: Run, saver: CheckpointSaver, requests: list[Request]) -> None:

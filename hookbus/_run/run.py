@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from hookbus._run.host import Host
     from hookbus._run.run_bus import RunBus
     from hookbus._run.work_dir import WorkDir
     from hookbus.lifecycle import Mode
@@ -77,6 +78,7 @@ class Run(ProgressMixin, LoopMixin):
         val_loader (Any): Validation loader, or a mapping of names to loaders; None if the loop has not set it.
         test_loader (Any): Test loader, or a mapping of names to loaders; None if the loop has not set it.
         trainer (Any): Trainer that executes the run; None in a custom loop.
+        host (Host | None): Other trainer that executes the run; None if there is none.
         config (Any): Resolved configuration; {} if there is none.
         seed (int): Seed of data order and augmentation.
         device (Any): Device of the model.
@@ -123,6 +125,7 @@ class Run(ProgressMixin, LoopMixin):
         "counts_steps",
         "device",
         "exception",
+        "host",
         "id",
         "initial_structure",
         "is_running",
@@ -180,6 +183,7 @@ class Run(ProgressMixin, LoopMixin):
         loss: nn.Module | None = None,
         state: Mapping[str, Any] | None = None,
         trainer: Any = None,
+        host: Host | None = None,
         config: Any = None,
         device: Any = None,
         seed: int | None = None,
@@ -194,7 +198,7 @@ class Run(ProgressMixin, LoopMixin):
         ranks: Collectives | None = None,
         previous: Run | None = None,
     ) -> None:
-        self.bus, self.mode, self.trainer = bus, mode, trainer
+        self.bus, self.mode, self.trainer, self.host = bus, mode, trainer, host
         self.model = combine_models(model)
         self.model_names = tuple(model) if isinstance(model, Mapping) else tuple(model_names)
         self.optimizer: Any = freeze_names(optimizer)

@@ -16,6 +16,7 @@ from hookbus.metrics.logged import EvaluationMeans, LoggedResults, LogScope
 from hookbus.metrics.results import Metrics
 
 if TYPE_CHECKING:
+    from hookbus._run.host import Host
     from hookbus._run.run import Run
 
 Evaluator = Callable[["Run"], Mapping[str, Any] | None]
@@ -54,10 +55,17 @@ class Validations:
         self._published: set[str] = set()  # results of the validation in progress that have passed `log_scalars`
         self._has_loader = False  # whether a loader of the validation in progress has begun
         self._begun: EvaluationKind | None = None  # validation that the loop performs between `begin` and `end_begun`
+        self._is_requested = False  # whether a host validates because a hook requested it
         self._kept_results: Metrics | None = None  # results before a sanity check of the loop
 
     def is_available(self, kind: EvaluationKind) -> bool:
-        """Return whether the run has a validation or test function."""
+        """Return whether the run has a validation or test function, or a host that validates on request."""
+        host = self._run.host
+        is_of_host = host is not None and kind == "val" and host.capabilities.honors("validation")
+        return is_of_host or self.has_evaluator(kind)
+
+    def has_evaluator(self, kind: EvaluationKind) -> bool:
+        """Return whether the loop or a hook has passed a validation or test function."""
         return self._find(kind) is not None
 
     def get_evaluator(self, kind: EvaluationKind) -> Evaluator:
@@ -120,6 +128,14 @@ class Validations:
             self.validated_at = run.clock.steps_done
         return results
 
+    def execute_by_host(self, host: Host) -> None:
+        """Let the host validate at a boundary, now or later."""
+        self._is_requested = True
+        try:
+            host.validate()
+        finally:
+            self._is_requested = False
+
     def begin(self, *, sanity: bool) -> None:
         """Begin a validation or test that the loop performs itself.
 
@@ -131,7 +147,7 @@ class Validations:
             raise LoopError(
                 "run.begin_validation: a validation or test is in progress. Call run.end_validation() first."
             )
-        if point := current_point(run):
+        if (point := current_point(run)) and not self._is_requested:
             raise LoopError(f"run.begin_validation: called within {point}. Call it in the loop, between two events.")
         self._begun = "test" if run.mode == "test" else "val"
         self._kept_results = run.metrics.results if sanity else None

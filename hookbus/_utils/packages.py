@@ -23,6 +23,8 @@ HOOKS_GROUP = "hookbus.hooks"
 MODELS_GROUP = "hookbus.models"
 DATASETS_GROUP = "hookbus.datasets"
 """Entry-point groups of the models and datasets that run files refer to by name."""
+BRIDGES_GROUP = "hookbus.bridges"
+"""Entry-point group in which packages publish the capabilities of the trainers that they connect."""
 POINTS_GROUP = "hookbus.points"
 """Entry-point group in which plugin packages publish additional points, as spec classes."""
 

@@ -12,6 +12,7 @@ from hookbus.errors import suggest_names
 
 PUBLIC_MODULES = (
     "hookbus",
+    "hookbus.bridge",
     "hookbus.checkpoint",
     "hookbus.data",
     "hookbus.distributed",

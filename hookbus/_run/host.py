@@ -1,0 +1,112 @@
+"""Another trainer that drives a run: what it can do, and what it does when hooks request it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Protocol
+
+from hookbus.errors import ConfigError
+from hookbus.lifecycle import POINTS
+
+When = Literal["now", "iteration", "step", "epoch", "never"]
+"""When a host carries out a request: at once, or after the current iteration, optimizer step or epoch."""
+
+HostRequest = Literal["stop", "stop_epoch", "save", "validation", "skip"]
+
+Checkpoints = Literal["host", "hookbus"]
+"""Owner of the checkpoints: the host, which includes the state of the hooks, or the checkpoint hook."""
+
+GRADIENT_POINTS = ("after_backward", "before_optimizer_step", "after_train_iter")
+"""Points at which a loop of hookbus has gradients."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What another trainer offers to the hooks of a run.
+
+    Args:
+        host: Name of the trainer, for messages.
+        bridge: Import string of the subclass of `hookbus.bridge.Bridge`.
+        missing: Points that are not emitted, mapped to the reason and to what to use instead.
+        approximate: Points that are emitted with a difference, mapped to its description.
+        requests: When each request is carried out. "never" for requests that are not listed.
+        gradients: Points at which the gradients of the model are available.
+        batch: Whether the points of training iterations receive the batch.
+        outputs: Whether `after_train_iter` and `after_val_iter` receive the outputs of the model.
+        loss: Whether `after_train_iter` receives the loss of the micro-batch.
+        modules: Whether the layers of the model are modules of `torch.nn`.
+        data: Whether hooks may modify the dataset and the sampler of the training loader.
+        optimizer: Whether the optimizer is one of `torch.optim`.
+        checkpoints: Supported owners of the checkpoints: "host", "hookbus".
+        step: What the trainer counts as a step, for the documentation.
+    """
+
+    host: str
+    bridge: str
+    missing: Mapping[str, str] = field(default_factory=dict)
+    approximate: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[HostRequest, When] = field(default_factory=dict)
+    gradients: Collection[str] = GRADIENT_POINTS
+    batch: bool = True
+    outputs: bool = True
+    loss: bool = True
+    modules: bool = True
+    data: bool = False
+    optimizer: bool = True
+    checkpoints: tuple[Checkpoints, ...] = ("host",)
+    step: str = "an optimizer step"
+
+    def __post_init__(self) -> None:
+        """Check the names of points, so that a typo does not disable a check."""
+        points = {*self.missing, *self.approximate, *self.gradients}
+        if unknown := sorted(points - POINTS.keys()):
+            raise ConfigError([f"Capabilities of {self.host}: unknown points, got {', '.join(unknown)}."])
+
+    def honors(self, request: HostRequest) -> bool:
+        """Return whether a request is carried out at some time."""
+        return self.requests.get(request, "never") != "never"
+
+
+REQUESTS: Mapping[HostRequest, str] = {
+    "stop": "stop",
+    "stop_epoch": "stop of the epoch",
+    "save": "checkpoint",
+    "validation": "validation",
+    "skip": "skipped iteration",
+}
+"""Name of each request in messages."""
+
+
+class Host(Protocol):
+    """Owner of the loop of a run, which carries out what hooks request. With multiple ranks, each rank calls it alike.
+
+    A method that cannot act now records the request, and acts as soon as the trainer allows it.
+
+    Attributes:
+        capabilities: What the trainer offers.
+        checkpoints: Owner of the checkpoints.
+    """
+
+    capabilities: ClassVar[Capabilities]
+    checkpoints: Checkpoints
+
+    def stop(self, reasons: Sequence[str]) -> None:
+        """End the training.
+
+        Args:
+            reasons: Name of the hook and reason of each request.
+        """
+
+    def stop_epoch(self) -> None:
+        """End the current epoch."""
+
+    def save(self, reasons: Sequence[str]) -> None:
+        """Save a checkpoint of the trainer.
+
+        Args:
+            reasons: Name of the hook and reason of each request.
+        """
+
+    def validate(self) -> None:
+        """Validate, between `run.begin_validation` and `run.end_validation`."""

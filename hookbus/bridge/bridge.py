@@ -1,0 +1,214 @@
+"""Base class of bridges: objects that drive a run of a bus from the callbacks of another trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hookbus._run.host import Capabilities, Checkpoints
+from hookbus._run.host_needs import find_differences, find_host_errors
+from hookbus._utils.arguments import raise_errors
+from hookbus.checkpoint.plain_data import validate_plain_data
+from hookbus.checkpoint.run_state import get_run_state, set_run_state
+from hookbus.errors import ConfigError
+from hookbus.hook import Hook
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+    from hookbus.bus import HookBus
+
+
+class Bridge:
+    """Run of a bus whose loop is that of another trainer.
+
+    Subclasses override `attach`, which registers their callbacks with the trainer, call the other methods from these
+    callbacks, and override the methods of `Host` for the requests that the trainer can carry out.
+
+    Args:
+        bus: Bus with the hooks.
+        host: The trainer.
+        checkpoints: "host" (default): the trainer saves, and its checkpoints contain the state of the hooks and the
+            loop. "hookbus": the checkpoint hook saves and restores everything.
+        metric_prefix: Prefix of the names under which the trainer reports results of a validation, such as `eval_`.
+            Default: `metric_prefixes` of the class.
+        options: Arguments of `bus.open`: `work_dir`, `resume`, `overwrite`, `fresh`, `seed`, `batch_size`.
+
+    Attributes:
+        capabilities: What the trainer offers.
+        metric_prefixes: Prefixes of the names of validation results, which are removed.
+        run: Current or last run; None before the first one.
+
+    Raises:
+        ConfigError: If a hook needs what the trainer does not offer, or an argument is invalid.
+    """
+
+    capabilities: ClassVar[Capabilities]
+    metric_prefixes: ClassVar[Sequence[str]] = ("val_", "val/")
+
+    def __init__(
+        self,
+        bus: HookBus,
+        host: Any,
+        *,
+        checkpoints: Checkpoints = "host",
+        metric_prefix: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.bus, self.host, self.checkpoints = bus, host, checkpoints
+        self.run: Run | None = None
+        self._prefixes = self.metric_prefixes if metric_prefix is None else (metric_prefix,)
+        self._options = options
+        self._pending_state: Mapping[str, Any] | None = None
+        self._replaced = ExitStack()  # attributes of the trainer, until `detach`
+        if checkpoints not in self.capabilities.checkpoints:
+            raise ConfigError(
+                [
+                    f"checkpoints: should be {' or '.join(map(repr, self.capabilities.checkpoints))} in "
+                    f"{self.capabilities.host}, got {checkpoints!r}."
+                ]
+            )
+        raise_errors(find_host_errors(bus.hooks, self.capabilities, checkpoints))
+
+    def attach(self) -> None:
+        """Register the callbacks of the bridge with the trainer. Called once, by `bus.attach`."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """Undo `replace` of all attributes. Subclasses also remove their callbacks. Idempotent."""
+        self._replaced.close()
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace an attribute of an object until `detach`, such as a method that no callback reports.
+
+        Args:
+            owner: Object whose attribute to replace. Its class is not modified.
+            name: Name of the attribute.
+            make: Function that receives the original attribute and returns the replacement.
+        """
+        original = getattr(owner, name)
+        previous = vars(owner).get(name, owner)  # `owner` itself marks an attribute of the class
+        object.__setattr__(owner, name, make(original))
+
+        def restore() -> None:
+            if previous is owner:
+                object.__delattr__(owner, name)
+            else:
+                object.__setattr__(owner, name, previous)
+
+        self._replaced.callback(restore)
+
+    # -- the run -----------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a run is in progress."""
+        return self.run is not None and self.run.is_running
+
+    @property
+    def active_run(self) -> Run:
+        """Run in progress; call it between `open` and `close` only."""
+        assert self.run is not None
+        return self.run
+
+    def open(self, **arguments: Any) -> Run:
+        """Begin the run, restore a state that the trainer has loaded before, and emit `before_train`.
+
+        Args:
+            arguments: Arguments of `bus.open` that the trainer knows: `model`, `optimizer`, `epochs`, `device`, ...
+        """
+        self.run = run = self.bus.open(host=self, **self._options, **arguments)
+        self._report_differences(run)
+        if self._pending_state is not None:
+            self._restore(self._pending_state)
+        self.bus.emit("before_train")
+        return run
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the run. Idempotent; no effect without a run.
+
+        Args:
+            error: Exception that ended the training. It is not raised again.
+        """
+        if self.is_open:
+            self.active_run.close(error)
+
+    # -- validations -------------------------------------------------------------------------
+
+    def select_results(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the results of a validation among the metrics of the trainer, without their prefix."""
+        return {
+            name.removeprefix(prefix): value
+            for prefix in self._prefixes
+            for name, value in metrics.items()
+            if name.startswith(prefix)
+        }
+
+    # -- state in a checkpoint of the trainer ----------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of hooks and loop for a checkpoint of the trainer; {} without a run.
+
+        `before_save_checkpoint` is emitted with it.
+        """
+        if not self.is_open or self.checkpoints != "host":
+            return {}
+        state = get_run_state(self.active_run)
+        self.bus.emit("before_save_checkpoint", checkpoint=state)
+        validate_plain_data(state, "checkpoint")  # a listener may have modified it
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `get_state` has returned, now or when the run begins.
+
+        Args:
+            state: Entry of the checkpoint; {} if it was saved without hooks.
+        """
+        if self.is_open:
+            self._restore(state)
+        else:
+            self._pending_state = state
+
+    def report_save(self, path: Any) -> None:
+        """Emit `after_save_checkpoint` for a checkpoint that the trainer has saved.
+
+        Args:
+            path: File or directory of the checkpoint.
+        """
+        if self.is_open:
+            self.bus.emit("after_save_checkpoint", path=path, is_best=None, metrics=self.active_run.metrics.results)
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self._pending_state = None
+        run, host = self.active_run, self.capabilities.host
+        if not state:
+            run.logger.warning(
+                "The checkpoint of %s was saved without hookbus: the hooks start from their initial state.", host
+            )
+            return
+        self.bus.emit("after_load_checkpoint", checkpoint=dict(state), path=None)
+        set_run_state(run, state)
+
+    def _report_differences(self, run: Run) -> None:
+        """Log once what the hooks receive with a difference."""
+        for name, hook in self.bus.hooks.items():
+            if isinstance(hook, Hook) and (found := list(find_differences(hook, self.capabilities))):
+                run.logger.info("%s: hook %r: %s", self.capabilities.host, name, "; ".join(found))
+
+    # -- what hooks request; see `Host` --------------------------------------------------------
+
+    def stop(self, reasons: Sequence[str]) -> None:
+        """End the training. Override it if the capabilities contain the request, like the three methods below."""
+        raise NotImplementedError
+
+    def stop_epoch(self) -> None:
+        """End the current epoch."""
+        raise NotImplementedError
+
+    def save(self, reasons: Sequence[str]) -> None:
+        """Save a checkpoint of the trainer."""
+        raise NotImplementedError
+
+    def validate(self) -> None:
+        """Validate."""
+        raise NotImplementedError
