@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,8 @@ def iter_attributes_of_runs(path: Path) -> Iterator[tuple[int, str]]:
 def test_plugins_use_documented_attributes_of_a_run_only() -> None:
     page = (ROOT / "docs" / "api.md").read_text().partition("::: hookbus.Run\n")[2].partition("\n:::")[0]
     members = set(re.findall(r"^        - (\w+)$", page, re.MULTILINE))
-    documented = members | set(re.findall(r"^        (\w+)(?: \(.*\))?: ", Run.__doc__ or "", re.MULTILINE))
+    docstring = inspect.cleandoc(Run.__doc__ or "")
+    documented = members | set(re.findall(r"^    (\w+)(?: \(.*\))?: ", docstring, re.MULTILINE))
     assert {"request_save", "model", "validating"} <= documented
     of_trackers = {"finish", "info"}  # of the run objects of W&B and MLflow
     undocumented = {
