@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from hookbus._events.instrumentation import time_hooks as time_hooks
     from hookbus.testing.backends import WriterTestCase as WriterTestCase
     from hookbus.testing.conformance import check_hook as check_hook
+    from hookbus.testing.hosts import HostAdapter as HostAdapter
+    from hookbus.testing.hosts import HostResult as HostResult
+    from hookbus.testing.hosts import HostTask as HostTask
+    from hookbus.testing.hosts import TaskError as TaskError
     from hookbus.testing.imports import check_imports as check_imports
     from hookbus.testing.instances import check_two_instances as check_two_instances
     from hookbus.testing.recording import Event as Event
@@ -31,6 +35,7 @@ _MODULES = map_names(
         "hookbus._events.instrumentation": "time_hooks",
         "hookbus.testing.backends": "WriterTestCase",
         "hookbus.testing.conformance": "check_hook",
+        "hookbus.testing.hosts": "HostAdapter HostResult HostTask TaskError",
         "hookbus.testing.imports": "check_imports",
         "hookbus.testing.instances": "check_two_instances",
         "hookbus.testing.recording": "Event RecordingBus",
