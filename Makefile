@@ -6,6 +6,8 @@ RUN := $(BIN)/python -m
 CONSTRAINTS := .ci/constraints.txt
 PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolation --constraint $(CONSTRAINTS)
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+# Packages that connect other trainers, which are no dependencies of this environment: see .ci/versions/trainers.py.
+BRIDGES := $(patsubst %/pyproject.toml,%,$(shell grep --files-with-matches '"hookbus.bridges"' plugins/*/pyproject.toml))
 DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping tensorboard zoo
 SPACE := $(subst ,, )
 # In random order: SEED= repeats an order. The RNGs are not seeded, because a test that depends on chance must fail.
@@ -16,7 +18,7 @@ WORKERS := --numprocesses auto --dist worksteal
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest test-install matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest test-install bridges bridges-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -44,6 +46,12 @@ test-newest: .venv/all
 
 test-install: .venv/all
 	$(VERSIONS).installation $(TORCH)
+
+bridges: .venv/all
+	$(VERSIONS).bridges $(HOST)
+
+bridges-newest: .venv/all
+	$(VERSIONS).bridges --newest
 
 matrix: .venv/all
 	$(VERSIONS) --matrix
@@ -121,5 +129,6 @@ clean:
 	@touch $@
 
 .venv/all: .venv/base pyproject.toml $(PLUGINS:%=%/pyproject.toml)
-	$(PIP) -e . $(PLUGINS:%=-e %) --group test --group lint --group build --group docs
+	$(PIP) -e . $(patsubst %,-e %,$(filter-out $(BRIDGES),$(PLUGINS))) --group test --group lint --group build --group docs
+	$(PIP) --no-deps $(BRIDGES:%=-e %)
 	@touch $@

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from packaging.requirements import Requirement
+from releasing.projects import find_bridges
 from torch import nn
 from torch.distributed.run import get_args_parser
 from typer.testing import CliRunner
@@ -36,6 +37,7 @@ from hookbus import Trainer
 from hookbus._cli.app import app
 from hookbus._config.load import load_config
 from hookbus._utils.known_keys import PUBLISHED_HOOKS
+from hookbus.bridge.discovery import PACKAGES as BRIDGE_PACKAGES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [  # packaging/test_samples.py runs the pages of the sample packages, which must be installed
@@ -44,9 +46,14 @@ PAGES = [  # packaging/test_samples.py runs the pages of the sample packages, wh
     *sorted(ROOT.glob("docs/plugins/*.md")),
     *sorted(ROOT.glob("plugins/*/README.md")),
 ]
+PAGES_OF_TRAINERS = [
+    ROOT / "docs/bridges.md",
+    *(ROOT / folder / "README.md" for folder in find_bridges(ROOT).values()),
+]
+"""Pages whose code needs another trainer."""
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 NAME = re.compile(r"# (\S+\.(?:py|yaml|toml))")
-INSTALLABLE = {"hookbus", "hookbus-zoo", *PUBLISHED_HOOKS}
+INSTALLABLE = {"hookbus", "hookbus-zoo", *PUBLISHED_HOOKS, *BRIDGE_PACKAGES.values()}
 
 
 @dataclass(frozen=True, slots=True)

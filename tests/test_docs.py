@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from releasing.projects import CORE, find_bridges, find_projects, read_project
 from torch.profiler import profile, schedule
 from torch.utils.data import DataLoader
 
@@ -22,7 +22,7 @@ from hookbus._config.models import TrainingConfig
 from hookbus._utils.known_keys import PUBLISHED_HOOKS
 from hookbus.errors import ConfigError
 from hookbus.testing.imports import PUBLIC_MODULES, get_public_names
-from tests.pages import PAGES, ROOT, Reader, blocks
+from tests.pages import PAGES, PAGES_OF_TRAINERS, ROOT, Reader, blocks
 
 LONG = (
     "docs/index.md",
@@ -41,10 +41,10 @@ def get_name(page: Path) -> str:
 
 
 def parametrize_pages() -> Iterator[object]:
-    """Yield the pages to run; the README has a separate test."""
+    """Yield the pages to run; the README has a separate test, and bridge/test_trainers.py runs those of trainers."""
     for page in PAGES:
         marks = [pytest.mark.slow, pytest.mark.timeout(600)] if get_name(page) in LONG else []
-        if page.parent != ROOT:
+        if page.parent != ROOT and page not in PAGES_OF_TRAINERS:
             yield pytest.param(page, id=get_name(page), marks=marks)
 
 
@@ -154,13 +154,13 @@ def test_every_generated_part_is_on_a_page() -> None:
     assert set(re.findall(r"<!-- generated: (\S+) -->", text)) == set(PARTS)
 
 
-@pytest.mark.parametrize("package", sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")))
+@pytest.mark.parametrize("package", sorted(find_projects(ROOT).keys() - {CORE} - find_bridges(ROOT).keys()))
 def test_every_package_has_a_page_with_its_entry_points(package: str) -> None:
     page = ROOT / "docs" / "plugins" / f"{package.removeprefix('hookbus-')}.md"
     assert page.is_file(), f"write {get_name(page)}: purpose, example, settings, notes and limitations"
 
-    project = tomllib.loads((ROOT / "plugins" / package / "pyproject.toml").read_text())["project"]
-    offered = {name for group in OFFERED for name in project["entry-points"].get(group, {})}
+    entries = read_project(ROOT / "plugins" / package)["entry-points"]
+    offered = {name for group in OFFERED for name in entries.get(group, {})}
     assert {name.partition("/")[2] for name in re.findall(r"<!-- generated: (\S+) -->", page.read_text())} >= offered
     assert {block.language for block in blocks(page)} >= {"yaml", "python"}
     assert "\n## Notes and limitations\n" in page.read_text()

@@ -13,9 +13,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from releasing.projects import find_projects
+from releasing.projects import find_bridges, find_projects, read_project
 
-__all__ = ["CONSTRAINTS", "LOWEST", "find_lower_bounds", "lock_lowest", "read_pins", "resolve"]
+__all__ = ["CONSTRAINTS", "LOWEST", "find_lower_bound", "find_lower_bounds", "lock_lowest", "read_pins", "resolve"]
 
 CONSTRAINTS = Path(".ci/constraints.txt")
 LOWEST = Path(".ci/lowest.txt")
@@ -28,26 +28,39 @@ OF_TORCH = re.compile(r"(nvidia-(?!ml-py)|cuda-|triton|torch(vision)?==)")
 def find_lower_bounds(root: Path) -> dict[str, Version]:
     """Return the lower bound of each dependency of the core and the plugins.
 
-    torch and torchvision are left out. Of several lower bounds the highest is taken, since all packages are installed
-    together.
+    torch, torchvision and the trainers of bridges are left out. Of several lower bounds the highest is taken, since all
+    packages are installed together.
 
     Raises:
         SystemExit: If a dependency has no lower bound.
     """
     bounds: dict[str, Version] = {}
     for name, requirement in _requirements(root):
-        lower = [Version(item.version) for item in requirement.specifier if item.operator == ">="]
-        if not lower:
-            raise SystemExit(f"{name}: no lower bound, got {requirement}. Declare the lowest version that was tested.")
-        key = canonicalize_name(requirement.name)
-        bounds[key] = max(lower[0], bounds.get(key, lower[0]))
+        lower, key = find_lower_bound(name, requirement), canonicalize_name(requirement.name)
+        bounds[key] = max(lower, bounds.get(key, lower))
     return {name: bounds[name] for name in sorted(bounds.keys() - OF_ENVIRONMENTS)}
 
 
+def find_lower_bound(name: str, requirement: Requirement) -> Version:
+    """Return the lowest version that a requirement accepts.
+
+    Args:
+        name: Package with the requirement.
+        requirement: Requirement.
+
+    Raises:
+        SystemExit: If it has no lower bound.
+    """
+    for item in requirement.specifier:
+        if item.operator in (">=", "=="):
+            return Version(item.version)
+    raise SystemExit(f"{name}: no lower bound, got {requirement}. Declare the lowest version that was tested.")
+
+
 def _requirements(root: Path) -> Iterator[tuple[str, Requirement]]:
-    projects = find_projects(root)
-    for name, folder in projects.items():
-        project = tomllib.loads((root / folder / "pyproject.toml").read_text())["project"]
+    projects, bridges = find_projects(root), find_bridges(root)
+    for name in [name for name in projects if name not in bridges]:
+        project = read_project(root / projects[name])
         optional = project.get("optional-dependencies", {}).values()
         for text in [*project["dependencies"], *(item for items in optional for item in items)]:
             requirement = Requirement(text)

@@ -7,13 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from releasing.projects import find_bridges, find_projects
+
 from versions.bounds import CONSTRAINTS, LOWEST, find_lower_bounds, read_pins
 
-__all__ = ["Environment", "make_lowest", "make_python", "make_torch"]
+__all__ = ["Environment", "install", "make_lowest", "make_python", "make_torch"]
 
 RELEASE = re.compile(r"\d+(\.\d+)+")
 
@@ -57,7 +59,7 @@ def make_torch(root: Path, version: str) -> Environment:
     if not folder.is_dir():
         pending = venv / f"torch-{version}.pending"  # renamed last: an interrupted installation is repeated
         shutil.rmtree(pending, ignore_errors=True)
-        _pip(name, python, root, "--no-compile", "--target", str(pending / PACKAGES), f"torch=={version}")
+        install(name, python, root, "--no-compile", "--target", str(pending / PACKAGES), f"torch=={version}")
         pending.rename(folder)
     path = os.pathsep.join(filter(None, [str(folder / PACKAGES), os.environ.get("PYTHONPATH")]))
     return Environment(name, python, {"torch": version}, folder, {"PYTHONPATH": path})
@@ -92,17 +94,23 @@ def _check_release(variable: str, version: str, example: str) -> None:
 
 def _make_venv(name: str, folder: Path, interpreter: Path, pins: Path, root: Path) -> Path:
     """Make an environment, or install again what a change of the pins or of a project requires."""
-    projects = [root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))]
-    wanted = "".join(path.read_text() for path in (root / pins, *projects))
+    projects, bridges = find_projects(root), find_bridges(root)
+    files = [root / pins, *(root / project / "pyproject.toml" for project in projects.values())]
+    wanted = "".join(path.read_text() for path in files)
     python, installed = folder / "bin" / "python", folder / "installed"
     if installed.exists() and installed.read_text() == wanted:
         return python
     subprocess.run([interpreter, "-m", "venv", folder], check=True)
-    _pip(name, python, root, "--constraint", str(CONSTRAINTS), "pip", "hatchling", "editables")
-    sources = [word for path in projects for word in ("--editable", str(path.parent))]
-    _pip(name, python, root, "--no-build-isolation", "--constraint", str(pins), *sources, "--group", "test")
+    install(name, python, root, "--constraint", str(CONSTRAINTS), "pip", "hatchling", "editables")
+    sources = _format_sources(projects[package] for package in projects if package not in bridges)
+    install(name, python, root, "--no-build-isolation", "--constraint", str(pins), *sources, "--group", "test")
+    install(name, python, root, "--no-build-isolation", "--no-deps", *_format_sources(bridges.values()))
     installed.write_text(wanted)  # last: an interrupted installation is repeated
     return python
+
+
+def _format_sources(folders: Iterable[Path]) -> list[str]:
+    return [word for folder in folders for word in ("--editable", f"./{folder}")]
 
 
 def _find_python(version: str) -> Path:
@@ -121,7 +129,18 @@ def _runs(python: str) -> bool:
     return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
 
 
-def _pip(name: str, python: Path, root: Path, *arguments: str) -> None:
+def install(name: str, python: Path, root: Path, *arguments: str) -> None:
+    """Run `pip install` in the folder of the repository.
+
+    Args:
+        name: Name of the environment, for the message.
+        python: Interpreter of the environment.
+        root: Repository.
+        arguments: Arguments of the command.
+
+    Raises:
+        SystemExit: If it fails, with the first error of pip.
+    """
     command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments]
     done = subprocess.run(command, cwd=root, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:

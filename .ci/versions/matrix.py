@@ -17,7 +17,6 @@ __all__ = ["NEWEST_TORCH", "PYTHON_VERSIONS", "TORCH_VERSIONS", "format_table", 
 NEWEST_TORCH = "2.14.1"
 TORCH_VERSIONS = ("2.6.0", "2.9.1", NEWEST_TORCH)  # beside the one of the constraints
 PYTHON_VERSIONS = ("3.12", "3.13")  # beside the one that runs
-TABLE = re.compile(r"(?<=<!-- measured: matrix -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
 def write_matrix(root: Path) -> int:
@@ -32,7 +31,7 @@ def write_matrix(root: Path) -> int:
     if commit is None:
         raise SystemExit("matrix: the files are not those of a commit. Commit them: results are kept by commit.")
     results = {environment.name: _measure(root, environment, commit) for environment in _make_environments(root)}
-    write_table(root / PAGE, format_table(results))
+    write_table(root / PAGE, "matrix", format_table(results))
     return int(any(result.failed for result in results.values()))
 
 
@@ -54,15 +53,18 @@ def _measure(root: Path, environment: Environment, commit: str) -> Result:
     return result
 
 
-def write_table(page: Path, table: str) -> None:
-    """Replace the table of a page.
+def write_table(page: Path, name: str, table: str) -> None:
+    """Replace a table of a page.
 
     Raises:
         SystemExit: If the page has no place for it.
     """
-    text, places = TABLE.subn(lambda _: f"\n{table}\n\n", page.read_text())
+    start = f"<!-- measured: {name} -->"
+    text, places = re.subn(
+        rf"(?<={re.escape(start)}\n).*?(?=<!-- end -->)", lambda _: f"\n{table}\n\n", page.read_text(), flags=re.DOTALL
+    )
     if not places:
-        raise SystemExit(f"{page}: no place for the table. Add the lines <!-- measured: matrix --> and <!-- end -->.")
+        raise SystemExit(f"{page}: no place for the table. Add the lines {start} and <!-- end -->.")
     page.write_text(text)
 
 

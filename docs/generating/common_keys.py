@@ -9,7 +9,7 @@ from hookbus import HookBus, discovery
 from hookbus._utils.known_keys import HOOK_SETTINGS
 from hookbus.errors import HookbusError
 
-__all__ = ["refused_keys"]
+__all__ = ["REQUIRED_SETTINGS", "refused_keys"]
 
 KEYS: dict[str, Any] = {"frequency": 7, "when": "every(7)"}
 """Common keys, and a value of each that is not its default."""

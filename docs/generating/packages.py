@@ -16,7 +16,7 @@ from docs.generating.settings import format_default, keys
 from docs.generating.tables import capitalize, parse_section, table
 from hookbus.hook import Hook, HookConfig
 
-__all__ = ["OFFERED", "extras", "hook_classes", "package_parts", "packages"]
+__all__ = ["OFFERED", "extras", "hook_classes", "package_parts", "packages", "read_projects"]
 
 CORE = Path(__file__).parents[2]
 PACKAGES = CORE / "plugins"
@@ -25,9 +25,9 @@ OFFERED = ("hookbus.hooks", "hookbus.models", "hookbus.datasets")
 
 
 def packages() -> str:
-    """Return the table of the packages in `plugins/`."""
+    """Return the table of the packages in `plugins/` with hooks, models or datasets."""
     rows = []
-    for project in _projects():
+    for project in filter(_get_entry_points, read_projects()):
         slug, names = project["name"].removeprefix("hookbus-"), sorted(_get_entry_points(project))
         description = project["description"].replace(" for hookbus:", ":")
         rows.append(
@@ -51,7 +51,7 @@ def extras() -> str:
 
 def package_parts() -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield a part for each hook, model and dataset in `plugins/`."""
-    for project in _projects():
+    for project in read_projects():
         for name, path in _get_entry_points(project).items():
             target = pkgutil.resolve_name(path)
             if inspect.isclass(target) and issubclass(target, Hook):
@@ -62,12 +62,13 @@ def package_parts() -> Iterator[tuple[str, Callable[[], str]]]:
 
 def hook_classes() -> dict[str, type[Hook]]:
     """Return the hook classes in `plugins/` by the name of their entry point."""
-    paths = {name: path for project in _projects() for name, path in _get_entry_points(project).items()}
+    paths = {name: path for project in read_projects() for name, path in _get_entry_points(project).items()}
     targets = {name: pkgutil.resolve_name(path) for name, path in paths.items()}
     return {name: cls for name, cls in targets.items() if inspect.isclass(cls) and issubclass(cls, Hook)}
 
 
-def _projects() -> list[dict[str, Any]]:
+def read_projects() -> list[dict[str, Any]]:
+    """Return the metadata of each package in `plugins/`."""
     return [tomllib.loads(path.read_text())["project"] for path in sorted(PACKAGES.glob("*/pyproject.toml"))]
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from docs.generating.bridges import bridge_packages, capabilities, differences, hooks_in_trainers, refusals
 from docs.generating.commands import commands
 from docs.generating.common_keys import refused_keys
 from docs.generating.deprecations import deprecations
@@ -23,17 +24,22 @@ __all__ = ["PARTS", "page_text", "pages"]
 DOCS = Path(__file__).parents[1]
 PART = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 PARTS: Mapping[str, Callable[[], str]] = {
+    "bridges": bridge_packages,
+    "capabilities": capabilities,
     "commands": commands,
     "deprecations": deprecations,
+    "differences": differences,
     "exceptions": exceptions,
     "exit-codes": exit_codes,
     "extras": extras,
     "hook-facts": hook_facts,
     "hook-keys": hook_keys,
     "hook-questions": hook_questions,
+    "hooks-in-trainers": hooks_in_trainers,
     "packages": packages,
     "points": points,
     "priorities": priorities,
+    "refusals": refusals,
     "refused-keys": refused_keys,
     "run-file": run_file,
     "sample": sample,

@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from releasing.projects import find_projects
+from releasing.projects import find_bridges, find_projects
 
 from tests.conftest import Environment
 from tests.packaging.toys import remove_sources
 from tests.pages import ROOT, blocks, iter_commands
 
 README = ROOT / "README.md"
-PACKAGES = [name.replace("-", "_") for name in find_projects(ROOT)]
+BRIDGES = list(find_bridges(ROOT))
+PACKAGES = [name.replace("-", "_") for name in find_projects(ROOT) if name not in BRIDGES]
 IMPORT_ALL = """
 import importlib, json, pkgutil
 
@@ -27,6 +28,15 @@ for package in list(modules):
     names = [module.name for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
     modules += [importlib.import_module(name) for name in names if not name.endswith("__main__")]
 print(json.dumps([module.__file__ for module in modules]))
+"""
+LOAD_CAPABILITIES = """
+import importlib.metadata, json, sys
+
+before = set(sys.modules)
+entries = importlib.metadata.entry_points(group="hookbus.bridges")
+hosts = {entry.name: entry.load().host for entry in entries}
+new = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(json.dumps([sorted({entry.dist.name for entry in entries}), sorted(hosts), sorted(new)]))
 """
 VERSIONS = "\nimport hookbus\nprint(torch.__version__)\nprint(hookbus.__file__)\n"
 
@@ -101,10 +111,22 @@ def test_every_module_is_imported_from_the_wheels(everything: Environment) -> No
     assert {file for file in installed - set(files) if file.name != "__main__.py"} == set()
 
 
+def test_capabilities_of_trainers_are_imported_from_the_wheels_without_the_trainers(dist: Path, tmp_path: Path) -> None:
+    environment = create_environment(tmp_path)
+    names = [name.replace("-", "_") for name in ["hookbus", *BRIDGES]]
+    environment.install(*(wheel for name in names for wheel in dist.glob(f"{name}-*.whl")))
+    done = environment.python("-W", "error", "-c", LOAD_CAPABILITIES)
+
+    assert done.returncode == 0, done.stderr
+    packages, hosts, imported = json.loads(done.stdout)
+    assert packages == sorted(BRIDGES)
+    assert {host.partition(".")[0] for host in hosts} & set(imported) == set()
+
+
 def test_index_accepts_all_distributions(dist: Path) -> None:
     files = sorted(dist.iterdir())
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    assert len(files) == 2 * len(PACKAGES)
+    assert len(files) == 2 * len(PACKAGES + BRIDGES)
     assert done.returncode == 0, done.stdout

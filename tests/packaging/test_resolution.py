@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tomllib
-
 import pytest
 from packaging.version import Version
-from releasing.projects import find_projects
+from releasing.projects import find_bridges, find_projects, read_project
 from versions.bounds import find_lower_bounds, resolve
 
 from tests.pages import ROOT
@@ -15,11 +13,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def find_sources() -> list[str]:
-    """Return a requirement of each package with all its extras, from its folder."""
+    """Return a requirement of each package with all its extras, from its folder. Other trainers have own versions."""
+    folders = {name: folder for name, folder in find_projects(ROOT).items() if name not in find_bridges(ROOT)}
     sources = []
-    for name, folder in find_projects(ROOT).items():
-        project = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
-        extras = ",".join(project.get("optional-dependencies", {}))
+    for name, folder in folders.items():
+        extras = ",".join(read_project(ROOT / folder).get("optional-dependencies", {}))
         sources.append(f"{name}[{extras}] @ {(ROOT / folder).as_uri()}")
     return sources
 

@@ -17,7 +17,7 @@ from tests.packaging.toys import build_wheel, remove_sources, unpack
 from tests.pages import ROOT
 
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
-GROUPS = ("hookbus.hooks", "hookbus.models", "hookbus.datasets")
+GROUPS = ("hookbus.hooks", "hookbus.models", "hookbus.datasets", "hookbus.bridges")
 NEXT_MINOR = f"{Version(hookbus.__version__).major}.{Version(hookbus.__version__).minor + 1}.0"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -63,7 +63,7 @@ def test_table_without_skipped_tests_says_so() -> None:
 def test_table_replaces_what_stood_between_the_lines(tmp_path: Path, old: str) -> None:
     page = tmp_path / "versions.md"
     page.write_text(f"above\n\n<!-- measured: matrix -->\n{old}\n<!-- end -->\n\nbelow\n")
-    write_table(page, "new")
+    write_table(page, "matrix", "new")
 
     assert page.read_text() == "above\n\n<!-- measured: matrix -->\n\nnew\n\n<!-- end -->\n\nbelow\n"
 
@@ -72,4 +72,4 @@ def test_page_without_a_place_for_the_table_is_refused(tmp_path: Path) -> None:
     page = tmp_path / "versions.md"
     page.write_text("text\n")
     with pytest.raises(SystemExit, match=r"versions\.md: no place for the table\. Add the lines"):
-        write_table(page, "new")
+        write_table(page, "matrix", "new")
