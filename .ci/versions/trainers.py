@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -39,10 +40,14 @@ def select_bridges(root: Path, name: str = "") -> list[str]:
 
 
 def find_trainers(root: Path, package: str) -> list[Requirement]:
-    """Return what a package of a trainer requires besides the packages of this repository."""
+    """Return what a package of a trainer requires besides the packages of this repository.
+
+    Of a trainer that is published under several names, each is an extra.
+    """
     projects = find_projects(root)
-    requirements = map(Requirement, read_project(root / projects[package])["dependencies"])
-    return [requirement for requirement in requirements if requirement.name not in projects]
+    project = read_project(root / projects[package])
+    texts = chain(project["dependencies"], *project.get("optional-dependencies", {}).values())
+    return [requirement for requirement in map(Requirement, texts) if requirement.name not in projects]
 
 
 def find_lowest(root: Path, package: str) -> dict[str, str]:

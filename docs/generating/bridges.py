@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from docs.generating.common_keys import REQUIRED_SETTINGS
@@ -118,7 +119,8 @@ def _iter_bridges() -> Iterator[tuple[dict[str, Any], list[str]]]:
 
 
 def _format_versions(project: Mapping[str, Any]) -> str:
-    return ", ".join(f"`{text}`" for text in project["dependencies"] if not text.startswith("hookbus"))
+    texts = chain(project["dependencies"], *project.get("optional-dependencies", {}).values())
+    return ", ".join(f"`{text}`" for text in texts if not text.startswith("hookbus"))
 
 
 def _format_flag(value: bool) -> str:

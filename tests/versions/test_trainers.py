@@ -47,6 +47,14 @@ def test_lowest_version_is_declared_and_the_newest_is_pinned(root: Path) -> None
     assert find_newest(root, "hookbus-acme") == {"acme-trainer": "3.9"}
 
 
+def test_each_name_of_a_trainer_is_installed(root: Path) -> None:
+    path = root / "plugins/hookbus-acme/pyproject.toml"
+    extras = '[project.optional-dependencies]\nclassic = ["acme-classic>=2"]\n'
+    path.write_text(path.read_text() + extras)
+
+    assert find_lowest(root, "hookbus-acme") == {"acme-trainer": "2.1", "acme-classic": "2"}
+
+
 def test_trainer_without_a_newest_version_is_refused(root: Path) -> None:
     (root / TRAINERS).write_text("other==1\n")
     with pytest.raises(SystemExit, match=r"trainers\.txt: no version of acme-trainer\. Add the newest one that was"):
@@ -64,7 +72,7 @@ def test_makefile_installs_the_packages_of_trainers_without_dependencies() -> No
 def test_pinned_version_is_in_the_range_of_the_package(package: str) -> None:
     pins = read_pins(ROOT / TRAINERS)
     trainers = find_trainers(ROOT, package)
-    assert trainers, "declare the trainer as a dependency: its lowest and its newest version are tested"
+    assert trainers, "declare the trainer as a dependency or an extra: its lowest and its newest version are tested"
     for trainer in trainers:
         assert trainer.specifier.contains(pins[trainer.name])
         assert find_lower_bound(package, trainer) <= Version(pins[trainer.name])

@@ -1,0 +1,92 @@
+"""Tests with each other trainer that is installed: examples of the documentation, and the tables of what works."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import logging
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from releasing.projects import find_bridges, read_project
+
+from hookbus import HookBus
+from hookbus.testing import HostAdapter, HostTask
+from tests.pages import ROOT, Reader
+
+PAGE = ROOT / "docs/bridges.md"
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a trainer of a package can be imported."""
+    names = read_project(ROOT / "plugins" / package)["entry-points"]["hookbus.bridges"]
+    return any(importlib.util.find_spec(name.partition(".")[0]) for name in names)
+
+
+INSTALLED = [package for package in find_bridges(ROOT) if is_installed(package)]
+
+
+def load_adapters(package: str) -> Iterator[HostAdapter]:
+    """Yield the adapters of a package, one per trainer."""
+    path = ROOT / "plugins" / package / "tests/adapter.py"
+    spec = importlib.util.spec_from_file_location(f"adapter_of_{package.replace('-', '_')}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for _, cls in inspect.getmembers(module, inspect.isclass):
+        if cls.__module__ == module.__name__ and hasattr(cls, "train") and hasattr(cls, "capabilities"):
+            yield cls()
+
+
+def find_tabs() -> dict[str, str]:
+    """Return the content of each tab of the page that installs a package, by the name of the package."""
+    tabs = re.findall(r'^=== ".+"\n((?:(?: {4}.*)?\n)+)', PAGE.read_text(), re.MULTILINE)
+    return {match[1]: textwrap.dedent(tab) for tab in tabs if (match := re.search(r"pip install (hookbus-\w+)", tab))}
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current directory, from which examples import the files that they write."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_page_has_a_tab_for_each_package() -> None:
+    assert sorted(find_tabs()) == sorted(find_bridges(ROOT))
+
+
+@pytest.mark.parametrize("package", INSTALLED)
+def test_tab_of_the_page_runs(package: str, directory: Path) -> None:
+    (directory / "tab.md").write_text(find_tabs()[package])
+    Reader(directory / "tab.md").follow()
+
+
+@pytest.mark.parametrize("package", INSTALLED)
+def test_readme_runs(package: str, directory: Path) -> None:
+    Reader(ROOT / "plugins" / package / "README.md").follow()
+
+
+@pytest.mark.parametrize("package", INSTALLED)
+def test_hook_that_knows_no_trainer_works(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs/examples/hookbus-hello")
+    hello: Any = importlib.import_module("hookbus_hello")
+    for adapter in load_adapters(package):
+        caplog.clear()
+        hook, task = hello.HelloHook(interval=5), HostTask()
+        with caplog.at_level(logging.INFO, "hookbus"):
+            adapter.train(HookBus([hook]), task, tmp_path / type(adapter).__name__)
+
+        first, second = (float(torch.stack(task.losses[start : start + 5]).mean()) for start in (0, 5))
+        assert "with 83 weights!" in caplog.text  # 6 * 8 + 8 + 8 * 3 + 3
+        assert f"hello again: loss {first:.4f} after 5 steps" in caplog.text
+        assert f"hello again: loss {second:.4f} after 10 steps" in caplog.text
+        assert hook.count == 2
