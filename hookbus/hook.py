@@ -194,7 +194,6 @@ class Hook(BaseListeners):
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
         requires_work_dir: Whether the hook requires a work directory, unless one of its `output_paths` is set. A
             training without one is refused.
-        needs: What the hook needs from a loop that is another trainer; a property if it depends on the settings.
         state_version: Version of the format of `state_dict()`. Increment it when the format changes, and
             override `migrate_state`.
         state_schema: Check of the state in a checkpoint, built with the functions of `hookbus.checkpoint.schema`.
@@ -214,7 +213,6 @@ class Hook(BaseListeners):
     records_means: ClassVar[bool] = False
     skips_iterations: ClassVar[bool] = False
     requires_work_dir: ClassVar[bool] = False
-    needs: Needs = Needs()
     state_version: ClassVar[int] = 1
     state_schema: ClassVar[Callable[[Any, str], None] | None] = None
 
@@ -259,6 +257,11 @@ class Hook(BaseListeners):
         if self._run is None:
             raise RuntimeError(f"hook {self.name!r}: no run is available. Register the hook with a bus first.")
         return self._run
+
+    @property
+    def needs(self) -> Needs:
+        """What the hook needs from a loop that is another trainer; a class attribute unless it depends on settings."""
+        return Needs()
 
     @property
     def handles_incomplete_intervals(self) -> bool:

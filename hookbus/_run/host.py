@@ -6,19 +6,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
-from hookbus.errors import ConfigError
+from hookbus._utils.arguments import raise_config_error
 from hookbus.lifecycle import POINTS
+from hookbus.needs import REQUESTS, HostRequest
 
 When = Literal["now", "iteration", "step", "epoch", "never"]
 """When a host carries out a request: at once, or after the current iteration, optimizer step or epoch."""
-
-HostRequest = Literal["stop", "stop_epoch", "save", "validation", "skip"]
 
 Checkpoints = Literal["host", "hookbus"]
 """Owner of the checkpoints: the host, which includes the state of the hooks, or the checkpoint hook."""
 
 GRADIENT_POINTS = ("after_backward", "before_optimizer_step", "after_train_iter")
 """Points at which a loop of hookbus has gradients."""
+
+UNCONDITIONAL_POINTS = frozenset(
+    {"before_run", "before_train", "after_train_iter", "after_train", "after_run", "cleanup"}
+    | {point for point in POINTS if point.startswith("log_")}
+)
+"""Points that the run or the hooks emit themselves, and `after_train_iter`, from which the run counts iterations."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,13 @@ class Capabilities:
     Args:
         host: Name of the trainer, for messages.
         bridge: Import string of the subclass of `hookbus.bridge.Bridge`.
-        missing: Points that are not emitted, mapped to the reason and to what to use instead.
+        missing: Points that are not emitted, mapped to the reason and to what to use instead. A trainer emits at least
+            `after_train_iter`; the points of the run and of its training are emitted by the run.
         approximate: Points that are emitted with a difference, mapped to its description.
         requests: When each request is carried out. "never" for requests that are not listed.
+        actions: Actions that the loop calls through the bus, such as `train_step`.
+        accumulation: Whether the loop reads the number of micro-batches per optimizer step from the service
+            `accumulate`, which hooks change.
         gradients: Points at which the gradients of the model are available.
         batch: Whether the points of training iterations receive the batch.
         outputs: Whether `after_train_iter` and `after_val_iter` receive the outputs of the model.
@@ -40,6 +49,9 @@ class Capabilities:
         optimizer: Whether the optimizer is one of `torch.optim`.
         checkpoints: Supported owners of the checkpoints: "host", "hookbus".
         step: What the trainer counts as a step, for the documentation.
+
+    Raises:
+        ConfigError: If a point or a request does not exist, or a point is missing that every trainer provides.
     """
 
     host: str
@@ -47,6 +59,8 @@ class Capabilities:
     missing: Mapping[str, str] = field(default_factory=dict)
     approximate: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[HostRequest, When] = field(default_factory=dict)
+    actions: Collection[str] = ()
+    accumulation: bool = False
     gradients: Collection[str] = GRADIENT_POINTS
     batch: bool = True
     outputs: bool = True
@@ -58,24 +72,22 @@ class Capabilities:
     step: str = "an optimizer step"
 
     def __post_init__(self) -> None:
-        """Check the names of points, so that a typo does not disable a check."""
+        """Check the names, so that a typo does not disable a check."""
         points = {*self.missing, *self.approximate, *self.gradients}
-        if unknown := sorted(points - POINTS.keys()):
-            raise ConfigError([f"Capabilities of {self.host}: unknown points, got {', '.join(unknown)}."])
+        problems: dict[str, Collection[str]] = {
+            "unknown points": points - POINTS.keys(),
+            "unknown requests": self.requests.keys() - REQUESTS.keys(),
+            "points that cannot be missing": UNCONDITIONAL_POINTS & self.missing.keys(),
+        }
+        raise_config_error(
+            f"Capabilities of {self.host}: {problem}, got {', '.join(sorted(names))}."
+            for problem, names in problems.items()
+            if names
+        )
 
-    def honors(self, request: HostRequest) -> bool:
+    def honors(self, request: str) -> bool:
         """Return whether a request is carried out at some time."""
-        return self.requests.get(request, "never") != "never"
-
-
-REQUESTS: Mapping[HostRequest, str] = {
-    "stop": "stop",
-    "stop_epoch": "stop of the epoch",
-    "save": "checkpoint",
-    "validation": "validation",
-    "skip": "skipped iteration",
-}
-"""Name of each request in messages."""
+        return any(name == request and when != "never" for name, when in self.requests.items())
 
 
 class Host(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hookbus._events.registry import FunctionPlugin
 from hookbus._run.clock import Clock
-from hookbus._run.host_needs import find_host_errors, format_hook
+from hookbus._run.host_needs import find_host_errors, format_hook, report_differences
 from hookbus._run.participants import WITHIN
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.work_dir import DIRECTORIES
@@ -67,7 +67,12 @@ def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusErr
     # First, because a hook may find the metrics that it requires in its check.
     errors = list(_find_check_errors(run, hooks))
     if run.host is not None:
-        yield from find_host_errors(hooks, run.host.capabilities, run.host.checkpoints)
+        yield from find_host_errors(
+            hooks,
+            run.host.capabilities,
+            run.host.checkpoints,
+            has_validation=_has_validation_function(run),
+        )
     if run.mode == "train":
         yield from _find_validation_errors(run, hooks)
         yield from _find_output_errors(run, hooks)
@@ -84,6 +89,13 @@ def _find_check_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusE
             yield replace_message(error, f"{format_hook(name, hook)}: {error}")
 
 
+def _has_validation_function(run: Run) -> bool:
+    try:
+        return run.validations.has_evaluator("val")
+    except RequestError:  # there are two, which `_find_validation_errors` reports
+        return True
+
+
 def describe_missing_validation(reader: str, metrics: Collection[str]) -> str:
     """Return the problem of a run without validations."""
     required = f"{', '.join(map(repr, metrics))} of a validation" if metrics else "validations"
@@ -93,10 +105,11 @@ def describe_missing_validation(reader: str, metrics: Collection[str]) -> str:
 def _find_validation_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigError]:
     """Yield the errors of hooks that require validations if there are none, or of two hooks that both validate."""
     try:
-        if run.validations.is_available("val"):
-            return
+        is_available = run.validations.is_available("val")
     except RequestError as error:
         yield ConfigError(str(error))
+        return
+    if is_available or run.host is not None:  # `find_host_errors` compares the hooks with a host
         return
     for name, hook in hooks.items():
         if hook.schedules_validation:
@@ -166,6 +179,7 @@ def admit(run: Run, name: str, hook: object) -> None:
         if isinstance(hook, Hook):
             raise_errors(find_hook_errors(run, {name: hook}))
         run.request_sync.check_late(name, hook)
+        report_differences(run, [name])
         _open(run, name, hook)
     except BaseException:
         if name in run.bus.hooks:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookbus._events.call_stack import current_listener
-from hookbus._run.host import REQUESTS, HostRequest
 from hookbus._run.requests import Outcome, Request, RequestKind, RequestQueue
 from hookbus._run.services import ServiceMethods
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.errors import RequestError
+from hookbus.needs import REQUESTS, HostRequest
 
 if TYPE_CHECKING:
     from hookbus.lifecycle import Mode

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from hookbus._run.acquisition import acquire
 from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
+from hookbus._run.host_needs import report_differences
 from hookbus._run.never_due import report_unreachable, report_unreached
 from hookbus._run.objects import (
     find_untrained,
@@ -63,6 +64,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
             if run.mode == "train":
                 _begin_training(run)
             reported = report_unreachable(run)
+            report_differences(run, run.bus.hooks)
             yield run
             run.outcome = resolve_outcome(run)
             report_unreached(run, reported)

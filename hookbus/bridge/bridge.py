@@ -7,12 +7,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookbus._run.host import Capabilities, Checkpoints
-from hookbus._run.host_needs import find_differences, find_host_errors
+from hookbus._run.host_needs import find_host_errors
 from hookbus._utils.arguments import raise_errors
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.run_state import get_run_state, set_run_state
 from hookbus.errors import ConfigError
-from hookbus.hook import Hook
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -118,7 +117,6 @@ class Bridge:
             arguments: Arguments of `bus.open` that the trainer knows: `model`, `optimizer`, `epochs`, `device`, ...
         """
         self.run = run = self.bus.open(host=self, **self._options, **arguments)
-        self._report_differences(run)
         if self._pending_state is not None:
             self._restore(self._pending_state)
         self.bus.emit("before_train")
@@ -188,12 +186,6 @@ class Bridge:
             return
         self.bus.emit("after_load_checkpoint", checkpoint=dict(state), path=None)
         set_run_state(run, state)
-
-    def _report_differences(self, run: Run) -> None:
-        """Log once what the hooks receive with a difference."""
-        for name, hook in self.bus.hooks.items():
-            if isinstance(hook, Hook) and (found := list(find_differences(hook, self.capabilities))):
-                run.logger.info("%s: hook %r: %s", self.capabilities.host, name, "; ".join(found))
 
     # -- what hooks request; see `Host` --------------------------------------------------------
 

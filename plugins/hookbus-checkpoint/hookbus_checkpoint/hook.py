@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Priority, Request, Run, Schedule, Unit, every, hookimpl
+from hookbus import Hook, Needs, Priority, Request, Run, Schedule, Unit, every, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.errors import CheckpointError, ConfigError
 from hookbus.metrics import Metrics
@@ -57,6 +57,11 @@ class CheckpointHook(Hook):
         self.best = BestTracker(self.config)
         self._writer = CheckpointWriter(self.config, self.best)
         self._listeners: list[str] = []
+
+    @property
+    def needs(self) -> Needs:
+        """The end of epochs, if the interval counts them."""
+        return Needs(points=("after_train_epoch",) if self.config.saves_epochs_only else ())
 
     @property
     def required_metrics(self) -> list[str]:

@@ -9,7 +9,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from hookbus import Hook, Priority, Run, hookimpl
+from hookbus import Hook, Needs, Priority, Run, hookimpl
 from hookbus_checkpoint.config import PreemptionConfig
 
 
@@ -23,6 +23,7 @@ class PreemptionHook(Hook):
 
     Config = PreemptionConfig
     priority = Priority.VERY_HIGH
+    needs = Needs(requests=("stop",))
     config: PreemptionConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from hookbus import Direction, Hook, Metrics, Priority, Run, Unit
+from hookbus import Direction, Hook, Metrics, Needs, Priority, Run, Unit
 from hookbus.checkpoint import check_averages, check_compatible, schema
 from hookbus.errors import HookWarning, MetricError
 from hookbus.metrics import resolve_metric_name
@@ -36,6 +36,7 @@ class EarlyStoppingHook(Hook):
     Config = EarlyStoppingConfig
     priority = Priority.VERY_LOW
     requires_validation = True
+    needs = Needs(requests=("stop",))
     config: EarlyStoppingConfig
     state_schema = schema.record(
         {

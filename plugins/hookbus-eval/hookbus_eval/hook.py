@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hookbus import Direction, Hook, Priority, Run, Schedule, Unit, every, hookimpl
+from hookbus import Direction, Hook, Needs, Priority, Run, Schedule, Unit, every, hookimpl
 from hookbus_eval.config import DEFAULT_METRIC, EvalConfig
 from hookbus_eval.schedule import AtEnd, build_validation_schedule
 from hookbus_eval.validation import CustomValidation
@@ -28,6 +28,11 @@ class EvalHook(Hook):
         # The common key `frequency` counts in the same unit as `interval`.
         self.unit = "epoch" if self.config.by_epoch else "iter"
         self._validation = CustomValidation(self.config, self.name) if self.config.replaces_validation else None
+
+    @property
+    def needs(self) -> Needs:
+        """The end of epochs, if the interval counts them."""
+        return Needs(points=("after_train_epoch",) if self.config.by_epoch else ())
 
     @property
     def validation_fn(self) -> Callable[[Run], None] | None:

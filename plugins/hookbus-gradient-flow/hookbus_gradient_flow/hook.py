@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from hookbus import Hook, Run, every, hookimpl
+from hookbus import Hook, Needs, Run, every, hookimpl
 from hookbus.distributed import named_parameters, sharding_of, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus.writers import OutputFiles, image_directory
@@ -41,6 +41,7 @@ class GradientFlowHook(Hook):
     observer = True
     ranks = "main"
     unit = "step"
+    needs = Needs(gradients=("after_backward", "before_optimizer_step", "after_train_iter"))
     config: GradientFlowConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus import Hook, Run, every, hookimpl
+from hookbus import Hook, Needs, Run, every, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.errors import HookError, LoopError
 from hookbus_guards.config import CheckInvalidLossConfig
@@ -41,6 +41,14 @@ class CheckInvalidLossHook(Hook):
         self.last_good: tuple[int, float] | None = None
         self.skipped = self._consecutive_skips = 0
         self._checked_iteration = -1  # index of the iteration whose loss was checked before the backward pass
+
+    @property
+    def needs(self) -> Needs:
+        """The loss, and what the policy requires: the point before the backward pass, skips, or stops."""
+        config = self.config
+        requests = {"raise": (), "skip": ("skip",), "stop": ("stop", "skip") if config.before_step else ("stop",)}
+        points = ("after_forward",) if config.checks_before_step else ()
+        return Needs(points=points, requests=requests[config.policy], loss=True)
 
     def before_train(self, run: Run) -> None:
         """Reset the state if the training starts from scratch."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus import Hook, Run, between, hookimpl, once
+from hookbus import Hook, Needs, Run, between, hookimpl, once
 from hookbus.data import get_targets, loader_length
 from hookbus.distributed import named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, LoopError
@@ -25,6 +25,7 @@ class NumClassCheckHook(Hook):
 
     Config = NumClassCheckConfig
     makes_requests = False
+    needs = Needs(modules=True)
     config: NumClassCheckConfig
 
     def check(self, run: Run) -> None:
@@ -90,6 +91,18 @@ class StartupCheckHook(Hook):
     makes_requests = False
     config: StartupCheckConfig
     _num_classes: int | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """What the enabled checks read."""
+        config = self.config
+        points = {"before_train_iter": config.labels, "before_optimizer_step": config.gradients}
+        return Needs(
+            points=[point for point, is_read in points.items() if is_read],
+            gradients=["before_optimizer_step"] if config.gradients else (),
+            batch=config.labels,
+            optimizer=config.optimizer,
+        )
 
     def check(self, run: Run) -> None:
         """Check the loaders and the optimizer.

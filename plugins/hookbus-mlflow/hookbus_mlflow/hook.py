@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from hookbus import Run, Writer, WriterHook
+from hookbus import Needs, Run, Writer, WriterHook
 from hookbus.writers import redact
 from hookbus_mlflow.config import MLflowConfig, to_mlflow_name
 
@@ -20,6 +20,11 @@ class MLflowHook(WriterHook):
     install = "mlflow-skinny sqlalchemy alembic"
     patience = 120.0  # a database is slow with many metric names
     config: MLflowConfig
+
+    @property
+    def needs(self) -> Needs:
+        """Checkpoints, if they are uploaded."""
+        return Needs(points=("after_save_checkpoint",) if self.config.log_model else ())
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
         """Return a factory of writers for the MLflow run of this work directory.

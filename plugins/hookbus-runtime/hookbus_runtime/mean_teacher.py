@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hookbus import Hook, Run, Unit, hookimpl
+from hookbus import Hook, Needs, Run, Unit, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError, HookError
 from hookbus_runtime.config import MeanTeacherConfig
@@ -23,6 +23,7 @@ class MeanTeacherHook(Hook):
 
     Config = MeanTeacherConfig
     makes_requests = False
+    needs = Needs(actions=("train_step",))
     config: MeanTeacherConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import torch
 
-from hookbus import Hook, every, hookimpl
+from hookbus import Hook, Needs, every, hookimpl
 from hookbus_runtime.config import EmptyCacheConfig, GarbageCollectionConfig
 
 
@@ -27,6 +27,12 @@ class EmptyCacheHook(Hook):
     Config = EmptyCacheConfig
     makes_requests = False
     config: EmptyCacheConfig
+
+    @property
+    def needs(self) -> Needs:
+        """The points of epochs at which the cache is released."""
+        points = {"before_train_epoch": self.config.before_epoch, "after_train_epoch": self.config.after_epoch}
+        return Needs(points=[point for point, is_used in points.items() if is_used])
 
     @hookimpl(frequency=False)
     def before_train_epoch(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.errors import ConfigError
 from hookbus_runtime.config import OutOfMemoryConfig
@@ -36,6 +36,11 @@ class OutOfMemoryHook(Hook):
         super().__init__(config, **settings)
         self.parts = 1
         self._has_gradients = self._optimizer_step_started = False
+
+    @property
+    def needs(self) -> Needs:
+        """The exception to report; with `retry` the step to repeat."""
+        return Needs(points=("on_exception",), actions=("train_step",) if self.config.retry else ())
 
     def check(self, run: Run) -> None:
         """Check that the Trainer of a single process executes the steps, and that only one hook repeats them.

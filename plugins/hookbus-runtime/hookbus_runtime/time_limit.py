@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hookbus import Hook, Run, hookimpl, parse_duration
+from hookbus import Hook, Needs, Run, hookimpl, parse_duration
 from hookbus_runtime.config import TimeLimitConfig
 
 
@@ -21,6 +21,7 @@ class TimeLimitHook(Hook):
     """
 
     Config = TimeLimitConfig
+    needs = Needs(requests=("stop",))
     config: TimeLimitConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 from torch import nn
 
-from hookbus import Hook, Run, Unit, hookimpl
+from hookbus import Hook, Needs, Run, Unit, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError
 from hookbus_schedule.config import PipelineSwitchConfig, YOLOXModeSwitchConfig
@@ -29,6 +29,7 @@ class PipelineSwitchHook(Hook):
 
     Config = PipelineSwitchConfig
     makes_requests = False
+    needs = Needs(points=("before_train_iter",), data=True)
     config: PipelineSwitchConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
@@ -106,6 +107,7 @@ class YOLOXModeSwitchHook(Hook):
 
     Config = YOLOXModeSwitchConfig
     makes_requests = False
+    needs = Needs(points=("before_train_iter",), data=True)
     config: YOLOXModeSwitchConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 
@@ -15,6 +15,7 @@ class SetEpochInfoHook(Hook):
     """Call `model.set_epoch(epoch)` before each training epoch, with the index from 0, also after a resume."""
 
     makes_requests = False
+    needs = Needs(points=("before_train_epoch",))
 
     def check(self, run: Run) -> None:
         """Check that the model has a method `set_epoch`.

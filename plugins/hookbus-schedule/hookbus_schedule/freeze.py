@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Hook, Run, Unit, hookimpl
+from hookbus import Hook, Needs, Run, Unit, hookimpl
 from hookbus.distributed import named_modules, named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_schedule.config import FreezeConfig
@@ -36,6 +36,14 @@ class FreezeHook(Hook):
         self._frozen: list[nn.Parameter] = []
         self._with_gradients: list[nn.Parameter] = []  # frozen parameters that keep requires_grad
         self._norm_layers: list[nn.Module] = []
+
+    @property
+    def needs(self) -> Needs:
+        """The start of iterations, if something changes there; modules, to find normalization layers."""
+        config = self.config
+        changes = config.keep_statistics or config.until_epoch is not None or config.until_iter is not None
+        points = ("before_train_iter",) if changes else ()
+        return Needs(points=points, modules=config.keep_statistics)
 
     def check(self, run: Run) -> None:
         """Check that the run has a model, and that each pattern matches a module or parameter.

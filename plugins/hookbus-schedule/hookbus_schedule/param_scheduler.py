@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from hookbus import Hook, Metrics, Run, Unit, hookimpl
+from hookbus import Hook, Metrics, Needs, Run, Unit, hookimpl
 from hookbus.checkpoint import check_scheduler_steps, get_first_changes, load_scheduler, schema
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.accumulation import AccumulationHook
@@ -38,6 +38,16 @@ class ParamSchedulerHook(Hook):
         self._pending_states: list[dict[str, Any]] | None = None  # state that is loaded before the schedulers exist
         self._missing_metrics: set[str] = set()
         self._trial_monitors: list[str | None] = []  # of the schedulers that `check` has built
+
+    @property
+    def needs(self) -> Needs:
+        """An optimizer for the schedulers to build, and the end of epochs for those that it steps then."""
+        schedulers = self.config.schedulers
+        by_epoch = any((part.interval or self.config.interval) == "epoch" for part in schedulers)
+        return Needs(
+            points=("after_train_epoch",) if by_epoch else (),
+            optimizer=any(part.type is not None for part in schedulers),
+        )
 
     @property
     def required_metrics(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.errors import ConfigError, HookError
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
 from hookbus_schedule.milestones import get_epoch_length, get_total_iterations, to_iterations
@@ -24,6 +24,7 @@ class YOLOXLrUpdaterHook(Hook):
 
     Config = YOLOXLrUpdaterConfig
     makes_requests = False
+    needs = Needs(points=("before_train_iter",), optimizer=True)
     config: YOLOXLrUpdaterConfig
 
     def check(self, run: Run) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.errors import MetricError
 from hookbus_sync.buffer_sync import to_widest_float
 from hookbus_sync.config import SyncMetricsConfig
@@ -24,6 +24,12 @@ class SyncMetricsHook(Hook):
     Config = SyncMetricsConfig
     makes_requests = False
     config: SyncMetricsConfig
+
+    @property
+    def needs(self) -> Needs:
+        """The configured values: the loss, and outputs of the step."""
+        names = set(self.config.metrics)
+        return Needs(loss="loss" in names, outputs=bool(names - {"loss"}))
 
     @hookimpl(frequency=False)
     def after_train_iter(self, run: Run, outputs: Any, loss: Any) -> None:

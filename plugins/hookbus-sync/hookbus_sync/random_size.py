@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hookbus import Hook, Run, Unit, hookimpl
+from hookbus import Hook, Needs, Run, Unit, hookimpl
 from hookbus.data import derive_seed, iter_datasets
 from hookbus.errors import ConfigError
 from hookbus_sync.config import SyncRandomSizeConfig
@@ -23,6 +23,7 @@ class SyncRandomSizeHook(Hook):
 
     Config = SyncRandomSizeConfig
     makes_requests = False
+    needs = Needs(points=("before_train_iter",), data=True)
     config: SyncRandomSizeConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:

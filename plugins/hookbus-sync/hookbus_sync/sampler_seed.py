@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.errors import ConfigError
 
 
@@ -15,6 +15,7 @@ class DistSamplerSeedHook(Hook):
     """
 
     makes_requests = False
+    needs = Needs(points=("before_train_epoch",), data=True)
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)

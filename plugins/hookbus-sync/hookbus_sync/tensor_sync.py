@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
 from torch import Tensor, nn
 
-from hookbus import Hook, Run, hookimpl
+from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus_sync.buffer_sync import sync_tensors
 
@@ -38,6 +39,7 @@ class SyncHook(Hook):
     """Synchronize tensors of the model across ranks, after each training epoch and before each evaluation."""
 
     makes_requests = False
+    needs = Needs(points=(("after_train_epoch", "before_val"),))
 
     def before_run(self, run: Run) -> None:
         """Log that the hook is a no-op with a single process."""
@@ -72,6 +74,8 @@ class SyncNormHook(SyncHook):
 
     Means over the ranks; variances by the law of total variance.
     """
+
+    needs = replace(SyncHook.needs, modules=True)
 
     def get_tensors(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the state of all normalization layers, by name."""

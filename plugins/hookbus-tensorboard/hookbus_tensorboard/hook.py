@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Run, Unit, Writer, WriterHook, every, hookimpl
+from hookbus import Needs, Run, Unit, Writer, WriterHook, every, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.distributed import named_parameters, sharding_of
 from hookbus.errors import format_error, format_path
@@ -48,6 +48,18 @@ class TensorBoardHook(WriterHook):
         self._event_directory = Path()
         self._config_digest = ""
         self._trace_pending = self.config.log_graph
+
+    @property
+    def needs(self) -> Needs:
+        """What the optional records read."""
+        config = self.config
+        reads_batch, has_histograms = config.log_graph or config.log_images, config.log_weights or config.log_gradients
+        points = {"before_train_iter": reads_batch, "before_optimizer_step": has_histograms}
+        return Needs(
+            points=[point for point, is_read in points.items() if is_read],
+            gradients=["before_optimizer_step"] if config.log_gradients else (),
+            batch=reads_batch,
+        )
 
     @property
     def output_paths(self) -> dict[str, Path | None]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Priority, Run
+from hookbus import Hook, Needs, Priority, Run
 from hookbus.checkpoint import schema
 from hookbus.errors import HookError, format_path
 from hookbus.writers import (
@@ -77,6 +77,7 @@ class TimeTrackingHook(Hook):
     observer = True
     ranks = "main"
     unit = "epoch"
+    needs = Needs(points=("after_epoch",))
     config: TimeTrackingConfig
     state_schema = schema.record(
         {

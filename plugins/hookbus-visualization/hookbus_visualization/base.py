@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
-from hookbus import Hook, Run, every, hookimpl, once
+from hookbus import Hook, Needs, Run, every, hookimpl, once
 from hookbus.data import move_to_device
 from hookbus.distributed import sharding_of
 from hookbus.errors import HookError, format_error, suggest_names
@@ -45,6 +45,11 @@ class ImageHook(Hook):
         self._files: OutputFiles | None = None
         self._logged_warnings: set[str] = set()
         self._last_steps: dict[str, int] = {}
+
+    @property
+    def needs(self) -> Needs:
+        """The batch that is rendered."""
+        return Needs(batch=True)
 
     @property
     def output_paths(self) -> dict[str, str | None]:

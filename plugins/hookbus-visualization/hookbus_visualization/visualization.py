@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hookbus import Run, every, hookimpl
+from hookbus import Needs, Run, every, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import HookError
 from hookbus_visualization.attribution import check_cam
@@ -24,6 +24,9 @@ from hookbus_visualization.samples import Samples, describe_shapes, split_sample
 DEFAULT_FREQUENCY = 100
 """Interval of the `feature_map` hook in iterations."""
 
+LAYER_CONTENT = frozenset({"feature_maps", "attention", "cam"})
+"""Content that is read from layers of the model."""
+
 
 class VisualizationHook(SampleHook):
     """Hook that renders samples with targets and predictions: classes, numbers, images, tokens, boxes, label maps.
@@ -34,6 +37,11 @@ class VisualizationHook(SampleHook):
 
     Config = VisualizationConfig
     config: VisualizationConfig
+
+    @property
+    def needs(self) -> Needs:
+        """The batch, and modules for content that is read from layers."""
+        return Needs(batch=True, modules=not LAYER_CONTENT.isdisjoint(self.config.content))
 
     def check(self, run: Run) -> None:
         """Check that the model has the configured layers, and that captum is installed if `content` contains `cam`.
@@ -117,6 +125,7 @@ class FeatureMapHook(ImageHook):
     """
 
     Config = FeatureMapConfig
+    needs = Needs(batch=True, modules=True)
     config: FeatureMapConfig
 
     def check(self, run: Run) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hookbus import Run, Writer, WriterHook
+from hookbus import Needs, Run, Writer, WriterHook
 from hookbus.writers import redact
 from hookbus_wandb.config import WandbConfig, to_wandb_name
 
@@ -25,6 +25,11 @@ class WandbHook(WriterHook):
     def __init__(self, values: Any = None, /, **settings: Any) -> None:
         # Positional-only, because `config` is the name of a setting here and not that of the mapping of settings.
         super().__init__({**dict(values or {}), **settings} if settings else values)
+
+    @property
+    def needs(self) -> Needs:
+        """Checkpoints, if they are uploaded."""
+        return Needs(points=("after_save_checkpoint",) if self.config.log_model else ())
 
     def check(self, run: Run) -> None:
         """Check that no other hook logs to the same W&B run.
