@@ -16,7 +16,7 @@ from hookbus._run.nesting import StopLoop
 from hookbus._run.objects import check_loss, find_mode_problems, find_object_problems, find_state_problems
 from hookbus._run.preconditions import check_preconditions
 from hookbus._run.requests import SETTLE, process_requests
-from hookbus._run.resume import verify_resume
+from hookbus._run.resume import Resume, find_recorded_run, verify_resume
 from hookbus._run.run import Run
 from hookbus._run.session import acquire_work_dir, ensure_no_active_run, may_resume, preconditions_scope, run_scope
 from hookbus._run.validation import Evaluator
@@ -54,7 +54,7 @@ class RunSession(AbstractContextManager["Run"]):
         self,
         bus: RunBus,
         *,
-        resume: Literal["auto", "never"] | str | Path,
+        resume: Resume,
         work_dir: str | Path | None,
         overwrite: bool,
         fresh: bool,
@@ -94,7 +94,7 @@ class RunSession(AbstractContextManager["Run"]):
         if run.outcome == "interrupted":
             raise KeyboardInterrupt
 
-    def _prepare(self) -> tuple[Run, str | Path]:
+    def _prepare(self) -> tuple[Run, Resume]:
         """Build the run, check its preconditions and acquire its work directory.
 
         Returns:
@@ -109,7 +109,10 @@ class RunSession(AbstractContextManager["Run"]):
         run.train_loader, run.val_loader = self._loaders
         run.test_loader = run.val_loader if mode == "test" else None
         run.clock.epoch_length = _get_length(run.train_loader)
-        used = resume if mode == "train" else "auto"  # a validation or test uses the directory of the training
+        continued = find_recorded_run(resume, self._work_dir) if isinstance(resume, Mapping) else ""
+        run.id = continued or run.id
+        # A validation or test uses the directory of the training.
+        used = resume if mode == "train" and not continued else "auto"
         run.may_resume = may_resume(used, self._work_dir)
         if self._work_dir:
             directory = Path(self._work_dir)
@@ -143,7 +146,7 @@ def run_context(
     seed: int | None = None,
     counts_steps: bool = False,
     batch_size: Callable[[Any], int] | None = None,
-    resume: Literal["auto", "never"] | str | Path = "never",
+    resume: Literal["auto", "never"] | str | Path | Mapping[str, Any] = "never",
     overwrite: bool = False,
     fresh: bool = False,
 ) -> RunSession:
@@ -173,7 +176,9 @@ def run_context(
         counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
         batch_size: Function of a batch that returns its number of samples. Default: the attribute `batch_size` of the
             batch, else the number of indices of the batch sampler, else inferred from the tensors and lists.
-        resume: "never", "auto" (the newest checkpoint in the work directory, if any), or the path of a checkpoint.
+        resume: "never", "auto" (the newest checkpoint in the work directory, if any), the path of a checkpoint, or the
+            result of `get_run_state` in the checkpoint of a loop that has restored the rest itself; the run then
+            continues in its work directory.
         overwrite: Whether to remove a run that exists in the work directory.
         fresh: Whether to start from scratch after a previous run of this bus; default: continue that run.
 
@@ -196,7 +201,7 @@ def run_context(
             check_callable("batch_size", batch_size, "a function of the batch that returns its number of samples"),
             check_path("work_dir", work_dir),
             check_seed("seed", seed),
-            check_resume("resume", resume),
+            "" if isinstance(resume, Mapping) else check_resume("resume", resume),
             *find_object_problems(model, optimizer, scheduler),
             check_loss(loss),
             *find_state_problems(state),

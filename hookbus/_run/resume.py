@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from hookbus.distributed.collectives import Collectives
 
 
+Resume = str | Path | Mapping[str, Any]
+"""What a run resumes from: "auto", "never", the path of a checkpoint, or the result of `get_run_state`."""
+
 MAX_LISTED_PROBLEMS = 10
 
 
@@ -69,26 +72,35 @@ def find_resumed_checkpoint(run: Run) -> Path | None:
     return checkpoint.path
 
 
-def verify_resume(resume: str | Path, ranks: Collectives) -> str | Path:
+def verify_resume(resume: Resume, ranks: Collectives) -> Resume:
     """Verify the checkpoint to resume from, unless it is chosen automatically. Called before a directory is locked.
 
     Returns:
-        "auto", "never" or the path of the checkpoint.
+        "auto", "never", the path of the checkpoint or the state of a run.
 
     Raises:
-        CheckpointError: If the checkpoint does not exist or is corrupted.
+        CheckpointError: If the checkpoint does not exist or is corrupted, or the state is not that of a run.
     """
+    if isinstance(resume, Mapping):
+        from hookbus.checkpoint.run_state import check_run_state
+
+        check_run_state(resume)
+        return resume
     if resume in ("auto", "never"):
         return resume
     return ranks.call_on_main("the checkpoint", partial(_verify, resume))
 
 
-def resume_run(run: Run, path: Path | None) -> None:
-    """Restore a run from a verified checkpoint and log its position.
+def resume_run(run: Run, source: str | Path | Mapping[str, Any] | None) -> None:
+    """Restore a run from a verified checkpoint, or from a state of hooks and loop, and log its position.
 
     Raises:
         CheckpointError: If the checkpoint is not compatible with the run.
     """
+    if isinstance(source, Mapping):
+        resume_from_state(run, source)
+        return
+    path = None if source is None else Path(source)
     # A hook may have set the directory in `before_run`.
     path = path or find_resumed_checkpoint(run)
     if path is None and run.mode != "train":
@@ -109,10 +121,29 @@ def resume_run(run: Run, path: Path | None) -> None:
     with state.prefix_path(path):
         state.restore_checkpoint(run, checkpoint)
     _locate_best_files(run, path.parent)
-    write_status(run)
-    run.logger.info(
-        "Resumed from %s: epoch %s, iteration %s, step %s.", path, run.epochs_done, run.iters_done, run.steps_done
-    )
+    _report_position(run, path)
+
+
+def resume_from_state(run: Run, state: Mapping[str, Any]) -> None:
+    """Restore the hooks and the loop of a run, whose owner has restored the rest, and log its position.
+
+    Raises:
+        CheckpointError: If the state does not match the run.
+    """
+    from hookbus.checkpoint.run_state import set_run_state
+
+    content = dict(state)
+    # Before the restore: hooks may convert the state of an older version.
+    run.bus.fire("after_load_checkpoint", checkpoint=content, path=None)
+    set_run_state(run, content)
+    owner = "the state of a run" if run.host is None else f"a checkpoint of {run.host.capabilities.host}"
+    _report_position(run, owner)
+
+
+def find_recorded_run(resume: Mapping[str, Any], work_dir: str | Path | None) -> str:
+    """Return the ID of the run whose state is resumed, if the work directory contains that run; otherwise ""."""
+    run = resume["loop"].get("id", "")
+    return run if work_dir and run == RecordedRun.read(Path(work_dir)).run else ""
 
 
 def get_checkpoint_directory(run: Run) -> Path | None:
@@ -178,6 +209,13 @@ def _find_checkpoint(run: Run) -> tuple[FoundCheckpoint | None, str]:
     checkpoint = find_checkpoint(directories, None if run.work_dir is None else run.work_dir.path)
     recorded = "" if run.work_dir is None else run.work_dir.recorded_run
     return checkpoint, recorded or (checkpoint.run if checkpoint is not None else "") or run.id
+
+
+def _report_position(run: Run, source: object) -> None:
+    write_status(run)
+    run.logger.info(
+        "Resumed from %s: epoch %s, iteration %s, step %s.", source, run.epochs_done, run.iters_done, run.steps_done
+    )
 
 
 def _report_restart(run: Run) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from hookbus._run.acquisition import acquire
 from hookbus._run.directory_lock import explain_write_errors
@@ -18,7 +18,7 @@ from hookbus._run.objects import (
 )
 from hookbus._run.recorded_run import contains_training_run
 from hookbus._run.request_sync import sync_run_identity
-from hookbus._run.resume import find_resumed_checkpoint, resume_run
+from hookbus._run.resume import Resume, find_resumed_checkpoint, resume_run
 from hookbus._run.run import Run
 from hookbus._run.services import ACTIVE_RUNS
 from hookbus._run.work_dir import WorkDir
@@ -33,7 +33,7 @@ MAX_LISTED_FILES = 10
 
 
 @contextmanager
-def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never") -> Iterator[Run]:
+def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
     """Context manager for a run: setup, resume, error handling and teardown.
 
     Args:
@@ -59,7 +59,7 @@ def run_scope(run: Run, resume: Literal["auto", "never"] | str | Path = "never")
         with run.ranks.propagate_errors():
             _start(run)
             if resume != "never":
-                resume_run(run, None if path is None else Path(path))
+                resume_run(run, path)
             run.resumed = bool(run.resumed)
             if run.mode == "train":
                 _begin_training(run)

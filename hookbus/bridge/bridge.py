@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookbus._run.host import Capabilities, Checkpoints
 from hookbus._run.host_needs import find_host_errors
+from hookbus._run.resume import resume_from_state
 from hookbus._utils.arguments import raise_errors
 from hookbus.checkpoint.plain_data import validate_plain_data
-from hookbus.checkpoint.run_state import get_run_state, set_run_state
+from hookbus.checkpoint.run_state import get_run_state
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,13 +61,7 @@ class Bridge:
         self._options = options
         self._pending_state: Mapping[str, Any] | None = None
         self._replaced = ExitStack()  # attributes of the trainer, until `detach`
-        if checkpoints not in self.capabilities.checkpoints:
-            raise ConfigError(
-                [
-                    f"checkpoints: should be {' or '.join(map(repr, self.capabilities.checkpoints))} in "
-                    f"{self.capabilities.host}, got {checkpoints!r}."
-                ]
-            )
+        self._check_checkpoints()
         raise_errors(find_host_errors(bus.hooks, self.capabilities, checkpoints))
 
     def attach(self) -> None:
@@ -116,9 +111,12 @@ class Bridge:
         Args:
             arguments: Arguments of `bus.open` that the trainer knows: `model`, `optimizer`, `epochs`, `device`, ...
         """
-        self.run = run = self.bus.open(host=self, **self._options, **arguments)
-        if self._pending_state is not None:
-            self._restore(self._pending_state)
+        state, self._pending_state = self._pending_state, None
+        # A new trainer starts from scratch, also if the bus has been used for another training before.
+        options = {"fresh": self.run is None, **arguments, **self._options, **({"resume": state} if state else {})}
+        self.run = run = self.bus.open(host=self, **options)
+        if state is not None and not state:
+            self._report_missing_state(run)
         self.bus.emit("before_train")
         return run
 
@@ -162,10 +160,12 @@ class Bridge:
         Args:
             state: Entry of the checkpoint; {} if it was saved without hooks.
         """
-        if self.is_open:
-            self._restore(state)
-        else:
+        if not self.is_open:
             self._pending_state = state
+        elif state:
+            resume_from_state(self.active_run, state)
+        else:
+            self._report_missing_state(self.active_run)
 
     def report_save(self, path: Any) -> None:
         """Emit `after_save_checkpoint` for a checkpoint that the trainer has saved.
@@ -176,16 +176,24 @@ class Bridge:
         if self.is_open:
             self.bus.emit("after_save_checkpoint", path=path, is_best=None, metrics=self.active_run.metrics.results)
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self._pending_state = None
-        run, host = self.active_run, self.capabilities.host
-        if not state:
-            run.logger.warning(
-                "The checkpoint of %s was saved without hookbus: the hooks start from their initial state.", host
+    def _check_checkpoints(self) -> None:
+        supported, host = self.capabilities.checkpoints, self.capabilities.host
+        if self.checkpoints not in supported:
+            names = " or ".join(map(repr, supported))
+            raise ConfigError([f"checkpoints: should be {names} in {host}, got {self.checkpoints!r}."])
+        if self.checkpoints == "host" and (resume := self._options.get("resume", "never")) != "never":
+            raise ConfigError(
+                [
+                    f"resume: the hooks resume from the checkpoint of {host}, got {resume!r}. Resume {host} itself, or "
+                    "pass checkpoints='hookbus' if the checkpoint hook saves."
+                ]
             )
-            return
-        self.bus.emit("after_load_checkpoint", checkpoint=dict(state), path=None)
-        set_run_state(run, state)
+
+    def _report_missing_state(self, run: Run) -> None:
+        run.logger.warning(
+            "The checkpoint of %s was saved without hookbus: the hooks start from their initial state.",
+            self.capabilities.host,
+        )
 
     # -- what hooks request; see `Host` --------------------------------------------------------
 

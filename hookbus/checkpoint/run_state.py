@@ -61,6 +61,9 @@ def get_run_state(run: Run) -> dict[str, Any]:
 def set_run_state(run: Run, state: Mapping[str, Any]) -> None:
     """Restore what `get_run_state` has returned, after the owner of the loop has restored the rest.
 
+    A state that is known before the run begins is passed to `bus.open(resume=state)` instead, which also continues
+    the files of the run in its work directory.
+
     Args:
         run: Run that `bus.open` or `bus.run` has begun, before its first iteration.
         state: State of a run with the same hooks.
@@ -69,14 +72,23 @@ def set_run_state(run: Run, state: Mapping[str, Any]) -> None:
         CheckpointError: If it is not the state of a run, has the format of another version, or does not match the
             hooks; the run is then unchanged.
     """
-    missing = [key for key in REQUIRED_KEYS if key not in state]
-    if missing:
-        raise CheckpointError(
-            f"set_run_state: expected the result of get_run_state, got a mapping without {', '.join(missing)}. Pass "
-            "the entry of the checkpoint that contains it."
-        )
-    check_format_version(state)
-    check_contents(state, is_run_state=True)
+    check_run_state(state)
     states = dict(state["hooks"])
     check_hook_states(run, states)
     load_hooks_and_loop(run, {**select_rank_state(reshard(state, run), run), "hooks": states})
+
+
+def check_run_state(state: Mapping[str, Any]) -> None:
+    """Raise if a mapping is not the state of a run.
+
+    Raises:
+        CheckpointError: If it is not, has the format of another version, or contains an invalid value.
+    """
+    missing = [key for key in REQUIRED_KEYS if key not in state]
+    if missing:
+        raise CheckpointError(
+            f"run state: expected the result of get_run_state, got a mapping without {', '.join(missing)}. Pass the "
+            "entry of the checkpoint that contains it."
+        )
+    check_format_version(state)
+    check_contents(state, is_run_state=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch import nn
 from hookbus import Hook, HookBus, Run
 from hookbus.checkpoint import get_run_state, set_run_state
 from hookbus.errors import CheckpointError, LoopError
+from hookbus.testing import RecordingBus
 from hookbus_ema import EMAHook
+from hookbus_logger import JsonlHook
 from tests import toys
 
 
@@ -132,7 +135,7 @@ def test_state_within_an_iteration_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: state.pop("hooks"), r"set_run_state: expected .* got a mapping without hooks\. Pass"),
+        (lambda state: state.pop("hooks"), r"run state: expected .* got a mapping without hooks\. Pass"),
         (lambda state: state["meta"].update(schema=99), "has format version 99"),
         (lambda state: state["loop"]["clock"].update(iters_done=-1), r"loop\.clock\.iters_done"),
         (lambda state: state["hooks"]["counter"].update(version=2), r"hook 'counter': the checkpoint contains state v"),
@@ -150,3 +153,65 @@ def test_invalid_state_is_refused_and_the_run_is_unchanged(change: Any, message:
     assert (host.run.iters_done, host.run.resumed) == (6, False)
     assert len(host.bus.hooks["counter"].drawn) == 6  # type: ignore[attr-defined]
     host.run.close()
+
+
+class TestResumeFromState:
+    """`bus.open(resume=state)`."""
+
+    @staticmethod
+    def train(work_dir: Path, resume: Any = "never") -> tuple[Run, dict[str, Any]]:
+        bus = RecordingBus([Counter(), JsonlHook(interval=1)])
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = bus.open(model=model, optimizer=optimizer, work_dir=work_dir, resume=resume)
+        bus.emit("before_train_iter")
+        optimizer.step()
+        bus.emit("after_train_iter", outputs={"loss": torch.tensor(1.0)})
+        state = get_run_state(run)
+        run.close()
+        return run, state
+
+    @staticmethod
+    def read_steps(directory: Path) -> list[int]:
+        rows = map(json.loads, (directory / "logs" / "metrics.jsonl").read_text().splitlines())
+        return [row["step"] for row in rows]
+
+    def test_run_continues_in_its_work_directory(self, tmp_path: Path) -> None:
+        first, state = self.train(tmp_path / "run")
+        second, _ = self.train(tmp_path / "run", resume=state)
+        assert (second.id, second.iters_done, second.resumed) == (first.id, 2, True)
+        assert self.read_steps(tmp_path / "run") == [1, 2]
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+    def test_rows_after_the_state_are_removed(self, tmp_path: Path) -> None:
+        _, state = self.train(tmp_path / "run")
+        self.train(tmp_path / "run", resume=state)
+        self.train(tmp_path / "run", resume=state)
+        assert self.read_steps(tmp_path / "run") == [1, 2]
+
+    def test_work_directory_of_another_run_is_left_unchanged(self, tmp_path: Path) -> None:
+        _, state = self.train(tmp_path / "first")
+        self.train(tmp_path / "other")
+        self.train(tmp_path / "other", resume=state)
+        assert self.read_steps(tmp_path / "other") == [1]
+        assert self.read_steps(tmp_path / "other-2") == [2]
+
+    def test_checkpoint_event_comes_between_before_run_and_before_train(self) -> None:
+        bus = RecordingBus()
+        run = bus.open()
+        bus.emit("after_train_iter")
+        state = get_run_state(run)
+        run.close()
+        bus.events.clear()
+        resumed = bus.open(resume=state, fresh=True)
+        bus.emit("before_train")
+        assert bus.emitted_points == ["before_run", "after_load_checkpoint", "before_train"]
+        assert bus.get_arguments("after_load_checkpoint")[0]["checkpoint"] == state
+        assert resumed.iters_done == 1
+        resumed.close()
+
+    def test_invalid_state_is_refused_before_any_event(self, tmp_path: Path) -> None:
+        bus = RecordingBus()
+        with pytest.raises(CheckpointError, match="run state: expected the result of get_run_state"):
+            bus.open(resume={"model": {}}, work_dir=tmp_path / "run")
+        assert (bus.events, list(tmp_path.iterdir())) == ([], [])
