@@ -9,7 +9,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from sklearn.datasets import load_digits
@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from benchmarks.measure import compare_to_floor, measure_interleaved, nothing, print_table, report, unrolled_calls
 
 Batch = tuple[Tensor, Tensor]
+Batches = TypeVar("Batches")
 Event = Callable[[int, bool], Callable[[], Any]]
 """Function of (number of listeners, whether they are due only every 100th iteration) that returns an emitter."""
 Loop = Callable[["Blocks"], None]
@@ -116,7 +117,7 @@ def compare_events(events: Mapping[str, Event], rounds: int) -> dict[str, float]
     return figures
 
 
-def run_quietly(loop: Loop, blocks: Blocks) -> None:
+def run_quietly(loop: Callable[[Batches], None], blocks: Batches) -> None:
     """Train over the blocks and suppress the output."""
     with (
         contextlib.redirect_stdout(io.StringIO()),

@@ -12,6 +12,7 @@ from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from benchmarks.peers.common import Blocks, adam, compare, model
 
@@ -38,7 +39,7 @@ class Model(BaseModel):
         return {"loss": functional.cross_entropy(self.layers(images), labels)}
 
 
-def runner(blocks: Blocks, directory: str, **settings: Any) -> Runner:
+def runner(blocks: DataLoader[Any], directory: str, **settings: Any) -> Runner:
     trained = Model()
     return Runner(
         trained,

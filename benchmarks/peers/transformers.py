@@ -46,23 +46,27 @@ class OverBlocks(Trainer):
         return compute_loss(model, inputs)
 
 
-def train(blocks: Blocks, settings: dict[str, Any]) -> None:
+def make_trainer(blocks: DataLoader[Any], directory: str, settings: dict[str, Any]) -> Trainer:
     trained = model()
+    arguments = TrainingArguments(
+        directory,
+        num_train_epochs=1,
+        per_device_train_batch_size=BATCH,
+        use_cpu=True,
+        report_to="none",
+        lr_scheduler_type="constant",
+        **settings,
+    )
+    trainer = OverBlocks(trained, arguments, train_dataset=blocks.dataset, optimizers=(adam(trained), None))
+    trainer.blocks = blocks
+    if settings:
+        trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def train(blocks: Blocks, settings: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        arguments = TrainingArguments(
-            directory,
-            num_train_epochs=1,
-            per_device_train_batch_size=BATCH,
-            use_cpu=True,
-            report_to="none",
-            lr_scheduler_type="constant",
-            **settings,
-        )
-        trainer = OverBlocks(trained, arguments, train_dataset=blocks.dataset, optimizers=(adam(trained), None))
-        trainer.blocks = blocks
-        if settings:
-            trainer.remove_callback(PrinterCallback)
-        trainer.train()
+        make_trainer(blocks, directory, settings).train()
 
 
 def light(blocks: Blocks) -> None:

@@ -1,0 +1,201 @@
+"""Cost of a training iteration in each installed trainer with a bus, relative to the trainer alone.
+
+    .venv/trainers/lightning-2.6.6/bin/python -m benchmarks.bench_bridges [--blocks 20]
+
+`make bridges-newest` makes these environments. A block trains without a bus, with an empty one and with jsonl,
+iter_timer and ema, each for one epoch; the ratio is the median over the blocks. The times are those of the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import logging
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.measure import print_table, report
+from benchmarks.peers.common import BATCH, Batch, adam, compute_loss, model, run_quietly
+from hookbus import HookBus, build_hook
+
+HOOKS = ("jsonl", "iter_timer", "ema")
+WARM_UP, MEASURED = 20, 200
+TARGETS = {"lightning": 1.12, "transformers": 1.05, "ignite": 1.22, "mmengine": 1.16, "keras": 1.04}
+"""Largest ratio with the three hooks."""
+EMPTY_TARGETS = {"ignite": 1.10, "mmengine": 1.10}
+"""Largest ratio with an empty bus, if it is not 1.05."""
+
+
+class TimedBatches(DataLoader[Any]):
+    """Loader that measures the time between its batches, after the first ones.
+
+    A trainer requests no batch after the last one, so the time ends with the request of the last one.
+    """
+
+    def __init__(self) -> None:
+        images, labels = torch.randn(BATCH, 1, 8, 8), torch.randint(10, (BATCH,))
+        super().__init__(TensorDataset(images, labels), batch_size=BATCH)
+        self.batch: Batch = (images, labels)
+        self.seconds = 0.0
+
+    def __len__(self) -> int:
+        return WARM_UP + MEASURED + 1
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
+        for _ in range(WARM_UP):
+            yield self.batch
+        start = time.process_time()
+        for _ in range(MEASURED):
+            yield self.batch
+        self.seconds = (time.process_time() - start) / MEASURED
+        yield self.batch
+
+
+Train = Callable[[TimedBatches, HookBus | None, str], None]
+"""Function that trains for an epoch, with a bus unless it is None, and with a directory for files."""
+
+
+def lightning(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+    from lightning.pytorch import Trainer
+
+    from benchmarks.peers.lightning import OFF, Module
+
+    trainer = Trainer(max_epochs=1, **OFF)
+    if bus is not None:
+        bus.attach(trainer, work_dir=directory)
+    trainer.fit(Module(), batches)
+
+
+def transformers(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+    from benchmarks.peers.transformers import LIGHT, make_trainer
+
+    trainer = make_trainer(batches, directory, LIGHT)
+    if bus is not None:
+        bus.attach(trainer, work_dir=f"{directory}/hookbus")
+    trainer.train()
+
+
+def ignite(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+    from ignite.engine import Engine
+
+    trained = model()
+    optimizer = adam(trained)
+
+    def step(_engine: Engine, batch: Batch) -> dict[str, Any]:
+        optimizer.zero_grad()
+        loss = compute_loss(trained, batch)
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss.detach()}
+
+    engine = Engine(step)
+    if bus is not None:
+        bus.attach(engine, model=trained, optimizer=optimizer, work_dir=directory)
+    engine.run(batches, max_epochs=1)
+
+
+def mmengine(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+    from benchmarks.peers.mmengine import NO_HOOKS, runner
+
+    made = runner(batches, directory, default_hooks=NO_HOOKS)
+    if bus is not None:
+        bus.attach(made, work_dir=f"{directory}/hookbus")
+    made.train()
+
+
+def keras(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+    from keras import Sequential, layers, losses, optimizers
+
+    trained = Sequential([layers.Flatten(), *(layers.Dense(64, "relu") for _ in range(2)), layers.Dense(10)])
+    trained.compile(optimizers.Adam(1e-3), losses.SparseCategoricalCrossentropy(from_logits=True))
+    trained.build((None, 1, 8, 8))
+    if bus is not None:
+        bus.attach(trained, work_dir=directory)
+    trained.fit(batches, epochs=1, verbose=0)
+
+
+def accelerate(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+    from accelerate import Accelerator
+
+    accelerator, trained = Accelerator(cpu=True), model()
+    trained, optimizer = accelerator.prepare(trained, adam(trained))
+
+    def step(batch: Batch) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = compute_loss(trained, batch)
+        accelerator.backward(loss)
+        optimizer.step()
+        return loss.detach()
+
+    if bus is None:
+        for batch in batches:
+            step(batch)
+        return
+    bridge: Any = bus.attach(accelerator, work_dir=directory)
+    with bridge.run(model=trained, optimizer=optimizer, epochs=1) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for index, batch in run.batches(batches):
+                bus.emit("before_train_iter", batch_idx=index, batch=batch)
+                bus.emit("after_train_iter", batch_idx=index, batch=batch, outputs={"loss": step(batch)})
+            bus.emit("after_train_epoch")
+
+
+TRAINERS: dict[str, Train] = {
+    function.__name__: function for function in (lightning, transformers, accelerate, ignite, mmengine, keras)
+}
+
+
+def measure(train: Train, hooks: tuple[str, ...] | None) -> float:
+    """Return the seconds per iteration of one epoch."""
+    batches = TimedBatches()
+    with tempfile.TemporaryDirectory() as directory:
+        bus = None if hooks is None else HookBus([build_hook({"type": name}) for name in hooks])
+        run_quietly(lambda _: train(batches, bus, directory), batches)
+    return batches.seconds
+
+
+def compare(train: Train, blocks: int) -> dict[str, list[float]]:
+    """Return the seconds per iteration of each candidate, one value per block."""
+    candidates = {"alone": None, "empty bus": (), "three hooks": HOOKS}
+    measure(train, HOOKS)  # imports and caches
+    results: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(blocks):
+        for name, hooks in candidates.items():
+            results[name].append(measure(train, hooks))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--blocks", type=int, default=20)
+    blocks = parser.parse_args().blocks
+    os.environ["KERAS_BACKEND"] = "torch"
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    rows, figures = [], {}
+    for name, train in TRAINERS.items():
+        if importlib.util.find_spec(name) is None:
+            continue
+        results = compare(train, blocks)
+        alone = results.pop("alone")
+        targets = {"empty bus": EMPTY_TARGETS.get(name, 1.05), "three hooks": TARGETS.get(name)}
+        for candidate, seconds in results.items():
+            added = statistics.median(own - base for own, base in zip(seconds, alone, strict=True)) * 1e6
+            ratio = statistics.median(own / base for own, base in zip(seconds, alone, strict=True))
+            base = f"{statistics.median(alone) * 1e6:.0f}"
+            rows.append([f"{name}, {candidate}", base, f"{added:+.0f}", f"{ratio:.3f}", str(targets[candidate] or "")])
+            figures[f"{name}, {candidate}"] = round(ratio, 4)
+    print_table("One training iteration", ["", "alone us", "added us", "ratio", "target"], rows)
+    report("bridges", **figures)
+
+
+if __name__ == "__main__":
+    main()
