@@ -106,7 +106,7 @@ class Bridge:
         return self.run
 
     def open(self, **arguments: Any) -> Run:
-        """Begin the run, restore a state that the trainer has loaded before, and emit `before_train`.
+        """Begin the run, restore a state that the trainer has loaded before, and emit `before_train` in a training.
 
         Args:
             arguments: Arguments of `bus.open` that the trainer knows: `model`, `optimizer`, `epochs`, `device`, ...
@@ -117,7 +117,8 @@ class Bridge:
         self.run = run = self.bus.open(host=self, **options)
         if state is not None and not state:
             self._report_missing_state(run)
-        self.bus.emit("before_train")
+        if run.mode == "train":
+            self.bus.emit("before_train")
         return run
 
     def close(self, error: BaseException | None = None) -> None:

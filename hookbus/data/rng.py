@@ -32,7 +32,11 @@ def get_rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Restore the states returned by `get_rng_state()`; RNGs that are missing in it are not changed."""
+    """Restore the states of all global RNGs.
+
+    Args:
+        state: Return value of `get_rng_state()`. RNGs that are missing in it are not changed.
+    """
     version, numbers, gauss = state["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])

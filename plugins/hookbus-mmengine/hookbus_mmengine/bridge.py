@@ -1,0 +1,270 @@
+"""Bridge of the Runner: begins and ends the runs, emits the events, and carries out requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mmengine.dist import is_main_process
+from mmengine.fileio import join_path
+from mmengine.optim import OptimWrapperDict
+from mmengine.runner import BaseLoop
+
+from hookbus.bridge import Bridge
+from hookbus.data import get_rng_state
+from hookbus.errors import ConfigError
+from hookbus.hook import Hook
+from hookbus_mmengine.callbacks import BridgeHook
+from hookbus_mmengine.capabilities import CAPABILITIES
+from hookbus_mmengine.loops import TrainingEnd, TrainingLoop
+from hookbus_mmengine.safe_types import allow_checkpoint_types
+from hookbus_mmengine.updates import Updates
+
+KEY = "hookbus"
+"""Key of the state in the checkpoints of the Runner."""
+
+
+class MMEngineBridge(Bridge):
+    """Run of a bus whose loops are those of a Runner of MMEngine.
+
+    The arguments are those of `hookbus.bridge.Bridge`.
+
+    Attributes:
+        batch: Batch of the iteration in progress.
+        hook: Hook of MMEngine that calls the bridge.
+    """
+
+    capabilities = CAPABILITIES
+    metric_prefixes = ("",)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.hook = BridgeHook(self)
+        self._loop: TrainingLoop | None = None
+        self._kept: Mapping[str, Any] = {}  # entry of the checkpoint that the Runner has loaded
+        self._state: dict[str, Any] = {}  # entry of the checkpoint that is being saved
+        self.batch: Any = None
+
+    def attach(self) -> None:
+        """Register the hook of the bridge with the Runner."""
+        allow_checkpoint_types()
+        self.host.register_hook(self.hook)
+
+    def detach(self) -> None:
+        """Remove the hook from the Runner, and undo `replace`."""
+        super().detach()
+        if self.hook in self.host.hooks:
+            self.host.hooks.remove(self.hook)
+
+    def connect(self, runner: Any) -> None:
+        """Observe the loops of the Runner from their start to their end, before a training, validation or test.
+
+        Args:
+            runner: The Runner.
+        """
+        self.host = runner
+        super().detach()  # what an earlier call has left, in a training that was not started
+        loops = {"train": runner._train_loop, "val": runner._val_loop, "test": runner._test_loop}
+        for mode, loop in loops.items():
+            if isinstance(loop, BaseLoop):  # a configuration until it is needed
+                self.replace(loop, "run", partial(self._guard, mode))
+
+    def _guard(self, mode: str, original: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the `run` of a loop that begins and ends the run of the bus with it."""
+
+        def run() -> Any:
+            if self.is_open:  # a validation of the training
+                return self._validate_in_training(original)
+            try:
+                if mode != "train":
+                    self._begin_standalone(mode)
+                result = self._train(original) if mode == "train" else original()
+                self.close()
+            except BaseException as error:
+                self.close(error)
+                raise
+            finally:
+                super(MMEngineBridge, self).detach()
+            return result
+
+        return run
+
+    # -- training ----------------------------------------------------------------------------
+
+    def _train(self, original: Callable[[], Any]) -> Any:
+        """Train until the end, or until the iteration at which a hook has stopped the training."""
+        try:
+            return original()
+        except TrainingEnd:
+            self.host.call_hook("after_train")
+            return self.host.model
+
+    def begin_training(self) -> None:
+        """Begin the run, after the Runner has loaded its checkpoint, and continue at its position."""
+        runner, loop = self.host, self.host.train_loop
+        self._loop = TrainingLoop(self, loop)
+        self._check(runner)
+        Updates(self, runner.model).attach(self._wrappers())
+        self.replace(runner, "save_checkpoint", self._save_with_state)
+        if runner.iter:
+            self.set_state(self._kept.get("run", {}))
+        rng_state = get_rng_state()
+        self.open(**self._describe_training())
+        if runner.iter:
+            self._loop.resume(self._kept, rng_state)
+        self._kept = {}
+
+    def _check(self, runner: Any) -> None:
+        """Raise a `ConfigError` if hooks schedule validations and the Runner has no validation."""
+        scheduling = [
+            name for name, hook in self.bus.hooks.items() if isinstance(hook, Hook) and hook.schedules_validation
+        ]
+        if scheduling and runner.val_loop is None:
+            raise ConfigError(
+                [
+                    f"hook {scheduling[0]!r}: schedules validations, but the Runner has none, got val_dataloader=None. "
+                    "Pass val_dataloader, val_cfg and val_evaluator."
+                ]
+            )
+
+    def _describe_training(self) -> dict[str, Any]:
+        """Return the arguments of `bus.open` for the training."""
+        runner, loop, by_epoch = self.host, self.host.train_loop, self.loop.by_epoch
+        optimizers = {name: wrapper.optimizer for name, wrapper in self._wrappers().items()}
+        return {
+            "model": runner.model,
+            "optimizer": optimizers.get("", optimizers),
+            "scaler": getattr(runner.optim_wrapper, "loss_scaler", None),
+            "epochs": loop.max_epochs if by_epoch else None,
+            "iterations": None if by_epoch else loop.max_iters,
+            "train_loader": loop.dataloader,
+            "val_loader": None if runner.val_loop is None else runner.val_dataloader,
+        }
+
+    def _wrappers(self) -> dict[str, Any]:
+        """Return the optimizer wrappers by name; "" for the only one."""
+        wrapper = self.host.optim_wrapper
+        return dict(wrapper.items()) if isinstance(wrapper, OptimWrapperDict) else {"": wrapper}
+
+    @property
+    def loop(self) -> TrainingLoop:
+        """Control of the training loop, of the current or last training."""
+        assert self._loop is not None
+        return self._loop
+
+    def begin_epoch(self) -> None:
+        """Emit the points before an epoch."""
+        self.bus.emit("before_epoch")
+        self.bus.emit("before_train_epoch")
+        self.loop.begin_epoch()
+
+    def begin_iteration(self, batch: Any) -> None:
+        """Emit `before_train_iter`."""
+        self.batch = batch
+        self.bus.emit("before_train_iter", batch=batch)
+
+    def end_iteration(self, outputs: Any) -> None:
+        """Emit `after_train_iter`."""
+        batch, self.batch = self.batch, None
+        self.bus.emit("after_train_iter", batch=batch, outputs=outputs or None)
+
+    # -- evaluation --------------------------------------------------------------------------
+
+    def _begin_standalone(self, mode: str) -> None:
+        """Begin a run that only evaluates, with the averages of the loaded checkpoint."""
+        loop = self.host.val_loop if mode == "val" else self.host.test_loop
+        if self._kept:
+            self.set_state(self._kept["run"])
+        self.open(mode=mode, model=self.host.model, val_loader=loop.dataloader)
+
+    def _validate_in_training(self, original: Callable[[], Any]) -> Any:
+        """Validate, and end the epoch whose last part this is."""
+        metrics = original()
+        if self.loop.is_ending_epoch:
+            self.loop.end_epoch()
+        return metrics
+
+    def begin_evaluation(self, kind: str) -> None:
+        """Begin a validation or test."""
+        self.active_run.begin_validation()
+        self.bus.emit("before_val_epoch" if kind == "val" else "before_test_epoch")
+
+    def end_evaluation(self, kind: str, metrics: Mapping[str, Any]) -> None:
+        """End a validation or test.
+
+        Args:
+            kind: "val" or "test".
+            metrics: Results of the evaluator.
+        """
+        results = self.select_results(metrics)
+        if kind == "val":
+            self.bus.emit("after_val_epoch", metrics=results)
+        else:
+            self.bus.emit("after_test_epoch", metrics=results)
+        if self.active_run.mode == "train":
+            self.loop.validated_at = self.active_run.iters_done
+        self.active_run.end_validation()
+
+    # -- checkpoints of the Runner -----------------------------------------------------------
+
+    def keep_state(self, checkpoint: Mapping[str, Any]) -> None:
+        """Keep the entry of a loaded checkpoint until the run begins.
+
+        Args:
+            checkpoint: Checkpoint of the Runner.
+        """
+        self._kept = checkpoint.get(KEY, {})
+
+    def add_state(self, checkpoint: dict[str, Any]) -> None:
+        """Add the entry to a checkpoint that is being saved.
+
+        Args:
+            checkpoint: Checkpoint of the Runner, on the main process.
+        """
+        if self._state:
+            checkpoint[KEY] = self._state
+
+    def _save_with_state(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Return a `save_checkpoint` of the Runner that collects the state on every rank before it saves."""
+
+        def save_checkpoint(out_dir: str, filename: str, *args: Any, **kwargs: Any) -> None:
+            run_state = self.get_state()
+            self._state = {"run": run_state, **self.loop.state_dict()} if run_state else {}
+            try:
+                original(out_dir, filename, *args, **kwargs)
+            finally:
+                self._state = {}
+            self.report_save(Path(out_dir) / filename)
+
+        return save_checkpoint
+
+    # -- requests ----------------------------------------------------------------------------
+
+    def stop(self, reasons: Sequence[str]) -> None:
+        """End the training after this iteration."""
+        self.loop.stop()
+
+    def stop_epoch(self) -> None:
+        """End the epoch after this iteration."""
+        self.loop.stop_epoch()
+
+    def save(self, reasons: Sequence[str]) -> None:
+        """Save a checkpoint of the Runner, from which `resume=True` continues."""
+        runner, run = self.host, self.active_run
+        name = f"iter_{run.iters_done}.pth"
+        runner.save_checkpoint(
+            runner.work_dir,
+            name,
+            save_param_scheduler=runner.param_schedulers is not None,
+            meta={"epoch": run.epochs_done if self.loop.by_epoch else 0, "iter": run.iters_done},
+            by_epoch=False,
+        )
+        if is_main_process():
+            Path(runner.work_dir, "last_checkpoint").write_text(join_path(runner.work_dir, name))
+
+    def validate(self) -> None:
+        """Validate now."""
+        self.host.val_loop.run()
+        self.host.model.train()

@@ -1,0 +1,268 @@
+"""Runs whose loops are those of a Runner of MMEngine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("mmengine", reason="MMEngine is not installed: run `make bridges HOST=mmengine`")
+
+from mmengine.optim import OptimWrapper, OptimWrapperDict
+from mmengine.runner import EpochBasedTrainLoop, Runner
+
+from hookbus import Hook, HookBus
+from hookbus.errors import ConfigError
+from hookbus.testing import HostTask, RecordingBus, TaskError
+from hookbus_ema import EMAHook
+from hookbus_mmengine.bridge import MMEngineBridge
+
+from .adapter import MMEngineAdapter, TaskModule, build_runner
+
+ITERATION = ["before_train_iter", "after_forward", "after_backward"]
+STEP = ["before_optimizer_step", "after_optimizer_step"]
+VALIDATION = [
+    "before_val",
+    "before_val_epoch",
+    *["before_val_iter", "after_val_iter"] * 3,
+    "after_val_epoch",
+    "after_val",
+]
+SAVE = ["before_save_checkpoint", "after_save_checkpoint"]
+
+
+def attach(bus: HookBus, runner: Runner, **options: Any) -> MMEngineBridge:
+    bridge = MMEngineBridge(bus, runner, **options)
+    bridge.attach()
+    return bridge
+
+
+def train(bus: HookBus, runner: Runner, **options: Any) -> MMEngineBridge:
+    torch.manual_seed(0)
+    bridge = attach(bus, runner, **options)
+    runner.train()
+    return bridge
+
+
+def weights_of(runner: Runner) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in runner.model.parameters()])
+
+
+def record_gradients(values: list[float]) -> Any:
+    def record(run: Any) -> None:
+        gradients = [parameter.grad for parameter in run.model.parameters() if parameter.grad is not None]
+        values.append(sum(float(gradient.abs().sum()) for gradient in gradients))
+
+    return record
+
+
+class StopAt(Hook):
+    """Hook that makes a request in an iteration, given as number from 1."""
+
+    makes_requests = True
+
+    def __init__(self, iteration: int, request: str) -> None:
+        super().__init__()
+        self.iteration, self.request = iteration, request
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iters_done == self.iteration:
+            getattr(run, f"request_{self.request}")()
+
+
+class TestPoints:
+    @pytest.mark.parametrize("accumulate", [1, 2])
+    def test_points_have_the_documented_order(self, accumulate: int, tmp_path: Path) -> None:
+        bus = RecordingBus()
+        train(bus, build_runner(HostTask(epochs=1, accumulate=accumulate), tmp_path))
+        group = [*[*ITERATION, "after_train_iter"] * (accumulate - 1), *ITERATION, *STEP, "after_train_iter"]
+        assert bus.emitted_points == [
+            *("before_run", "before_train", "before_epoch", "before_train_epoch"),
+            *group * (6 // accumulate),
+            *("after_train_epoch", *SAVE, *VALIDATION, "after_epoch"),
+            *("after_train", "after_run", "cleanup"),
+        ]
+
+    def test_points_receive_batch_loss_and_gradients(self, tmp_path: Path) -> None:
+        task, bus = HostTask(epochs=1, accumulate=2), RecordingBus()
+        gradients: dict[str, list[float]] = {"after_backward": [], "before_optimizer_step": [], "after_train_iter": []}
+        for point, values in gradients.items():
+            bus.on(point, name=f"at_{point}")(record_gradients(values))
+        train(bus, build_runner(task, tmp_path))
+        for point in ("after_forward", "after_backward", "after_train_iter"):
+            events = bus.get_arguments(point)
+            assert torch.equal(torch.stack([event["loss"].detach() for event in events]), torch.stack(task.losses))
+            assert all(torch.equal(event["batch"][0], x) for event, x in zip(events, task.inputs, strict=True))
+        assert gradients["before_optimizer_step"] == gradients["after_backward"][1::2]
+        assert all(gradients["after_backward"])
+        assert gradients["after_train_iter"][1::2] == [0, 0, 0]
+
+    def test_results_of_the_evaluator_are_those_of_the_validation(self, tmp_path: Path) -> None:
+        task = HostTask(epochs=1)
+        runner = build_runner(task, tmp_path)
+        bridge = train(HookBus(), runner)
+        inputs, targets = task.val_data().tensors
+        expected = nn.functional.cross_entropy(runner.model.model.eval()(inputs), targets)
+        assert bridge.active_run.metrics.results["val/loss"] == pytest.approx(expected.item())
+
+    def test_weights_and_averages_are_those_of_a_plain_loop(self, tmp_path: Path) -> None:
+        ema, task, plain = EMAHook(momentum=0.9, warm_up=0), HostTask(), HostTask()
+        runner = build_runner(task, tmp_path)
+        train(HookBus([ema]), runner)
+
+        model = plain.model()
+        optimizer = plain.optimizer(model)
+        average = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
+        average.update_parameters(model)
+        torch.manual_seed(0)
+        for _ in range(plain.epochs):
+            for inputs, targets in plain.train_loader():
+                plain.loss(model(inputs), targets).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                average.update_parameters(model)
+        assert torch.equal(weights_of(runner), torch.cat([p.detach().flatten() for p in model.parameters()]))
+        averaged = ema.average.averaged()
+        assert averaged is not None
+        for name, value in average.module.named_parameters():
+            assert torch.equal(averaged[f"model.{name}"], value)
+
+    def test_validation_uses_averaged_weights(self, tmp_path: Path) -> None:
+        runner, weights = build_runner(HostTask(epochs=1), tmp_path), []
+        bus = HookBus([EMAHook(momentum=0.9, warm_up=0)])
+        bus.on("before_val_iter")(lambda: weights.append(weights_of(runner)))
+        train(bus, runner)
+        assert not torch.equal(weights[0], weights_of(runner))
+
+    def test_each_of_several_optimizers_emits_its_points(self, tmp_path: Path) -> None:
+        class TwoOptimizers(TaskModule):
+            def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
+                for wrapper in optim_wrapper.values():
+                    losses = self._run_forward(data, mode="loss")
+                    wrapper.update_params(losses["loss"])
+                return losses
+
+        task, bus = HostTask(epochs=1, validate=False), RecordingBus()
+        model = TwoOptimizers(task)
+        first, second = model.model.layers[0], model.model.layers[3]
+        wrappers = {name: OptimWrapper(task.optimizer(part)) for name, part in (("a", first), ("b", second))}
+        runner = build_runner(task, tmp_path, model=model, optim_wrapper=OptimWrapperDict(**wrappers))
+        bridge = train(bus, runner)
+        points = [*ITERATION, *STEP, "after_forward", "after_backward", *STEP, "after_train_iter"]
+        assert bus.emitted_points[4 : 4 + len(points)] == points
+        assert (bridge.active_run.steps_done, bridge.active_run.optimizers.keys()) == (6, {"a", "b"})
+
+    def test_model_that_calls_backward_itself_emits_the_points(self, tmp_path: Path) -> None:
+        class OwnUpdate(TaskModule):
+            def train_step(self, data: Any, optim_wrapper: Any) -> dict[str, Tensor]:
+                losses: dict[str, Tensor] = self._run_forward(data, mode="loss")
+                optim_wrapper.backward(losses["loss"])
+                optim_wrapper.step()
+                optim_wrapper.zero_grad()
+                return losses
+
+        task, bus = HostTask(epochs=1, validate=False), RecordingBus()
+        train(bus, build_runner(task, tmp_path, model=OwnUpdate(task)))
+        assert bus.emitted_points[4:10] == [*ITERATION, *STEP, "after_train_iter"]
+
+
+class TestFailures:
+    def test_error_of_the_training_reaches_the_hooks(self, tmp_path: Path) -> None:
+        bus, runner = RecordingBus(), build_runner(HostTask(fail_at=2), tmp_path)
+        with pytest.raises(TaskError) as caught:
+            train(bus, runner)
+        assert bus.emitted_points[-3:] == ["on_exception", "after_run", "cleanup"]
+        assert (bus.current.outcome, bus.current.exception) == ("failed", caught.value)
+
+    def test_attributes_of_the_runner_are_restored_after_a_training(self, tmp_path: Path) -> None:
+        runner = build_runner(HostTask(fail_at=2), tmp_path)
+        with pytest.raises(TaskError):
+            train(HookBus(), runner)
+        owners = (runner, runner.train_loop, runner.model, runner.optim_wrapper)
+        names = {"run", "run_epoch", "run_iter", "train_step", "update_params", "backward", "save_checkpoint"}
+        assert not [name for owner in owners for name in names & vars(owner).keys()]
+
+    def test_detached_bridge_leaves_the_runner_alone(self, tmp_path: Path) -> None:
+        bus, runner = RecordingBus(), build_runner(HostTask(epochs=1), tmp_path)
+        bridge = attach(bus, runner)
+        bridge.detach()
+        bridge.detach()
+        runner.train()
+        assert bus.events == []
+
+    def test_other_loops_are_refused(self, tmp_path: Path) -> None:
+        class OwnLoop(EpochBasedTrainLoop.__base__):  # type: ignore[misc, name-defined]
+            max_epochs = max_iters = 1
+            epoch = iter = 0
+
+            def run(self) -> None:
+                self.runner.call_hook("before_train")
+
+        task = HostTask(epochs=1, validate=False)
+        runner = build_runner(task, tmp_path)
+        runner._train_loop = OwnLoop(runner, task.train_loader())
+        expected = "train_cfg: the training loop should be an EpochBasedTrainLoop or an IterBasedTrainLoop, got OwnLoop"
+        with pytest.raises(ConfigError, match=expected):
+            train(HookBus(), runner)
+
+    def test_scheduled_validation_without_validation_data_is_refused(self, tmp_path: Path) -> None:
+        from hookbus_eval import EvalHook
+
+        runner = build_runner(HostTask(epochs=1, validate=False), tmp_path)
+        with pytest.raises(ConfigError, match=r"hook 'eval': schedules validations.*got val_dataloader=None"):
+            train(HookBus([EvalHook()]), runner)
+
+
+class TestResume:
+    def test_resumed_training_equals_the_uninterrupted_one(self, tmp_path: Path) -> None:
+        def train_until(epochs: int, name: str, resume: bool = False) -> tuple[Tensor, RecordingBus]:
+            bus = RecordingBus([EMAHook(momentum=0.9, warm_up=0)])
+            result = MMEngineAdapter().train(bus, HostTask(epochs=epochs), tmp_path / name, resume=resume)
+            averaged = bus.hooks["ema"].average.averaged()
+            weights = [*result.model.parameters(), *averaged.values()]
+            return torch.cat([weight.detach().flatten() for weight in weights]), bus
+
+        expected, uninterrupted = train_until(3, "whole")
+        train_until(1, "parts")
+        weights, resumed = train_until(3, "parts", resume=True)
+        assert torch.equal(weights, expected)
+        assert resumed.current.metrics.results == uninterrupted.current.metrics.results
+        assert (resumed.current.epochs_done, resumed.current.iters_done) == (3, 18)
+
+    def test_checkpoint_is_saved_before_the_validation_which_is_made_up_for(self, tmp_path: Path) -> None:
+        train(HookBus(), build_runner(HostTask(epochs=1), tmp_path))
+        bus = RecordingBus()
+        train(bus, build_runner(HostTask(epochs=1), tmp_path, resume=True))
+        assert bus.emitted_points == [
+            *("before_run", "after_load_checkpoint", "before_train", *VALIDATION, "after_train", "after_run", "cleanup")
+        ]
+
+    def test_best_checkpoint_is_not_validated_again(self, tmp_path: Path) -> None:
+        def run(**arguments: Any) -> RecordingBus:
+            bus, saving = RecordingBus(), {"type": "CheckpointHook", "save_best": "loss", "rule": "less"}
+            train(bus, build_runner(HostTask(epochs=1), tmp_path, default_hooks={"checkpoint": saving}, **arguments))
+            return bus
+
+        run()
+        bus = run(resume=True, load_from=str(tmp_path / "host/best_loss_epoch_1.pth"))
+        assert bus.emitted_points[2:] == ["before_train", "after_train", "after_run", "cleanup"]
+        assert bus.current.iters_done == 6
+
+    def test_best_checkpoint_contains_raw_and_averaged_weights(self, tmp_path: Path) -> None:
+        saving = {"type": "CheckpointHook", "save_best": "loss", "rule": "less"}
+        runner = build_runner(HostTask(epochs=1), tmp_path, default_hooks={"checkpoint": saving})
+        train(HookBus([EMAHook(momentum=0.9, warm_up=0)]), runner)
+        saved = torch.load(tmp_path / "host/best_loss_epoch_1.pth")
+        name = "model.layers.0.weight"
+        assert torch.equal(saved["state_dict"][name], runner.model.model.layers[0].weight)
+        assert not torch.equal(saved["hookbus"]["run"]["ema_state_dict"][name], saved["state_dict"][name])
+
+    def test_checkpoint_without_hooks_is_reported(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        build_runner(HostTask(epochs=1), tmp_path).train()
+        train(HookBus(), build_runner(HostTask(), tmp_path, resume=True))
+        assert "The checkpoint of MMEngine was saved without hookbus" in caplog.text
