@@ -18,7 +18,11 @@ def write_state(directory: str | Path, state: Mapping[str, Any]) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    write_checkpoint(Path(directory) / FILE, state, generation=state["meta"]["step"])
+    path = Path(directory) / FILE
+    # The Trainer overwrites a checkpoint of an earlier training, whose file another run has written.
+    for stale in (path, path.with_name(f"{FILE}.json")):
+        stale.unlink(missing_ok=True)
+    write_checkpoint(path, state, generation=state["meta"]["step"])
 
 
 def read_state(directory: str | Path) -> dict[str, Any]:

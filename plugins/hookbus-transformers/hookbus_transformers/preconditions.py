@@ -36,7 +36,9 @@ def _find_validation_problems(trainer: Any, hooks: list[Hook]) -> Iterator[str]:
     is_evaluated = trainer.args.eval_strategy != "no"
     if is_scheduled and not _has_eval_data(trainer) and all(hook.validation_fn is None for hook in hooks):
         names = [repr(hook.name) for hook in hooks if hook.schedules_validation]
-        yield f"eval_dataset: hook {', '.join(names)} schedules validations, got None. Pass eval_dataset to the Trainer."
+        yield (
+            f"eval_dataset: hook {', '.join(names)} schedules validations, got None. Pass eval_dataset to the Trainer."
+        )
     names = [repr(hook.name) for hook in hooks if hook.requires_validation]
     if names and not (is_scheduled or is_evaluated):
         yield (
@@ -58,11 +60,8 @@ def get_limit(trainer: Any, loader: Any) -> dict[str, int]:
         trainer: The Trainer, at the start of a training.
         loader: Its training loader.
     """
-    steps, group, per_epoch = (
-        trainer.state.max_steps,
-        trainer.args.gradient_accumulation_steps,
-        count_steps(trainer, loader),
-    )
+    steps, per_epoch = trainer.state.max_steps, count_steps(trainer, loader)
+    group = trainer.args.gradient_accumulation_steps
     if per_epoch is None:
         return {"iterations": steps * group}
     epochs, rest = divmod(steps, per_epoch)

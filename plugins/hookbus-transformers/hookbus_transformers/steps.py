@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hookbus_transformers.bridge import TransformersBridge
 
 
-class _SkippedIteration(Exception):
-    """Leaves a training step between the forward and the backward."""
+class _SkipError(Exception):
+    """Exception that leaves a training step between forward and backward, and that no caller receives."""
 
 
 class TrainingSteps:
@@ -54,7 +54,7 @@ class TrainingSteps:
         if not run.should_skip_iter:
             try:
                 return self._compute(original, model, *args, **kwargs)
-            except _SkippedIteration:
+            except _SkipError:
                 pass
         return torch.zeros((), device=bridge.host.args.device)
 
@@ -91,7 +91,7 @@ class TrainingSteps:
         self._outputs = name_outputs(reported, outputs)
         self._bridge.bus.emit("after_forward", batch=self._batch, outputs=self._outputs)
         if run.should_skip_iter:
-            raise _SkippedIteration
+            raise _SkipError
         replaced = run.resolve_loss(reported)
         if replaced is reported:
             return loss
