@@ -92,7 +92,7 @@ class TrainingSteps:
         self._bridge.bus.emit("after_forward", batch=self._batch, outputs=self._outputs)
         if run.should_skip_iter:
             raise _SkipError
-        replaced = run.resolve_loss(reported)
+        replaced: torch.Tensor = run.resolve_loss(reported)
         if replaced is reported:
             return loss
         self._outputs["loss"] = replaced = replaced.reshape(())
