@@ -111,15 +111,37 @@ class Bridge:
         Args:
             arguments: Arguments of `bus.open` that the trainer knows: `model`, `optimizer`, `epochs`, `device`, ...
         """
-        state, self._pending_state = self._pending_state, None
+        run = self.bus.open(**self.get_run_arguments(arguments))
+        try:
+            self.begin(run)
+            if run.mode == "train":
+                self.bus.emit("before_train")
+        except BaseException as error:
+            run.close(error)
+            raise
+        return run
+
+    def get_run_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of `bus.open` or `bus.run` for a run that resumes from a state loaded before.
+
+        Args:
+            arguments: Arguments that the trainer knows. Options of the bridge take precedence.
+        """
+        state = self._pending_state
         # A new trainer starts from scratch, also if the bus has been used for another training before.
-        options = {"fresh": self.run is None, **arguments, **self._options, **({"resume": state} if state else {})}
-        self.run = run = self.bus.open(host=self, **options)
+        options = {"host": self, "fresh": self.run is None, **arguments, **self._options}
+        return {**options, "resume": state} if state else options
+
+    def begin(self, run: Run) -> None:
+        """Connect the bridge with a run that was begun with `get_run_arguments`.
+
+        Args:
+            run: The run.
+        """
+        state, self._pending_state = self._pending_state, None
+        self.run = run
         if state is not None and not state:
             self._report_missing_state(run)
-        if run.mode == "train":
-            self.bus.emit("before_train")
-        return run
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run. Idempotent; no effect without a run.

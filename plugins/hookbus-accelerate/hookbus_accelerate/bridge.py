@@ -1,0 +1,215 @@
+"""Runs of training loops that use Accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+
+from hookbus import Hook
+from hookbus.bridge import Bridge
+from hookbus.errors import ConfigError, RequestError
+from hookbus_accelerate.capabilities import CAPABILITIES
+from hookbus_accelerate.skipping import SkippedIterations
+
+if TYPE_CHECKING:
+    from hookbus import Run
+
+__all__ = ["AccelerateBridge"]
+
+UNSUPPORTED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")
+"""Distributed types whose models, gradients or checkpoints are not those of torch."""
+
+
+class AccelerateBridge(Bridge):
+    """Runs of a loop with an `accelerate.Accelerator`, which is the loop of the user.
+
+    Args:
+        bus, host, checkpoints, metric_prefix, options: See `Bridge`.
+    """
+
+    capabilities = CAPABILITIES
+
+    def attach(self) -> None:
+        """Wrap `backward` and `save_state` of the accelerator, and register the bridge for its checkpoints.
+
+        Raises:
+            ConfigError: If the accelerator distributes the training in a way that is not supported.
+        """
+        name = self.host.distributed_type.value
+        if name in UNSUPPORTED:
+            raise ConfigError(
+                [
+                    f"accelerator: should train without {', '.join(UNSUPPORTED)}, got distributed_type {name}. Use a "
+                    "single process or DistributedDataParallel."
+                ]
+            )
+        self._skipped = SkippedIterations(self.host)
+        self.replace(self.host, "backward", self._wrap_backward)
+        self.replace(self.host, "save_state", self._wrap_save_state)
+        if self.checkpoints == "host":
+            self.host.register_for_checkpointing(self)
+            self._replaced.callback(self.host._custom_objects.remove, self)
+
+    @contextmanager
+    def train(
+        self,
+        *,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        validate: Callable[..., Mapping[str, Any] | None] | None = None,
+        state: Mapping[str, Any] | None = None,
+        **arguments: Any,
+    ) -> Iterator[Run]:
+        """Execute the loop in the `with` block as a run. Events and arguments are those of `bus.run`.
+
+        Args:
+            optimizer, scheduler: Results of `accelerator.prepare`, or mappings of names to them.
+            validate: Validation function for the validations that hooks request.
+            state: Further state of the loop, which checkpoints contain.
+            arguments: Further arguments of `bus.run`, such as `model`, `epochs` and `seed`.
+
+        Yields:
+            The run.
+
+        Raises:
+            ConfigError: If an argument is invalid, or a hook requires a validation function.
+            HookbusError: If a precondition of a hook is not met.
+        """
+        _check_prepared(optimizer)
+        if validate is None:
+            self._check_validations()
+        options: dict[str, Any] = {
+            "device": self.host.device,
+            "scaler": self.host.scaler,
+            "state": {"accelerate_step": (self._get_step, self._set_step), **(state or {})},
+            "optimizer": _unwrap(optimizer),
+            "scheduler": _unwrap(scheduler),
+            "validate": validate,
+            **arguments,
+        }
+        try:
+            with self.bus.run(**self.get_run_arguments(options)) as run:
+                self.begin(run)
+                yield run
+        finally:
+            self._skipped.end()
+
+    # -- state in the checkpoints of Accelerate ------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of hooks and loop, for `accelerator.save_state`."""
+        return self.get_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`, for `accelerator.load_state`."""
+        self.set_state(state)
+
+    def _get_step(self) -> int:
+        """Return the number of micro-batches, by which the accelerator decides whether a step is due."""
+        return int(self.host.step)
+
+    def _set_step(self, step: int) -> None:
+        self.host.step = step
+
+    # -- what hooks request --------------------------------------------------------------------
+
+    def stop(self, reasons: Sequence[str]) -> None:
+        """Leave it to the loop, which reads `run.should_stop`."""
+
+    def stop_epoch(self) -> None:
+        """Leave it to the loop, which reads `run.should_stop_epoch`."""
+
+    def save(self, reasons: Sequence[str]) -> None:
+        """Save a checkpoint of the accelerator: in its project directory, or in the work directory.
+
+        Raises:
+            RequestError: If there is neither.
+        """
+        run = self.active_run
+        if self.host.project_configuration.automatic_checkpoint_naming:
+            self.host.save_state()
+        elif run.work_dir is not None:
+            self.host.save_state(run.require("checkpoints_dir") / f"step_{run.steps_done}")
+        else:
+            raise RequestError(
+                f"{', '.join(reasons)}: requested a checkpoint, but the accelerator has no directory for it. Pass "
+                "work_dir= to bus.attach, or a ProjectConfiguration with automatic_checkpoint_naming=True to the "
+                "Accelerator."
+            )
+
+    def validate(self) -> None:
+        """Raise, because a run with a validation function validates itself.
+
+        Raises:
+            RequestError: If a hook requests a validation without a validation function.
+        """
+        raise RequestError("A hook requested a validation, but the loop has no function for it. Pass validate=.")
+
+    def _check_validations(self) -> None:
+        hooks = {name: hook for name, hook in self.bus.hooks.items() if isinstance(hook, Hook)}
+        names = [name for name, hook in hooks.items() if hook.schedules_validation]
+        if names and all(hook.validation_fn is None for hook in hooks.values()):
+            raise ConfigError(
+                [
+                    f"validate: should be the validation function that {', '.join(map(repr, names))} schedules, got "
+                    "None. Pass validate=."
+                ]
+            )
+
+    # -- methods of the accelerator --------------------------------------------------------------
+
+    def _wrap_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        emit, skipped = self.bus.emit, self._skipped
+
+        def backward(loss: Any, **options: Any) -> None:
+            if not self.is_open:
+                return original(loss, **options)
+            run = self.active_run
+            if not run.should_skip_iter:
+                skipped.end()
+                emit("after_forward", loss=loss)
+            if run.should_skip_iter:
+                return skipped.skip(run.iters_done)
+            loss = run.resolve_loss(loss)
+            original(loss, **options)
+            return emit("after_backward", loss=loss)
+
+        return backward
+
+    def _wrap_save_state(self, original: Callable[..., str]) -> Callable[..., str]:
+        def save_state(*arguments: Any, **options: Any) -> str:
+            path = original(*arguments, **options)
+            self.report_save(Path(path))
+            return path
+
+        return save_state
+
+
+def _check_prepared(optimizer: Any) -> None:
+    """Raise unless all optimizers were prepared.
+
+    Raises:
+        ConfigError: If one was not.
+    """
+    for part in optimizer.values() if isinstance(optimizer, Mapping) else [optimizer]:
+        if part is not None and not isinstance(part, AcceleratedOptimizer):
+            raise ConfigError(
+                [
+                    f"optimizer: should be the result of accelerator.prepare, got {type(part).__name__}. Pass the "
+                    "prepared optimizer."
+                ]
+            )
+
+
+def _unwrap(value: Any) -> Any:
+    """Return an optimizer or scheduler without the wrapper of Accelerate, also in a mapping of names."""
+    if isinstance(value, Mapping):
+        return {name: _unwrap(part) for name, part in value.items()}
+    if isinstance(value, AcceleratedOptimizer):
+        return value.optimizer
+    return value.scheduler if isinstance(value, AcceleratedScheduler) else value
