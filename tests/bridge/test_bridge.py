@@ -58,6 +58,17 @@ class TestRun:
         assert bridge.active_run.exception is caught.value
         assert bus.emitted_points[-3:] == ["on_exception", "after_run", "cleanup"]
 
+    def test_run_whose_start_fails_is_closed(self) -> None:
+        bridge = make_bridge(bus := RecordingBus())
+
+        @bus.on("before_train")
+        def fail() -> None:
+            raise ValueError("no data")
+
+        with pytest.raises(ValueError, match="no data"):
+            bridge.open()
+        assert (bridge.is_open, bus.emitted_points[-1]) == (False, "cleanup")
+
     def test_close_without_a_run_has_no_effect(self) -> None:
         bridge = make_bridge(bus := RecordingBus())
         bridge.close()
