@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -11,40 +11,44 @@ from typing import Any
 from docs.generating.common_keys import REQUIRED_SETTINGS
 from docs.generating.packages import hook_classes, read_projects
 from docs.generating.tables import capitalize, table
-from hookbus._run.host import REQUESTS, Capabilities, Checkpoints
-from hookbus._run.host_needs import NEEDS, find_differences, find_host_errors
+from hookbus._run.host import Capabilities, Checkpoints
+from hookbus._run.host_needs import PROVIDED, HostReport, compare_hooks
 from hookbus._utils.packages import BRIDGES_GROUP
 from hookbus.hook import Hook
+from hookbus.needs import REQUESTS
 
-__all__ = ["bridge_packages", "capabilities", "differences", "evaluate", "hooks_in_trainers", "refusals"]
+__all__ = ["bridge_packages", "capabilities", "compare", "differences", "hooks_in_trainers", "refusals"]
 
-WORKS, APPROXIMATE, REFUSED = "✓", "≈", "✗"
-MODE_NOTE = '✓ with `checkpoints="hookbus"`'
+SIGNS = {"works": "✓", "works approximately": "≈", "cannot work": "✗"}
 
 
 def bridge_packages() -> str:
     """Return the table of the packages that connect other trainers."""
-    rows = [
-        (f"`{project['name']}`", ", ".join(f"`{name}`" for name in trainers), _format_versions(project))
-        for project, trainers in _iter_bridges()
-    ]
+    rows = (
+        (f"`{project['name']}`", _format_names(project["entry-points"][BRIDGES_GROUP]), _format_versions(project))
+        for project in _iter_bridges()
+    )
     return table(("package", "connects", "tested versions"), rows)
 
 
 def capabilities() -> str:
     """Return the table of what each trainer offers."""
-    hosts = list(_capabilities())
+    hosts = _capabilities()
     rows = [
-        (f"a requested {name}", *(host.requests.get(request, "never") for host in hosts))
-        for request, name in REQUESTS.items()
+        (f"a requested {text}", [dict(host.requests).get(name, "never") for host in hosts])
+        for name, text in REQUESTS.items()
     ]
-    rows += [("gradients of the model", *(", ".join(f"`{p}`" for p in host.gradients) or "no" for host in hosts))]
     rows += [
-        (description, *(_format_flag(getattr(host, name)) for host in hosts)) for name, description in NEEDS.items()
+        (capitalize(text), [_format_flag(getattr(host, name)) for host in hosts]) for name, text in PROVIDED.items()
     ]
-    rows += [("owner of the checkpoints", *(", ".join(f"`{mode}`" for mode in host.checkpoints) for host in hosts))]
-    rows += [("a step is", *(host.step for host in hosts))]
-    return table(("", *(host.host for host in hosts)), rows)
+    rows += [
+        ("gradients of the model", [_format_names(host.gradients) for host in hosts]),
+        ("accumulation that hooks change", [_format_flag(host.accumulation) for host in hosts]),
+        ("actions that hooks wrap", [_format_names(host.actions) for host in hosts]),
+        ("owner of the checkpoints", [_format_names(host.checkpoints) for host in hosts]),
+        ("a step is", [host.step for host in hosts]),
+    ]
+    return table(("", *(host.host for host in hosts)), ((text, *cells) for text, cells in rows))
 
 
 def differences() -> str:
@@ -59,39 +63,35 @@ def differences() -> str:
 def hooks_in_trainers() -> str:
     """Return the table of the hooks of the project, and whether each works in each trainer."""
     hosts = _capabilities()
-    rows = [(f"`{name}`", *(evaluate(hook, host)[0] for host in hosts)) for name, hook in _hooks().items()]
+    rows = ((f"`{name}`", *(_format_report(hook, host) for host in hosts)) for name, hook in _hooks().items())
     return table(("hook", *(host.host for host in hosts)), rows)
 
 
 def refusals() -> str:
     """Return the table of the hooks that a trainer cannot run, with the reason of each."""
-    rows = [
-        (f"`{name}`", host.host, reason)
-        for name, hook in _hooks().items()
-        for host in _capabilities()
-        if (reason := evaluate(hook, host)[1])
-    ]
+    trainers: dict[tuple[str, str], list[str]] = {}
+    for name, hook in _hooks().items():
+        for host in _capabilities():
+            for problem in compare(hook, host)[1].problems:
+                trainers.setdefault((name, problem.replace(host.host, "the trainer")), []).append(host.host)
+    rows = ((f"`{name}`", ", ".join(hosts), capitalize(problem)) for (name, problem), hosts in trainers.items())
     return table(("hook", "trainer", "reason"), rows)
 
 
-def evaluate(hook: Hook, host: Capabilities) -> tuple[str, str]:
-    """Return whether a hook works in a trainer, and why not.
+def compare(hook: Hook, host: Capabilities) -> tuple[Checkpoints, HostReport]:
+    """Return what a hook can do in a trainer, with the first owner of the checkpoints that it works with.
 
     Args:
         hook: The hook.
         host: What the trainer offers.
     """
-    errors = {mode: _find_error(hook, host, mode) for mode in host.checkpoints}
-    if all(errors.values()):
-        return REFUSED, next(iter(errors.values()))
-    if errors.get("host"):
-        return MODE_NOTE, ""
-    return (APPROXIMATE if any(find_differences(hook, host)) else WORKS), ""
+    reports = [(mode, compare_hooks({"": hook}, host, mode)[""]) for mode in host.checkpoints]
+    return next((pair for pair in reports if not pair[1].problems), reports[0])
 
 
-def _find_error(hook: Hook, host: Capabilities, mode: Checkpoints) -> str:
-    errors = find_host_errors({"": hook}, host, mode)
-    return " ".join(problem.partition(": ")[2] for error in errors for problem in error.problems)
+def _format_report(hook: Hook, host: Capabilities) -> str:
+    mode, report = compare(hook, host)
+    return SIGNS[report.status] + (f" with `checkpoints='{mode}'`" if mode != host.checkpoints[0] else "")
 
 
 @cache
@@ -103,24 +103,22 @@ def _hooks() -> Mapping[str, Hook]:
 @cache
 def _capabilities() -> tuple[Capabilities, ...]:
     """Return what each trainer offers, once for trainers with several names."""
-    offers: dict[str, Capabilities] = {}
-    for project, _ in _iter_bridges():
-        for path in project["entry-points"][BRIDGES_GROUP].values():
-            host: Capabilities = pkgutil.resolve_name(path)
-            offers.setdefault(host.host, host)
-    return tuple(offers.values())
+    paths = chain.from_iterable(project["entry-points"][BRIDGES_GROUP].values() for project in _iter_bridges())
+    return tuple(pkgutil.resolve_name(path) for path in dict.fromkeys(paths))
 
 
-def _iter_bridges() -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yield the packages of trainers and the names of their trainers."""
-    for project in read_projects():
-        if trainers := project.get("entry-points", {}).get(BRIDGES_GROUP):
-            yield project, list(trainers)
+def _iter_bridges() -> Iterator[dict[str, Any]]:
+    return (project for project in read_projects() if BRIDGES_GROUP in project.get("entry-points", {}))
 
 
 def _format_versions(project: Mapping[str, Any]) -> str:
+    """Return the requirements of a package for its trainers."""
     texts = chain(project["dependencies"], *project.get("optional-dependencies", {}).values())
-    return ", ".join(f"`{text}`" for text in texts if not text.startswith("hookbus"))
+    return _format_names(text for text in texts if not text.startswith("hookbus"))
+
+
+def _format_names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "no"
 
 
 def _format_flag(value: bool) -> str:
