@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hookbus.data.iterated_loaders import ResumableLoader
 
-FOR_ITER = dis.opmap["FOR_ITER"]
+FOR_ITER, CACHE = dis.opmap["FOR_ITER"], dis.opmap["CACHE"]
 
 ForStatement = tuple[CodeType, int]
 """Code object and offset of the instruction of a `for` statement."""
@@ -129,8 +129,11 @@ def find_for_statement() -> tuple[ForStatement | None, bool]:
         if frame.f_back is None:
             return None, generators > 1
         frame, generators = frame.f_back, generators + 1
-    is_for = frame.f_code.co_code[frame.f_lasti] == FOR_ITER
-    return ((frame.f_code, frame.f_lasti) if is_for else None), generators > 1
+    code, offset = frame.f_code.co_code, frame.f_lasti
+    # Python 3.12 stops within the inline cache of an instruction that it has specialized for a generator.
+    while code[offset] == CACHE:
+        offset -= 2
+    return ((frame.f_code, offset) if code[offset] == FOR_ITER else None), generators > 1
 
 
 class EpochLengths:
