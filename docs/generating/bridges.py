@@ -34,10 +34,7 @@ def bridge_packages() -> str:
 def capabilities() -> str:
     """Return the table of what each trainer offers."""
     hosts = _capabilities()
-    rows = [
-        (f"a requested {text}", [dict(host.requests).get(name, "never") for host in hosts])
-        for name, text in REQUESTS.items()
-    ]
+    rows = [(f"a requested {text}", [_find_time(host, name) for host in hosts]) for name, text in REQUESTS.items()]
     rows += [
         (capitalize(text), [_format_flag(getattr(host, name)) for host in hosts]) for name, text in PROVIDED.items()
     ]
@@ -87,6 +84,10 @@ def compare(hook: Hook, host: Capabilities) -> tuple[Checkpoints, HostReport]:
     """
     reports = [(mode, compare_hooks({"": hook}, host, mode)[""]) for mode in host.checkpoints]
     return next((pair for pair in reports if not pair[1].problems), reports[0])
+
+
+def _find_time(host: Capabilities, request: str) -> str:
+    return next((when for name, when in host.requests.items() if name == request), "never")
 
 
 def _format_report(hook: Hook, host: Capabilities) -> str:
