@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import inspect
 import logging
 import re
 import textwrap
 from collections.abc import Iterator
+from importlib.metadata import entry_points
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from releasing.projects import find_bridges, read_project
+from releasing.projects import find_bridges
 
 from hookbus import HookBus
 from hookbus.testing import HostAdapter, HostTask
@@ -22,22 +24,23 @@ from tests.pages import ROOT, Reader
 PAGE = ROOT / "docs/bridges.md"
 
 
-def is_installed(package: str) -> bool:
-    """Return whether a trainer of a package can be imported."""
-    names = read_project(ROOT / "plugins" / package)["entry-points"]["hookbus.bridges"]
-    return any(importlib.util.find_spec(name.partition(".")[0]) for name in names)
+def find_installed() -> list[str]:
+    """Return the installed packages with a trainer that can be imported."""
+    entries = [entry for entry in entry_points(group="hookbus.bridges") if find_spec(entry.name.partition(".")[0])]
+    names = {entry.dist.name for entry in entries if entry.dist is not None}
+    return [package for package in find_bridges(ROOT) if package in names]
 
 
-INSTALLED = [package for package in find_bridges(ROOT) if is_installed(package)]
+INSTALLED = find_installed()
 
 
 def load_adapters(package: str) -> Iterator[HostAdapter]:
     """Yield the adapters of a package, one per trainer."""
     path = ROOT / "plugins" / package / "tests/adapter.py"
-    spec = importlib.util.spec_from_file_location(f"adapter_of_{package.replace('-', '_')}", path)
+    spec = spec_from_file_location(f"adapter_of_{package.replace('-', '_')}", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = module_from_spec(spec)
     spec.loader.exec_module(module)
     for _, cls in inspect.getmembers(module, inspect.isclass):
         if cls.__module__ == module.__name__ and hasattr(cls, "train") and hasattr(cls, "capabilities"):

@@ -12,10 +12,10 @@ from mmengine.fileio import join_path
 from mmengine.optim import OptimWrapperDict
 from mmengine.runner import BaseLoop
 
+from hookbus import Hook
 from hookbus.bridge import Bridge
 from hookbus.data import get_rng_state
 from hookbus.errors import ConfigError
-from hookbus.hook import Hook
 from hookbus_mmengine.callbacks import BridgeHook
 from hookbus_mmengine.capabilities import CAPABILITIES
 from hookbus_mmengine.loops import TrainingEnd, TrainingLoop
