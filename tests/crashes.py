@@ -13,6 +13,12 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import torch
+
+# The first backward pass of a process fixes whether its forks can compute gradients, and a test may be run before that
+# leaves a device behind which they cannot use.
+torch.ones(1, requires_grad=True).sum().backward()
+
 OPERATIONS = ("fsync", "replace", "rename", "link", "unlink", "open")
 
 
