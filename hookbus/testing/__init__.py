@@ -16,6 +16,7 @@ from hookbus._utils import lazy_names, map_names
 if TYPE_CHECKING:
     from hookbus._events.instrumentation import time_hooks as time_hooks
     from hookbus.testing.backends import WriterTestCase as WriterTestCase
+    from hookbus.testing.bridges.conformance import bridge_conformance as bridge_conformance
     from hookbus.testing.conformance import check_hook as check_hook
     from hookbus.testing.hosts import HostAdapter as HostAdapter
     from hookbus.testing.hosts import HostResult as HostResult
@@ -34,6 +35,7 @@ _MODULES = map_names(
     {
         "hookbus._events.instrumentation": "time_hooks",
         "hookbus.testing.backends": "WriterTestCase",
+        "hookbus.testing.bridges.conformance": "bridge_conformance",
         "hookbus.testing.conformance": "check_hook",
         "hookbus.testing.hosts": "HostAdapter HostResult HostTask TaskError",
         "hookbus.testing.imports": "check_imports",
