@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mmengine.dist import is_main_process
 from mmengine.fileio import join_path
@@ -21,6 +22,9 @@ from hookbus_mmengine.capabilities import CAPABILITIES
 from hookbus_mmengine.loops import TrainingEnd, TrainingLoop
 from hookbus_mmengine.safe_types import allow_checkpoint_types
 from hookbus_mmengine.updates import Updates
+
+if TYPE_CHECKING:
+    from hookbus import Run
 
 KEY = "hookbus"
 """Key of the state in the checkpoints of the Runner."""
@@ -111,13 +115,22 @@ class MMEngineBridge(Bridge):
         if runner.iter:
             self.set_state(self._kept.get("run", {}))
         rng_state = get_rng_state()
-        self.open(**self._describe_training())
+        run = self.open(**self._describe_training())
+        if self.checkpoints == "hookbus" and run.iters_done:
+            self._place(run)
         if runner.iter:
             self._loop.resume(self._kept, rng_state)
         self._kept = {}
 
     def _check(self, runner: Any) -> None:
-        """Raise a `ConfigError` if hooks schedule validations and the Runner has no validation."""
+        """Raise a `ConfigError` if hooks schedule validations without validation data, or two parties resume."""
+        if self.checkpoints == "hookbus" and runner.iter:
+            raise ConfigError(
+                [
+                    f"resume: the Runner has resumed at iteration {runner.iter}, got checkpoints='hookbus'. Remove "
+                    "resume=True from the Runner, and pass resume='auto' to bus.attach."
+                ]
+            )
         scheduling = [
             name for name, hook in self.bus.hooks.items() if isinstance(hook, Hook) and hook.schedules_validation
         ]
@@ -141,7 +154,25 @@ class MMEngineBridge(Bridge):
             "iterations": None if by_epoch else loop.max_iters,
             "train_loader": loop.dataloader,
             "val_loader": None if runner.val_loop is None else runner.val_dataloader,
+            "state": {"mmengine": (self._get_position, self._keep_position)} if self.checkpoints == "hookbus" else None,
         }
+
+    def _get_position(self) -> dict[str, Any]:
+        """Return what a checkpoint of the checkpoint hook contains of the Runner."""
+        return {**self.loop.state_dict(), "schedulers": [scheduler.state_dict() for scheduler in self._schedulers()]}
+
+    def _place(self, run: Run) -> None:
+        """Set the position of the Runner to that of a checkpoint of the checkpoint hook."""
+        runner, loop = self.host, self.host.train_loop
+        loop._epoch, loop._iter = run.epochs_done if self.loop.by_epoch else 0, run.iters_done
+        for scheduler, state in zip(self._schedulers(), self._kept["schedulers"], strict=True):
+            scheduler.load_state_dict(state)
+        runner.optim_wrapper.initialize_count_status(runner.model, loop.iter, loop.max_iters)
+
+    def _schedulers(self) -> list[Any]:
+        """Return the schedulers of all optimizers."""
+        schedulers = self.host.param_schedulers or []
+        return list(chain(*schedulers.values())) if isinstance(schedulers, dict) else list(schedulers)
 
     def _wrappers(self) -> dict[str, Any]:
         """Return the optimizer wrappers by name; "" for the only one."""
@@ -216,6 +247,10 @@ class MMEngineBridge(Bridge):
             checkpoint: Checkpoint of the Runner.
         """
         self._kept = checkpoint.get(KEY, {})
+
+    def _keep_position(self, state: Mapping[str, Any]) -> None:
+        """Keep what the checkpoint hook has loaded, while the run begins."""
+        self._kept = state
 
     def add_state(self, checkpoint: dict[str, Any]) -> None:
         """Add the entry to a checkpoint that is being saved.

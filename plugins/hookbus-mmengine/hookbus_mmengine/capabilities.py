@@ -22,4 +22,5 @@ CAPABILITIES = Capabilities(
         "skip": "now",
     },
     gradients=("after_backward", "before_optimizer_step"),
+    checkpoints=("host", "hookbus"),
 )

@@ -80,6 +80,7 @@ def build_runner(task: HostTask, directory: Path, *, resume: bool = False, **arg
         "val_evaluator": [MeanLoss(task)],
     }
     defaults: dict[str, Any] = {
+        "train_dataloader": task.train_loader(),
         "train_cfg": {"by_epoch": True, "max_epochs": task.epochs},
         "default_hooks": {"checkpoint": {"type": "CheckpointHook", "interval": 1}},
         "optim_wrapper": OptimWrapper(task.optimizer(model), accumulative_counts=task.accumulate),
@@ -87,7 +88,6 @@ def build_runner(task: HostTask, directory: Path, *, resume: bool = False, **arg
     return Runner(
         model,
         work_dir=str(directory / "host"),
-        train_dataloader=task.train_loader(),
         **(validation if task.validate else {}),
         **{**defaults, **arguments},
         resume=resume,

@@ -15,12 +15,12 @@ from mmengine.optim import OptimWrapper, OptimWrapperDict
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from hookbus import Hook, HookBus
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, HookbusError
 from hookbus.testing import HostTask, RecordingBus, TaskError
 from hookbus_ema import EMAHook
 from hookbus_mmengine.bridge import MMEngineBridge
 
-from .adapter import MMEngineAdapter, TaskModule, build_runner
+from .adapter import MeanLoss, MMEngineAdapter, TaskModule, build_runner
 
 ITERATION = ["before_train_iter", "after_forward", "after_backward"]
 STEP = ["before_optimizer_step", "after_optimizer_step"]
@@ -266,3 +266,100 @@ class TestResume:
         build_runner(HostTask(epochs=1), tmp_path).train()
         train(HookBus(), build_runner(HostTask(), tmp_path, resume=True))
         assert "The checkpoint of MMEngine was saved without hookbus" in caplog.text
+
+
+class TestResumeByCheckpointHook:
+    """The mode `checkpoints="hookbus"`."""
+
+    @pytest.mark.parametrize("stop", [6, 8])
+    def test_resumed_training_equals_the_uninterrupted_one(self, stop: int, tmp_path: Path) -> None:
+        def run(name: str, *hooks: Hook, **options: Any) -> tuple[Tensor, Any]:
+            from hookbus_checkpoint import CheckpointHook
+
+            bus = HookBus([EMAHook(momentum=0.9), CheckpointHook(best_metric="loss"), *hooks])
+            scheduler = [{"type": "ExponentialLR", "gamma": 0.5}]
+            runner = build_runner(HostTask(epochs=3), tmp_path / name, param_scheduler=scheduler)
+            train(bus, runner, checkpoints="hookbus", work_dir=tmp_path / name / "hookbus", **options)
+            return weights_of(runner), runner
+
+        expected, _ = run("whole")
+        run("parts", StopAt(stop, "stop"))
+        weights, runner = run("parts", resume="auto")
+        assert torch.equal(weights, expected)
+        assert (runner.epoch, runner.iter, runner.optim_wrapper.get_lr()["lr"]) == (3, 18, [0.1 / 4])
+
+    def test_resume_of_the_runner_is_refused(self, tmp_path: Path) -> None:
+        from hookbus_checkpoint import CheckpointHook
+
+        build_runner(HostTask(epochs=1), tmp_path).train()
+        runner = build_runner(HostTask(), tmp_path, resume=True)
+        with pytest.raises(ConfigError, match=r"resumed at iteration 6, got checkpoints='hookbus'"):
+            train(HookBus([CheckpointHook()]), runner, checkpoints="hookbus", work_dir=tmp_path / "hookbus")
+
+
+class TestEvaluation:
+    """`runner.val` and `runner.test`."""
+
+    @pytest.mark.parametrize("mode", ["val", "test"])
+    def test_points_are_those_of_a_run_that_evaluates(self, mode: str, tmp_path: Path) -> None:
+        task, bus = HostTask(), RecordingBus()
+        runner = build_runner(task, tmp_path, **describe_test(task))
+        attach(bus, runner)
+        metrics = getattr(runner, mode)()
+        assert bus.emitted_points == [
+            *("before_run", f"before_{mode}", f"before_{mode}_epoch"),
+            *[f"before_{mode}_iter", f"after_{mode}_iter"] * 3,
+            *(f"after_{mode}_epoch", f"after_{mode}", "after_run", "cleanup"),
+        ]
+        assert (bus.current.mode, bus.current.metrics.results) == (mode, {f"{mode}/loss": metrics["loss"]})
+
+    def test_test_of_a_checkpoint_uses_its_averages(self, tmp_path: Path) -> None:
+        ema = EMAHook(momentum=0.9, warm_up=0)
+        train(HookBus([ema]), build_runner(HostTask(epochs=1), tmp_path))
+        task, weights = HostTask(), []
+        checkpoint = str(tmp_path / "host/epoch_1.pth")
+        runner = build_runner(task, tmp_path, load_from=checkpoint, **describe_test(task))
+        bus = HookBus([EMAHook(momentum=0.9, warm_up=0)])
+        bus.on("before_test_iter")(lambda: weights.append(weights_of(runner)))
+        attach(bus, runner)
+        runner.test()
+        averaged = ema.average.averaged()
+        assert averaged is not None
+        assert torch.equal(weights[0], torch.cat([value.flatten() for value in averaged.values()]))
+        assert not torch.equal(weights[0], weights_of(runner))
+
+    def test_failure_is_passed_to_the_hooks(self, tmp_path: Path) -> None:
+        task, bus = HostTask(), RecordingBus()
+        runner = build_runner(task, tmp_path, **describe_test(task))
+        attach(bus, runner)
+        runner.model.test_step = lambda data: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            runner.test()
+        assert bus.emitted_points[-3:] == ["on_exception", "after_run", "cleanup"]
+
+    def test_training_and_test_of_one_runner_are_two_runs(self, tmp_path: Path) -> None:
+        task, bus = HostTask(epochs=1), RecordingBus()
+        runner = build_runner(task, tmp_path, **describe_test(task))
+        train(bus, runner)
+        runner.test()
+        assert bus.emitted_points.count("before_run") == 2
+        assert bus.current.iters_done == 6
+
+
+def describe_test(task: HostTask) -> dict[str, Any]:
+    return {"test_dataloader": task.val_loader(), "test_cfg": {}, "test_evaluator": [MeanLoss(task)]}
+
+
+class TestInvalidLoss:
+    @pytest.mark.parametrize(("policy", "outcome"), [("raise", "failed"), ("stop", "aborted"), ("skip", "finished")])
+    def test_policies_are_those_of_the_trainer(self, policy: str, outcome: str, tmp_path: Path) -> None:
+        from hookbus_guards import CheckInvalidLossHook
+
+        bus = HookBus([CheckInvalidLossHook(interval=1, policy=policy)])
+        runner = build_runner(HostTask(nan_at=2), tmp_path)
+        try:
+            train(bus, runner)
+        except HookbusError:
+            assert policy == "raise"
+        assert bus.current.outcome == outcome
+        assert bool(weights_of(runner).isfinite().all()) is (policy == "skip")
