@@ -24,7 +24,8 @@ class Evaluation:
     def __init__(
         self, bus: HookBus, kind: str, names: Sequence[str], get_results: Callable[[], Mapping[str, Any]]
     ) -> None:
-        self._bus, self._kind, self._names, self._get_results = bus, kind, names, get_results
+        self._emit_event: Callable[..., None] = bus.emit  # untyped: the names of the points are composed
+        self._kind, self._names, self._get_results = kind, names, get_results
         self._loader: int | None = None
 
     def begin_batch(self, batch: Any, batch_idx: int, loader: int) -> None:
@@ -58,4 +59,4 @@ class Evaluation:
 
     def _emit(self, side: str, part: str, **arguments: Any) -> None:
         name = self._names[self._loader] if self._names and self._loader is not None else None
-        self._bus.emit(f"{side}_{self._kind}{part}", dataloader_name=name, **arguments)
+        self._emit_event(f"{side}_{self._kind}{part}", dataloader_name=name, **arguments)

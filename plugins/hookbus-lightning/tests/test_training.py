@@ -68,7 +68,9 @@ class TestOrder:
         assert (run.max_iters, run.iters_done, run.epochs_done, run.outcome) == (4, 4, 1, "finished")
 
     def test_epoch_that_a_limit_of_lightning_truncates_is_not_counted(self, tmp_path: Path) -> None:
-        run = fit(HookBus(), tmp_path, max_epochs=-1, max_steps=2, accumulate_grad_batches=2, loader=make_loader(*[1.0] * 6)).run
+        run = fit(
+            HookBus(), tmp_path, max_epochs=-1, max_steps=2, accumulate_grad_batches=2, loader=make_loader(*[1.0] * 6)
+        ).run
         assert (run.iters_done, run.steps_done, run.epochs_done) == (4, 2, 0)
         assert run.stop_reasons == ["loop: stopped by Lightning"]
 
@@ -78,7 +80,9 @@ class TestValues:
         bus = RecordingBus()
         fit(bus, tmp_path, accumulate_grad_batches=3, loader=make_loader(0.1, 0.1, 0.1))
         for point in ("after_forward", "after_backward", "after_train_iter"):
-            assert [arguments["loss"].item() for arguments in bus.get_arguments(point)] == [torch.tensor(0.1).item()] * 3
+            assert [arguments["loss"].item() for arguments in bus.get_arguments(point)] == [
+                torch.tensor(0.1).item()
+            ] * 3
 
     def test_outputs_are_those_of_training_step(self, tmp_path: Path) -> None:
         class Module(Mean):
@@ -196,7 +200,9 @@ class TestManualOptimization:
         bus = RecordingBus()
         fit(bus, tmp_path, Manual(), make_loader(2.0))
         second = 2 * 2.0 * (1 - 0.1 * 2.0)
-        assert [arguments["loss"].item() for arguments in bus.get_arguments("after_forward")] == pytest.approx([2.0, second])
+        assert [arguments["loss"].item() for arguments in bus.get_arguments("after_forward")] == pytest.approx(
+            [2.0, second]
+        )
         assert bus.get_arguments("after_train_iter")[0]["loss"].item() == pytest.approx(second)
 
     def test_loss_of_a_gradient_scaler_is_unscaled(self, tmp_path: Path) -> None:
