@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus._config.hooks import build_hook
 from hookbus._run.run import Run
 from hookbus._run.services import ACTIVE_RUNS
 from hookbus.bridge.bridge import Bridge
@@ -17,7 +16,15 @@ from hookbus.errors import ConfigError, LoopError
 from hookbus.testing.bridges.points import compare_order
 from hookbus.testing.bridges.requests import expected_iteration
 from hookbus.testing.bridges.results import check_rows, check_tensors
-from hookbus.testing.bridges.trainings import Kit, Observation, get_probe, make_bus, make_savers, train_reference
+from hookbus.testing.bridges.trainings import (
+    Kit,
+    Observation,
+    get_probe,
+    make_bus,
+    make_hook,
+    make_savers,
+    train_reference,
+)
 from hookbus.testing.hosts import HostTask, TaskError
 from hookbus.testing.leaks import process_settings
 from hookbus.testing.states import ensure
@@ -134,7 +141,7 @@ def check_invalid_loss(kit: Kit, directory: Path, policy: str) -> None:
         directory: Directory of the files.
         policy: Policy of the hook `check_invalid_loss`: "raise", "skip" or "stop".
     """
-    hook = build_hook({"type": "check_invalid_loss", "interval": 1, "policy": policy})
+    hook = make_hook("check_invalid_loss", interval=1, policy=policy)
     bus, task = make_bus([hook, *make_savers(kit.checkpoints)]), HostTask(nan_at=NAN_AT)
     try:
         observation = kit.train(task, directory / "host", bus=bus)
@@ -151,7 +158,7 @@ def check_invalid_loss(kit: Kit, directory: Path, policy: str) -> None:
 
 
 def _check_skipped(_kit: Kit, observation: Observation, directory: Path) -> None:
-    hook = build_hook({"type": "check_invalid_loss", "interval": 1, "policy": "skip"})
+    hook = make_hook("check_invalid_loss", interval=1, policy="skip")
     reference = train_reference(HostTask(nan_at=NAN_AT), directory / "reference", [hook])
     steps = observation.run.steps_done, reference.run.steps_done
     ensure(steps[0] == steps[1], f"policy skip: should make {steps[1]} optimizer steps, got {steps[0]}.")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hookbus._config.hooks import build_hook
+from hookbus._config.hooks import get_hook_class
 from hookbus._run.host import Capabilities, Checkpoints
 from hookbus._run.run import Run
 from hookbus.bus import HookBus
@@ -19,11 +20,11 @@ from hookbus.testing.bridges.probe import Probe
 from hookbus.testing.hosts import HostAdapter, HostTask
 from hookbus.trainer.trainer import Trainer
 
-HOOKS: tuple[dict[str, Any], ...] = (
-    {"type": "ema", "momentum": 0.9, "warm_up": 0},
-    {"type": "early_stopping", "monitor": "val/loss", "patience": 9, "min_delta": 10.0, "restore_best_weights": False},
-    {"type": "jsonl", "interval": 1},
-)
+HOOKS: Mapping[str, dict[str, Any]] = {
+    "ema": {"momentum": 0.9, "warm_up": 0},
+    "early_stopping": {"monitor": "val/loss", "patience": 9, "min_delta": 10.0, "restore_best_weights": False},
+    "jsonl": {"interval": 1},
+}
 """Hooks of each training: an average, a state that counts validations, and records."""
 
 OUTERMOST = -(10**9)
@@ -127,20 +128,45 @@ class Kit:
         return Observation(task, get_probe(bus), result.bridge.active_run, directory, copy_weights(result.model))
 
 
+def make_hooks() -> list[Any]:
+    """Return new hooks with the settings of `HOOKS`."""
+    return [make_hook(type_, **settings) for type_, settings in HOOKS.items()]
+
+
+def make_hook(type_: str, **settings: Any) -> Any:
+    """Return a hook of an installed package.
+
+    Args:
+        type_: Name of its entry point.
+        settings: Its settings.
+    """
+    return find_class(type_)(settings)
+
+
+@cache
+def find_class(type_: str) -> Any:
+    """Return the class of a hook. Each search reads the metadata of all installed packages.
+
+    Args:
+        type_: Name of its entry point.
+    """
+    return get_hook_class(type_)
+
+
 def make_bus(hooks: Iterable[object]) -> HookBus:
     """Return a bus with `HOOKS`, further hooks and a probe.
 
     Args:
         hooks: The further hooks.
     """
-    bus = HookBus([*map(build_hook, HOOKS), *hooks])
+    bus = HookBus([*make_hooks(), *hooks])
     bus.register(Probe(), "probe", priority=OUTERMOST)
     return bus
 
 
 def make_savers(checkpoints: Checkpoints) -> list[Any]:
     """Return the checkpoint hook if it owns the checkpoints."""
-    return [build_hook({"type": "checkpoint", "interval": 1, "save_best": False})] if checkpoints == "hookbus" else []
+    return [make_hook("checkpoint", interval=1, save_best=False)] if checkpoints == "hookbus" else []
 
 
 def get_probe(bus: HookBus) -> Probe:
@@ -172,7 +198,7 @@ def train_reference(task: HostTask, directory: Path, hooks: Sequence[object] = (
         val_loader=task.val_loader() if task.validate else None,
         epochs=task.epochs,
         accumulate=task.accumulate,
-        hooks=[*map(build_hook, HOOKS), *hooks],
+        hooks=[*make_hooks(), *hooks],
         default_hooks=False,
         work_dir=directory / "hookbus",
         device="cpu",
