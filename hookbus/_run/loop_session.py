@@ -47,6 +47,7 @@ class RunSession(AbstractContextManager["Run"]):
         bus: Bus with the hooks of the run.
         resume, work_dir, overwrite, fresh: As in `bus.run`.
         loaders: Training loader, and validation or test loader.
+        epoch_length: As in `bus.run`.
         arguments: Arguments of `Run`.
     """
 
@@ -59,9 +60,11 @@ class RunSession(AbstractContextManager["Run"]):
         overwrite: bool,
         fresh: bool,
         loaders: tuple[Any, Any],
+        epoch_length: int | None,
         arguments: Mapping[str, Any],
     ) -> None:
         self._bus, self._arguments, self._loaders = bus, arguments, loaders
+        self._epoch_length = epoch_length
         self._resume, self._work_dir = resume, work_dir
         self._overwrite, self._fresh = overwrite, fresh
         self._context = self._execute()
@@ -108,7 +111,7 @@ class RunSession(AbstractContextManager["Run"]):
         run = Run(bus, **self._arguments, auto_nesting=True, ranks=ranks, previous=previous)
         run.train_loader, run.val_loader = self._loaders
         run.test_loader = run.val_loader if mode == "test" else None
-        run.clock.epoch_length = _get_length(run.train_loader)
+        run.clock.epoch_length = self._epoch_length or _get_length(run.train_loader)
         continued = find_recorded_run(resume, self._work_dir) if isinstance(resume, Mapping) else ""
         run.id = continued or run.id
         # A validation or test uses the directory of the training.
@@ -141,6 +144,7 @@ def run_context(
     host: Host | None = None,
     train_loader: Any = None,
     val_loader: Any = None,
+    epoch_length: int | None = None,
     config: Any = None,
     device: Any = None,
     seed: int | None = None,
@@ -170,6 +174,7 @@ def run_context(
         host: Owner of the loop, such as another trainer, which stops, saves and validates when hooks request it. A run
             without one does so itself.
         train_loader, val_loader: Loaders to register as services.
+        epoch_length: Number of iterations per epoch. Default: the length of `train_loader`, if it has one.
         config: Configuration to log; its hash is saved in checkpoints.
         device: Device of the model.
         seed: Seed of the data order of `run.batches()`; default: the initial seed of torch.
@@ -206,13 +211,20 @@ def run_context(
             check_loss(loss),
             *find_state_problems(state),
             *find_mode_problems(
-                mode, epochs=epochs, iterations=iterations, train_loader=train_loader, **{**flags, "fresh": False}
+                mode,
+                epochs=epochs,
+                iterations=iterations,
+                train_loader=train_loader,
+                epoch_length=epoch_length,
+                **{**flags, "fresh": False},
             ),
         ]
     )
     for name, limit in (("epochs", epochs), ("iterations", iterations)):
         if limit is not None:
             check_count(limit, name, minimum=0)
+    if epoch_length is not None:
+        check_count(epoch_length, "epoch_length")
     evaluator = _as_evaluator(validate)
     arguments = {
         "mode": mode,
@@ -240,6 +252,7 @@ def run_context(
         overwrite=overwrite,
         fresh=fresh,
         loaders=(train_loader, val_loader),
+        epoch_length=epoch_length,
         arguments=arguments,
     )
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookbus import Hook, HookBus, Trainer
+from hookbus import Hook, HookBus, Trainer, last
 from hookbus._run.status import read_status
 from hookbus.errors import ArgumentError, ConfigError, LoopError, RequestError
 from hookbus.testing import RecordingBus
@@ -51,6 +51,24 @@ class TestOpen:
         assert opened.emitted_points == ["before_run", "before_train", *EPOCH, "after_train", "after_run", "cleanup"]
         first, second = (read_status(tmp_path / name) for name in ("opened", "entered"))
         assert {name for name in first if first[name] != second.get(name)} <= {"run", "directory", "seconds", "updated"}
+
+    def test_length_of_an_epoch_is_known_without_a_loader(self) -> None:
+        bus = HookBus()
+        due = []
+        bus.on("after_train_iter", when=last)(lambda run: due.append(run.iters_done))
+        run = bus.open(epochs=2, epoch_length=3)
+        assert run.epoch_length == 3
+        for _ in range(2):
+            bus.emit("before_train_epoch")
+            for _ in range(3):
+                bus.emit("after_train_iter")
+            bus.emit("after_train_epoch")
+        run.close()
+        assert due == [6]
+
+    def test_length_of_an_epoch_is_a_positive_integer(self) -> None:
+        with pytest.raises(ConfigError, match="epoch_length.*got 0"):
+            HookBus().open(epoch_length=0)
 
     def test_run_continues_the_previous_one_and_counts_on(self) -> None:
         bus = HookBus()
