@@ -109,7 +109,7 @@ class GradientFlowHook(Hook):
         """Measure the gradients if the loop did not emit `after_backward`."""
         # `GradScaler.step` unscales the gradients before the optimizer step, except with a fused optimizer, which
         # receives the scale as `grad_scale` and divides by it itself.
-        if self._stats is None or self._measured_iter != run.iter:
+        if self._stats is None or self._measured_iter != run.iters_done:
             self._measure(run, getattr(optimizer, "grad_scale", None))
 
     def after_optimizer_step(self, run: Run) -> None:
@@ -122,13 +122,14 @@ class GradientFlowHook(Hook):
     @hookimpl(when=lambda config: every(config.frequency, unit="step"))
     def after_train_iter(self, run: Run) -> None:
         """Measure and log at the end of a due iteration if no optimizer step was observed."""
-        if self._measured_iter != run.iter:
+        # Not `run.iter`, which begins with `before_train_iter`, if the loop emits it.
+        if self._measured_iter != run.iters_done - 1:
             self._measure(run, None)
         self._log_measurement(run)
 
     def _measure(self, run: Run, scale: Tensor | None) -> None:
         if self._parameters:
-            self._stats, self._measured_iter = compute_gradient_stats(self._parameters, scale), run.iter
+            self._stats, self._measured_iter = compute_gradient_stats(self._parameters, scale), run.iters_done
 
     # -- reporting -----------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class CheckInvalidLossHook(Hook):
         """The loss, and what the policy requires: the point before the backward pass, skips, or stops."""
         config = self.config
         requests = {"raise": (), "skip": ("skip",), "stop": ("stop", "skip") if config.before_step else ("stop",)}
-        points = ("after_forward",) if config.checks_before_step else ()
+        points = ("before_train_iter", "after_forward") if config.checks_before_step else ()
         return Needs(points=points, requests=requests[config.policy], loss=True)
 
     def before_train(self, run: Run) -> None:

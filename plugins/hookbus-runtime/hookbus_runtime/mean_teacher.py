@@ -23,7 +23,7 @@ class MeanTeacherHook(Hook):
 
     Config = MeanTeacherConfig
     makes_requests = False
-    needs = Needs(actions=("train_step",))
+    needs = Needs(actions=("train_step",), modules=True)
     config: MeanTeacherConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
@@ -65,7 +65,7 @@ class MeanTeacherHook(Hook):
         """Update the teacher after the training step."""
         before = run.steps_done
         outputs = yield
-        self._wrapped_iteration = run.iter
+        self._wrapped_iteration = run.iters_done
         # Without a known optimizer every iteration counts as a step, but only after `after_train_iter`.
         counts = run.steps_done > before or run.counts_iterations
         number = run.steps_done + run.counts_iterations
@@ -80,7 +80,8 @@ class MeanTeacherHook(Hook):
         Raises:
             HookError: If a custom loop calls its step directly instead of through the bus.
         """
-        if self._wrapped_iteration != run.iter and not run.should_skip_iter:
+        # Not `run.iter`, which begins with `before_train_iter`, if the loop emits it.
+        if self._wrapped_iteration != run.iters_done - 1 and not run.should_skip_iter:
             raise HookError(
                 f"hook {self.name!r} wraps the training step, but the loop calls its step directly. Create "
                 'step = bus.action("train_step", my_step), and call step(batch) in the loop.'

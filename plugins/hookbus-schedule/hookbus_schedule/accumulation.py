@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hookbus import Hook, Run, Unit, hookimpl
+from hookbus import Hook, Needs, Run, Unit, hookimpl
 from hookbus.checkpoint import schema
 from hookbus_schedule.config import AccumulationConfig
+from hookbus_schedule.milestones import get_start_points
 
 
 class AccumulationHook(Hook):
@@ -24,6 +25,11 @@ class AccumulationHook(Hook):
     config: AccumulationConfig
     state_schema = schema.record({"accumulate": schema.nullable(schema.integer(1))})
     accumulate: int | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """The start of iterations, and of epochs if the schedule counts them."""
+        return Needs(points=get_start_points(self.config.unit))
 
     def check(self, run: Run) -> None:
         """Check that no other hook sets the number.

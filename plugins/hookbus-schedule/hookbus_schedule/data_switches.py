@@ -11,7 +11,7 @@ from hookbus import Hook, Needs, Run, Unit, hookimpl
 from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError
 from hookbus_schedule.config import PipelineSwitchConfig, YOLOXModeSwitchConfig
-from hookbus_schedule.milestones import Milestone, final_phase_start
+from hookbus_schedule.milestones import Milestone, final_phase_start, get_start_points
 from hookbus_schedule.pipelines import SkipTypes, SwitchPipeline, warn_shared_dataset
 
 HookT = TypeVar("HookT", bound=Hook)
@@ -29,13 +29,17 @@ class PipelineSwitchHook(Hook):
 
     Config = PipelineSwitchConfig
     makes_requests = False
-    needs = Needs(points=("before_train_iter",), data=True)
     config: PipelineSwitchConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self.milestone = Milestone(self.config.switch_epoch, self.config.switch_iter)
         self._switched = False
+
+    @property
+    def needs(self) -> Needs:
+        """Access to the data, and the start of epochs if the milestone counts them."""
+        return Needs(points=() if self.milestone.epoch is None else ("before_train_epoch",), data=True)
 
     def check(self, run: Run) -> None:
         """Check that the dataset has a pipeline, and that the milestones of all such hooks have an order.
@@ -107,13 +111,17 @@ class YOLOXModeSwitchHook(Hook):
 
     Config = YOLOXModeSwitchConfig
     makes_requests = False
-    needs = Needs(points=("before_train_iter",), data=True)
     config: YOLOXModeSwitchConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._milestone = Milestone()
         self._switched = False
+
+    @property
+    def needs(self) -> Needs:
+        """Access to the data, and the start of what the length of the final phase counts."""
+        return Needs(points=get_start_points("epoch" if self.config.num_last_iters is None else "iter"), data=True)
 
     def check(self, run: Run) -> None:
         """Check that the end of the run is known, and that the dataset can skip transforms.

@@ -12,7 +12,7 @@ from hookbus import Hook, Needs, Run, Unit, hookimpl
 from hookbus.distributed import named_modules, named_parameters, unwrap_model
 from hookbus.errors import ConfigError, HookError, suggest_names
 from hookbus_schedule.config import FreezeConfig
-from hookbus_schedule.milestones import Milestone
+from hookbus_schedule.milestones import Milestone, get_start_points
 
 
 class FreezeHook(Hook):
@@ -41,8 +41,8 @@ class FreezeHook(Hook):
     def needs(self) -> Needs:
         """The start of iterations, if something changes there; modules, to find normalization layers."""
         config = self.config
-        changes = config.keep_statistics or config.until_epoch is not None or config.until_iter is not None
-        points = ("before_train_iter",) if changes else ()
+        points = get_start_points("iter") if config.keep_statistics or config.until_iter is not None else ()
+        points = get_start_points("epoch") if config.until_epoch is not None else points
         return Needs(points=points, modules=config.keep_statistics)
 
     def check(self, run: Run) -> None:

@@ -8,6 +8,11 @@ from hookbus import Run, Unit
 from hookbus.errors import ConfigError
 
 
+def get_start_points(unit: Unit) -> tuple[str, ...]:
+    """Return the points that a loop has to emit for a change at the start of an epoch or iteration."""
+    return ("before_train_epoch", "before_train_iter") if unit == "epoch" else ("before_train_iter",)
+
+
 @dataclass(frozen=True)
 class Milestone:
     """First epoch or iteration of a phase of the training. Without either, the phase never begins.

@@ -43,7 +43,8 @@ class ParamSchedulerHook(Hook):
     def needs(self) -> Needs:
         """An optimizer for the schedulers to build, and the end of epochs for those that it steps then."""
         schedulers = self.config.schedulers
-        by_epoch = any((part.interval or self.config.interval) == "epoch" for part in schedulers)
+        by_count = [part for part in schedulers if get_monitor(part) is None]
+        by_epoch = any((part.interval or self.config.interval) == "epoch" for part in by_count)
         return Needs(
             points=("after_train_epoch",) if by_epoch else (),
             optimizer=any(part.type is not None for part in schedulers),

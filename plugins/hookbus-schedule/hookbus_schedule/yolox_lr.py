@@ -11,7 +11,7 @@ from torch import Tensor
 from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.errors import ConfigError, HookError
 from hookbus_schedule.config import YOLOXLrUpdaterConfig
-from hookbus_schedule.milestones import get_epoch_length, get_total_iterations, to_iterations
+from hookbus_schedule.milestones import get_epoch_length, get_start_points, get_total_iterations, to_iterations
 from hookbus_schedule.param_scheduler import ParamSchedulerHook, get_scheduled
 
 
@@ -24,8 +24,12 @@ class YOLOXLrUpdaterHook(Hook):
 
     Config = YOLOXLrUpdaterConfig
     makes_requests = False
-    needs = Needs(points=("before_train_iter",), optimizer=True)
     config: YOLOXLrUpdaterConfig
+
+    @property
+    def needs(self) -> Needs:
+        """An optimizer, and the start of iterations; of epochs as well with `by_epoch`."""
+        return Needs(points=get_start_points("epoch" if self.config.by_epoch else "iter"), optimizer=True)
 
     def check(self, run: Run) -> None:
         """Check that the run has an optimizer and a limit, and that nothing else sets its learning rate.

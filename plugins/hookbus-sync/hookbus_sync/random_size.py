@@ -23,7 +23,7 @@ class SyncRandomSizeHook(Hook):
 
     Config = SyncRandomSizeConfig
     makes_requests = False
-    needs = Needs(points=("before_train_iter",), data=True)
+    needs = Needs(data=True)
     config: SyncRandomSizeConfig
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
