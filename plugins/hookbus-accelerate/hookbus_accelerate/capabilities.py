@@ -6,8 +6,8 @@ from hookbus.bridge import Capabilities
 
 __all__ = ["CAPABILITIES"]
 
-_PARTIAL = "emitted by accelerator.backward with the loss, without the batch and the outputs"
-_VALIDATION = "emitted if the validation function of the loop emits it"
+_PARTIAL = "it is emitted by accelerator.backward with the loss, without the batch and the outputs."
+_VALIDATION = "it is emitted if the validation function of the loop emits it."
 
 CAPABILITIES = Capabilities(
     host="Accelerate",
