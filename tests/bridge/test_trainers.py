@@ -8,6 +8,7 @@ import logging
 import re
 import textwrap
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.metadata import entry_points
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -17,10 +18,18 @@ import pytest
 import torch
 from releasing.projects import find_bridges
 
+from docs.generating.bridges import compare
+from docs.generating.common_keys import REQUIRED_SETTINGS
+from docs.generating.packages import hook_classes
 from hookbus import HookBus
+from hookbus.errors import HookbusError
 from hookbus.testing import HostAdapter, HostTask
+from tests.conformance.test_plugins import NEEDS, WORKING
 from tests.pages import ROOT, Reader
 
+HOOKS = hook_classes()
+SETTINGS: dict[str, dict[str, Any]] = {"checkpoint": {"best_metric": "loss"}, "freeze": {"modules": ["layers.0"]}}
+"""Settings for the model and the results of the task."""
 PAGE = ROOT / "docs/bridges.md"
 
 
@@ -93,3 +102,15 @@ def test_hook_that_knows_no_trainer_works(
         assert f"hello again: loss {first:.4f} after 5 steps" in caplog.text
         assert f"hello again: loss {second:.4f} after 10 steps" in caplog.text
         assert hook.count == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(HOOKS))
+@pytest.mark.parametrize("package", INSTALLED)
+def test_hook_works_in_a_trainer_or_is_refused_as_the_page_states(package: str, name: str, tmp_path: Path) -> None:
+    for adapter in load_adapters(package):
+        hook = HOOKS[name]({**REQUIRED_SETTINGS.get(name, {}), **WORKING.get(name, {}), **SETTINGS.get(name, {})})
+        mode, report = compare(hook, adapter.capabilities)
+        reason = "|".join(map(re.escape, report.problems))
+        with pytest.raises(HookbusError, match=reason or None) if reason or name in NEEDS else nullcontext():
+            adapter.train(HookBus([hook]), HostTask(), tmp_path / type(adapter).__name__, checkpoints=mode)

@@ -59,7 +59,9 @@ def train_loop(bridge: AccelerateBridge, bus: HookBus, task: HostTask, prepared:
     model, optimizer, train_loader, val_loader = prepared
     accelerator = bridge.host
     validate = create_validation(model, task, val_loader) if task.validate else None
-    with bridge.train(model=model, optimizer=optimizer, epochs=task.epochs, validate=validate) as run:
+    with bridge.train(
+        model=model, optimizer=optimizer, epochs=task.epochs, validate=validate, train_loader=train_loader
+    ) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for i, (inputs, targets) in enumerate(train_loader):
