@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from releasing.projects import find_bridges, find_projects
 
+from hookbus.bridge.discovery import PACKAGES as BRIDGE_PACKAGES
 from tests.pages import ROOT
 
 PROJECTS = {name: ROOT / folder / "pyproject.toml" for name, folder in find_projects(ROOT).items()}
@@ -78,6 +79,10 @@ def test_extra_all_installs_every_plugin_but_no_other_trainer() -> None:
 def test_extra_standard_installs_the_hooks_of_most_trainings() -> None:
     kinds = ["checkpoint", "early-stopping", "ema", "eval", "logger", "timer"]
     assert sorted(expand_extra("standard")) == [f"hookbus-{kind}" for kind in kinds]
+
+
+def test_error_for_an_unknown_trainer_names_every_package_that_connects_one() -> None:
+    assert set(BRIDGE_PACKAGES.values()) == BRIDGES
 
 
 def test_extras_of_plugins_that_the_core_names_exist() -> None:
