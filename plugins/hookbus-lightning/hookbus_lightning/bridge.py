@@ -59,6 +59,17 @@ class LightningBridge(Bridge):
         self._has_state = True
         super().set_state(state)
 
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of hooks and loop; {} within an iteration, in which it would not be that of a boundary."""
+        if self.is_open and self.active_run.mid_iteration and self.checkpoints == "host":
+            self.active_run.logger.warning(
+                "A checkpoint of Lightning was saved within iteration %s, without the state of the hooks: save it "
+                "between two iterations to resume from it.",
+                self.active_run.current("iter"),
+            )
+            return {}
+        return super().get_state()
+
     def begin_fit(self) -> None:
         """Begin the run of a training.
 

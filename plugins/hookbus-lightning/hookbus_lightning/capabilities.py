@@ -22,11 +22,21 @@ TRAINER = Capabilities(
 )
 """`lightning.Trainer` and `pytorch_lightning.Trainer`."""
 
+_PARTIAL = "emitted by fabric.backward with the loss that the loop passes, without the batch and the outputs"
+_VALIDATION = "emitted if the validation function of the loop emits it"
+
 FABRIC = Capabilities(
     host="Fabric",
     bridge="hookbus_lightning.fabric:FabricBridge",
-    requests={"stop": "iteration", "stop_epoch": "iteration", "validation": "now", "skip": "now"},
+    approximate={
+        "after_forward": _PARTIAL,
+        "after_backward": _PARTIAL,
+        "before_val_iter": _VALIDATION,
+        "after_val_iter": _VALIDATION,
+    },
+    requests={"stop": "iteration", "stop_epoch": "iteration", "validation": "now", "skip": "iteration"},
+    data=True,
     checkpoints=("host", "hookbus"),
-    step="a step of an optimizer",
+    step="a step of an optimizer that Fabric has set up",
 )
 """`lightning.Fabric` and `lightning_fabric.Fabric`."""

@@ -44,10 +44,18 @@ class TrainingEvents:
 
     def begin_epoch(self) -> None:
         """Begin an epoch, unless it has begun. An epoch that a checkpoint continues begins with its first batch."""
-        if not self.epoch:
-            self.epoch = "train"
-            self._bus.emit("before_epoch")
-            self._bus.emit("before_train_epoch")
+        if self.epoch:
+            return
+        # The checkpoint of the last batch of an epoch: Lightning does not repeat the end of that epoch.
+        if self._run.epoch_open and self._trainer.current_epoch > self._run.epochs_done:
+            self._emit_begin()
+            self._bus.emit("after_epoch")
+        self.epoch = "train"
+        self._emit_begin()
+
+    def _emit_begin(self) -> None:
+        self._bus.emit("before_epoch")
+        self._bus.emit("before_train_epoch")
 
     def end_train_epoch(self) -> None:
         """End the training part of an epoch, before the validation at its end."""

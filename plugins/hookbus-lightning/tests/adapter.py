@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from hookbus import HookBus
+from hookbus import HookBus, Run
 from hookbus.testing import HostResult, HostTask
-from hookbus_lightning import TRAINER
+from hookbus_lightning import FABRIC, TRAINER
 
 
 def make_module(pl: Any, task: HostTask) -> Any:
@@ -89,6 +89,77 @@ class TrainerAdapter:
             enable_progress_bar=False,
             enable_model_summary=False,
         )
+
+
+class FabricAdapter:
+    """Trainings in a loop with Fabric.
+
+    Args:
+        package: "lightning.fabric" or "lightning_fabric".
+    """
+
+    capabilities = FABRIC
+
+    def __init__(self, package: str = "lightning.fabric") -> None:
+        self._fabric = import_module(package)
+
+    def train(
+        self, bus: HookBus, task: HostTask, directory: Path, *, checkpoints: Any = "host", resume: bool = False
+    ) -> HostResult:
+        """Train a task, see `HostAdapter`."""
+        fabric = self._fabric.Fabric(accelerator="cpu", devices=1)
+        options = {"resume": "auto" if resume else "never"} if checkpoints == "hookbus" else {}
+        bridge = bus.attach(fabric, checkpoints=checkpoints, work_dir=directory / "hookbus", **options)
+        original = task.model()
+        model, optimizer = fabric.setup(original, task.optimizer(original))
+        train_loader, val_loader = fabric.setup_dataloaders(task.train_loader(), task.val_loader())
+        state = {"model": model, "optimizer": optimizer, "hookbus": bridge}
+        torch.manual_seed(task.seed)
+        if resume and checkpoints == "host":
+            fabric.load(_find_newest(directory / "host"), state)
+
+        def validate(run: Run) -> dict[str, float]:
+            losses = []
+            for i, (inputs, targets) in enumerate(val_loader):
+                bus.emit("before_val_iter", batch_idx=i, batch=(inputs, targets))
+                losses.append(task.loss(model(inputs), targets))
+                bus.emit("after_val_iter", batch_idx=i, batch=(inputs, targets), outputs={"loss": losses[-1]})
+            return {"loss": float(torch.stack(losses).mean())}
+
+        with bridge.train(
+            model=model, optimizer=optimizer, epochs=task.epochs, validate=validate if task.validate else None
+        ) as run:
+            for _ in run.epochs():
+                bus.emit("before_train_epoch")
+                _train_epoch(fabric, run, task, model, optimizer, train_loader)
+                bus.emit("after_train_epoch")
+                if task.validate and not run.should_stop:
+                    run.validate()
+                if checkpoints == "host" and run.epoch_complete:
+                    fabric.save(directory / "host" / f"{run.epochs_done}.ckpt", state)
+        return HostResult(original, bridge)
+
+
+def _train_epoch(fabric: Any, run: Run, task: HostTask, model: Any, optimizer: Any, loader: Any) -> None:
+    emit = run.bus.emit
+    for i, batch in enumerate(loader):
+        emit("before_train_iter", batch_idx=i, batch=batch)
+        inputs, targets = run.resolve_batch(batch)
+        if i % task.accumulate == 0:
+            optimizer.zero_grad()
+        outputs = model(inputs)
+        loss = task.loss(outputs, targets)
+        fabric.backward(loss / task.accumulate)
+        if (i + 1) % task.accumulate == 0:
+            optimizer.step()
+        emit(
+            "after_train_iter",
+            batch_idx=i,
+            batch=batch,
+            outputs={"loss": loss.detach(), "output": outputs.detach()},
+        )
+        if run.should_stop_epoch:
+            break
 
 
 def _find_newest(directory: Path) -> str:

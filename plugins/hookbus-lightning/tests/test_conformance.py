@@ -1,0 +1,26 @@
+"""Conformance of the bridges to the Trainer and to Fabric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
+
+from hookbus.testing import bridge_conformance
+
+from .adapter import FabricAdapter, TrainerAdapter
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")  # resumed trainings
+
+
+@pytest.mark.parametrize("check", bridge_conformance(TrainerAdapter()), ids=str)
+def test_trainer(check: Any, tmp_path: Path) -> None:
+    check(tmp_path)
+
+
+@pytest.mark.parametrize("check", bridge_conformance(FabricAdapter()), ids=str)
+def test_fabric(check: Any, tmp_path: Path) -> None:
+    check(tmp_path)
