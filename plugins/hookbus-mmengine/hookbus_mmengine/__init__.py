@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hookbus_mmengine.bridge import MMEngineBridge as MMEngineBridge
     from hookbus_mmengine.config_hook import HookbusHook as HookbusHook
+    from hookbus_mmengine.foreign_hook import MMEngineHook as MMEngineHook
 
-_MODULES = {"HookbusHook": "config_hook", "MMEngineBridge": "bridge"}
-__all__ = ["HookbusHook", "MMEngineBridge"]
+_MODULES = {"HookbusHook": "config_hook", "MMEngineBridge": "bridge", "MMEngineHook": "foreign_hook"}
+__all__ = ["HookbusHook", "MMEngineBridge", "MMEngineHook"]
 
 
 def __getattr__(name: str) -> Any:

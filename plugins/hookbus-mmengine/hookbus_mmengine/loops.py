@@ -12,6 +12,7 @@ from hookbus.data import get_rng_state, set_rng_state
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
+    from hookbus import Run
     from hookbus_mmengine.bridge import MMEngineBridge
 
 
@@ -150,9 +151,14 @@ class TrainingLoop:
         elif run.epoch_open and state:
             self._skipped = run.iters_done - run.epoch_first_iter
             self._rng_state, self._epoch_rng_state = get_rng_state(), state["epoch_rng"]
-        # MMEngine saves before it validates, and continues with the next epoch.
         if state and not self._skipped and self.validated_at != run.iters_done and self.is_validation_due():
-            self._bridge.host.val_loop.run()
+            self._make_up_for_validation(run)
+
+    def _make_up_for_validation(self, run: Run) -> None:
+        """Validate at the end of the epoch of the checkpoint, which MMEngine saves before it validates."""
+        if self.by_epoch:
+            run.clock.epoch, run.clock.epoch_complete = run.epochs_done - 1, True
+        self._bridge.host.val_loop.run()
 
     def _skip(self, idx: int) -> None:
         """Skip a batch. After the last one, continue with the random numbers of the checkpoint."""
