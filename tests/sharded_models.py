@@ -15,6 +15,7 @@ from torch.distributed.tensor import Shard
 from hookbus.checkpoint.sharded import write_generation
 from hookbus.checkpoint.state import write_checkpoint
 from hookbus.distributed.collectives import Collectives
+from hookbus.distributed.process_group import destroy_group
 from hookbus.distributed.sharding import ShardingSpec
 
 WEIGHT = torch.arange(35.0).reshape(7, 5)
@@ -28,7 +29,7 @@ def single_process_group(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        dist.destroy_process_group()
+        destroy_group()
 
 
 def build_sharding() -> ShardingSpec:

@@ -39,6 +39,7 @@ from hookbus.checkpoint.generations import (
 from hookbus.checkpoint.load import load_file, save_file
 from hookbus.checkpoint.shard_metadata import METADATA_FILE, read_metadata, write_metadata
 from hookbus.checkpoint.sidecars import hash_file
+from hookbus.distributed.process_group import destroy_group
 from hookbus.distributed.sharding import is_sharded, tree_map_with_path
 from hookbus.errors import CheckpointCorruptedError, CheckpointError, format_error
 
@@ -108,7 +109,7 @@ def _temporary_group() -> Iterator[Any]:
     try:
         yield group
     finally:
-        dist.destroy_process_group(group)
+        destroy_group(group)
 
 
 def _format_cause(error: CheckpointException) -> str:

@@ -113,7 +113,7 @@ class ProcessCollectives(Collectives):
     def close(self) -> None:
         """See `Collectives`."""
         if self.group is not None:
-            self._dist.destroy_process_group(self.group)
+            process_group.destroy_group(self.group)
             self.group = None
 
     @contextmanager
@@ -148,7 +148,7 @@ class ProcessCollectives(Collectives):
     def _destroy_group(self) -> None:
         """Destroy the gloo group, so that ranks blocked on this rank fail instead of hanging."""
         with suppress(ValueError):  # the loop has destroyed all groups already
-            self._dist.destroy_process_group(self._group)
+            process_group.destroy_group(self._group)
         del self._group  # gloo closes the connections with the last reference
 
     def _enter(self, name: str, operation: str) -> None:

@@ -188,6 +188,21 @@ def exit_process(code: int) -> NoReturn:
     os._exit(code)  # flushes no stream and runs no handler: done above
 
 
+def destroy_group(group: Any = None) -> None:
+    """Destroy a process group after its worker threads have released their objects.
+
+    The destructor of a gloo group joins its threads while it holds the interpreter, and blocks forever if one of them
+    requests the interpreter, see `drain_threads`.
+
+    Args:
+        group: Process group. Default: all groups.
+    """
+    import torch.distributed as dist
+
+    drain_threads()
+    dist.destroy_process_group(group)
+
+
 def _get_thread_switches() -> dict[str, str] | None:
     """Return the number of context switches of each worker thread, by thread ID; None while a thread is awake.
 
@@ -210,7 +225,7 @@ def _destroy_group() -> None:
     """Destroy the process group if one is initialized."""
     dist = _get_initialized_dist()
     if dist is not None:
-        dist.destroy_process_group()
+        destroy_group()
 
 
 def _get_initialized_dist() -> Any:

@@ -17,6 +17,7 @@ from hookbus.checkpoint.sharded import write_generation
 from hookbus.checkpoint.sidecars import read_sidecar, written_by
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
 from hookbus.distributed.collectives import Collectives
+from hookbus.distributed.process_group import destroy_group
 from hookbus.distributed.sharding import ShardingSpec
 from hookbus.errors import CheckpointCorruptedError, CheckpointError
 
@@ -31,7 +32,7 @@ def generation(tmp_path: Path) -> Path:
     checkpoint = {"meta": {"step": 7}, "state_dict": {"weight": sharded}, "loop": {"id": "a-run"}}
     pointer = write_generation(tmp_path, checkpoint, 7, Collectives())
     write_checkpoint(tmp_path / "last.pth", pointer, 7)
-    dist.destroy_process_group()
+    destroy_group()
     return tmp_path / "generation_7"
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from hookbus.distributed.process_group import destroy_group
 from hookbus.distributed.sharding import (
     has_sharded_tensors,
     is_sharded,
@@ -31,7 +32,7 @@ def model(tmp_path: Path) -> Iterator[nn.Module]:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     yield model
-    dist.destroy_process_group()
+    destroy_group()
 
 
 def test_leaves_are_replaced_and_containers_are_copied() -> None:
