@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -31,6 +31,7 @@ from hookbus._cli.console import (
 from hookbus._cli.output import (
     print_hook_health,
     print_hooks,
+    print_host_check,
     print_metrics,
     print_order,
     print_paragraph,
@@ -201,9 +202,31 @@ def explain(
 
 
 @app.command()
-def check(file: File, overrides: Overrides = None) -> None:
-    """Validate a run file without training and report all errors."""
+def check(
+    file: File,
+    overrides: Overrides = None,
+    host: Annotated[
+        str | None, typer.Option(help="Check what the hooks can do in another trainer, such as `lightning`.")
+    ] = None,
+    checkpoints: Annotated[
+        Literal["host", "hookbus"] | None,
+        typer.Option(help="With --host: the owner of the checkpoints. Default: the trainer."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="With --host: print JSON, for scripts.")] = False,
+) -> None:
+    """Validate a run file without training and report all errors.
+
+    With --host, only the hooks are checked. The exit code is 2 if one of them cannot work.
+    """
     with handle_errors():
+        if host is not None:
+            from hookbus._cli.host_check import check_hooks_in_host
+
+            rows = check_hooks_in_host(file, overrides or (), host, checkpoints)
+            print_json([asdict(row) for row in rows]) if json_ else print_host_check(rows)
+            raise typer.Exit(2 if any(row.status == "cannot work" for row in rows) else 0)
+        if checkpoints is not None or json_:
+            raise ConfigError(f"{'--json' if json_ else '--checkpoints'}: no effect without --host. Pass --host.")
         for line in _build_trainer(file, overrides).check():
             print_paragraph(line, 0, 4)
         output_console().print(f"[green]ok[/]  {escape_text(str(file))}")

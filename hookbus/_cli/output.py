@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from hookbus.distributed.process_group import world_size
 
 if TYPE_CHECKING:
     from hookbus._cli.doctor import HookHealth
+    from hookbus._cli.host_check import HostRow
     from hookbus._config.sources import Setting
     from hookbus._events.explain import Explanation
     from hookbus._events.points import Point
@@ -156,6 +158,19 @@ def print_hook_health(reports: Sequence[HookHealth]) -> None:
     print_table(["", "name", "package", "problem"], rows, titles=2)
     broken = sum(not report.ok for report in reports)
     output_console().print(f"\n{len(reports)} installed, {broken or 'none'} broken")
+
+
+def print_host_check(rows: Sequence[HostRow]) -> None:
+    """Print what each hook can do in each trainer, with the reasons and differences below."""
+    if not rows:
+        output_console().print("The file contains no hooks.")
+    styles = {"works": "green", "works approximately": "yellow", "cannot work": "red"}
+    for host, group in groupby(rows, key=lambda row: row.host):
+        output_console().print(Text(f"{host}:", "bold"))
+        for row in group:
+            output_console().print(Text.assemble((f"  {row.status:<19}", styles[row.status]), f"  {row.hook}"))
+            for note in row.notes:
+                print_paragraph(note, 23, 2)
 
 
 def print_order(explanation: Explanation) -> None:

@@ -108,7 +108,9 @@ def report_differences(run: Run, names: Iterable[str]) -> None:
         for difference in dict(_iter_differences(hook, capabilities)).values() if isinstance(hook, Hook) else ():
             readers.setdefault(difference, []).append(repr(name))
     if readers:
-        lines = [f"{difference} (hook {', '.join(affected)})" for difference, affected in readers.items()]
+        lines = [
+            f"{difference} (hook{'s' * (len(names) > 1)} {', '.join(names)})" for difference, names in readers.items()
+        ]
         run.logger.info("%s differs from a loop of hookbus:\n  %s", capabilities.host, "\n  ".join(lines))
 
 
@@ -164,7 +166,8 @@ def _advise(hook: Hook) -> str:
 
 def _iter_differences(hook: Hook, capabilities: Capabilities) -> Iterator[tuple[str, str]]:
     """Yield the points of a hook that a host emits with a difference, or does not emit, and the description."""
-    for point in hook.get_triggered_stages():
+    # A host trains: the points of tests belong to other runs.
+    for point in (name for name in hook.get_triggered_stages() if "_test" not in name):
         if point in capabilities.approximate:
             yield point, f"{point}: {capabilities.approximate[point]}"
         elif point in capabilities.missing:

@@ -129,6 +129,7 @@ class RequestMixin(ServiceMethods):
         Args:
             reason: Reason for the log.
         """
+        self.check_host("stop")
         self._enqueue(RequestKind.STOP, reason, outcome="aborted")
 
     def interrupt(self) -> None:

@@ -65,7 +65,7 @@ def find_entry_of(host: Any) -> PluginEntry:
         if name in entries:
             return entries[name]
     package = next((PACKAGES[name.partition(".")[0]] for name in names if name.partition(".")[0] in PACKAGES), None)
-    fix = f"pip install {package}" if package else "Emit the points in the loop, or open a run with bus.open."
+    fix = f"Run: pip install {package}" if package else "Emit the points in the loop, or open a run with bus.open."
     cls = type(host)
     raise PluginNotFoundError(
         f"bus.attach: no installed package connects this type, got {cls.__module__}.{cls.__qualname__}. {fix}"
@@ -83,7 +83,7 @@ def find_hosts(name: str) -> list[Capabilities]:
     if matching:
         return [load_capabilities(entry) for entry in matching]
     package = PACKAGES.get(name.lower())
-    hint = f" pip install {package}" if package else suggest_names(name, [*entries, *PACKAGES])
+    hint = f" Run: pip install {package}" if package else suggest_names(name, [*entries, *PACKAGES])
     raise PluginNotFoundError(f"host: no installed package connects a trainer of this name, got {name!r}.{hint}")
 
 

@@ -361,5 +361,5 @@ def test_every_hook_has_a_case() -> None:
 
 def test_every_need_is_declared_by_a_hook() -> None:
     needs = [case.build().needs for case in CASES if case.name not in SLOW]
-    declared = {need.name for need in fields(Needs) if any(getattr(each, need.name) for each in needs)}
+    declared = {need.name for need in fields(Needs) if any(getattr(entry, need.name) for entry in needs)}
     assert declared == {need.name for need in fields(Needs)}
