@@ -161,7 +161,7 @@ def _find_second_saver(hook: Hook, capabilities: Capabilities, checkpoints: Chec
 def _advise(hook: Hook) -> str:
     """Return what to do about a need: it may depend on the settings if it is a property."""
     is_fixed = not isinstance(getattr_static(type(hook), "needs"), property)
-    return "Remove the hook." if is_fixed else "Change the settings of the hook that require it, or remove the hook."
+    return "Remove the hook." if is_fixed else "Remove the hook, or the settings that require it."
 
 
 def _iter_differences(hook: Hook, capabilities: Capabilities) -> Iterator[tuple[str, str]]:

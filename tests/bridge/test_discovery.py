@@ -83,8 +83,8 @@ def test_attach_refuses_a_hook_with_the_message_of_its_need() -> None:
         needs = Needs(actions=("train_step",))
 
     expected = (
-        rf"hook 'replace_step' \(.*\): wraps the action train_step, which {CAPABILITIES.host} does not call through the "
-        r"bus\. Remove the hook\."
+        rf"hook 'replace_step' \(.*\): wraps the action train_step, which {CAPABILITIES.host} does not call through "
+        r"the bus\. Remove the hook\."
     )
     with pytest.raises(ConfigError, match=expected):
         HookBus([ReplaceStep()]).attach(ForeignTrainer.__new__(ForeignTrainer))

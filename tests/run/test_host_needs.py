@@ -60,8 +60,8 @@ class TestProblems:
                 return Needs(batch=self.config.draws)
 
         assert find_problems(Draw(), batch=False) == [
-            "requires the batch of each iteration, which Other does not provide. Change the settings of the hook that "
-            "require it, or remove the hook."
+            "requires the batch of each iteration, which Other does not provide. Remove the hook, or the settings that "
+            "require it."
         ]
         assert find_problems(Draw(draws=False), batch=False) == []
 
