@@ -19,6 +19,7 @@ CAPABILITIES = Capabilities(
         "after_val_iter": _VALIDATION,
     },
     requests={"stop": "iteration", "stop_epoch": "iteration", "save": "now", "validation": "now", "skip": "iteration"},
+    gradients=("after_backward", "before_optimizer_step"),  # the loop zeroes them after the step
     data=True,
     checkpoints=("host", "hookbus"),
     step="a step of the prepared optimizer",
