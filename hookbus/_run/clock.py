@@ -144,8 +144,8 @@ class Clock:
         self.stepped = steps != before
         if steps != before:
             self._iter_at_last_step = done
-        if done == self.max_iters:
-            self.limit_reached = True
+        self.limit_reached = self.limit_reached or done == self.max_iters
+        if self.limit_reached or self.epoch_truncated:  # a trainer may have completed the epoch since a stop
             self.truncate_epoch()
 
     def truncate_epoch(self) -> None:
@@ -163,6 +163,10 @@ class Clock:
         elif opening or not self._batch_open:
             self.batch += 1
         self._batch_open = opening
+
+    def leave_evaluation(self) -> None:
+        """Leave the batch of a validation or test whose end the loop does not emit."""
+        self._batch_open = False
 
     def leave_iteration(self) -> None:
         """Leave the iteration, or the batch of a validation, that a failed run did not complete."""

@@ -233,7 +233,8 @@ class RequestMixin(ServiceMethods):
         """Stop the run. Called when requests are processed."""
         if stops:
             self.stops += stops
-            self.clock.truncate_epoch()
+            if self.host is None or self.host.capabilities.requests.get("stop") != "epoch":
+                self.clock.truncate_epoch()
             if self.host is not None:
                 self.host.stop(self.stop_reasons)
         if self.interrupted:

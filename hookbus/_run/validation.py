@@ -212,6 +212,7 @@ class Validations:
     def leave(self) -> None:
         """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
         self._collect(None)
+        self._run.clock.leave_evaluation()
         self.result_requests.clear()
         self._run.validating = self.is_executing
         if not self.is_executing:

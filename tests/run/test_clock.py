@@ -57,6 +57,19 @@ def test_stop_after_the_last_batch_does_not_truncate_the_epoch() -> None:
     assert (clock.epochs_done, clock.epoch_complete) == (1, True)
 
 
+def test_epoch_that_is_completed_after_a_stop_is_counted() -> None:
+    clock = Clock()
+    clock.epoch_length = 3
+    clock.begin_epoch()
+    clock.end_iter(None)
+    clock.truncate_epoch()
+    clock.end_iter(None)
+    assert clock.epoch_truncated
+    clock.end_iter(None)
+    clock.end_epoch()
+    assert (clock.epochs_done, clock.epoch_complete, clock.epoch_truncated) == (1, True, False)
+
+
 def test_iteration_limit_truncates_the_epoch() -> None:
     clock = Clock()
     clock.max_iters = 2

@@ -1,9 +1,9 @@
-"""Records of what another trainer offers, and requests that it does not carry out."""
+"""Records of what another trainer offers, and requests that it carries out or refuses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import pytest
 
@@ -11,6 +11,7 @@ from hookbus import HookBus, Run
 from hookbus._run.host import Capabilities, Host, HostRequest
 from hookbus.errors import ConfigError, RequestError
 from hookbus.needs import REQUESTS
+from hookbus.testing import RecordingBus
 
 
 class RecordingHost:
@@ -21,6 +22,7 @@ class RecordingHost:
     def __init__(self, **requests: Any) -> None:
         self.capabilities = Capabilities(host="Other", bridge="unused:Unused", requests=requests)
         self.calls: list[tuple[str, Sequence[str]]] = []
+        self.run: Run | None = None  # whose validation it performs at once
 
     def stop(self, reasons: Sequence[str]) -> None:
         self.calls.append(("stop", reasons))
@@ -33,11 +35,14 @@ class RecordingHost:
 
     def validate(self) -> None:
         self.calls.append(("validate", ()))
+        if self.run is not None:
+            self.run.begin_validation()
+            self.run.end_validation({"loss": 0.5})
 
 
-def open_run(host: Host) -> Run:
-    bus = HookBus()
-    run = bus.open(host=host, epochs=3)
+def open_run(host: Host, bus: HookBus | None = None, **options: Any) -> Run:
+    bus = bus or HookBus()
+    run = bus.open(host=host, epochs=3, **options)
     bus.emit("before_train_epoch")
     bus.emit("before_train_iter")
     return run
@@ -112,3 +117,87 @@ def test_request_reaches_the_host_at_the_next_boundary(request_name: str, calls:
     run.bus.emit("after_train_iter")
     assert host.calls == calls
     run.close()
+
+
+class TestAllRequests:
+    """Requests of a host that carries out all of them."""
+
+    REQUESTS: ClassVar = dict.fromkeys(REQUESTS, "now")
+
+    def test_requests_are_processed_in_their_fixed_order(self) -> None:
+        bus, host = HookBus(), RecordingHost(**self.REQUESTS)
+
+        @bus.on("after_train_iter", name="careful")
+        def request(run: Run) -> None:
+            for name in ("stop", "stop_epoch", "save", "validation"):
+                REQUEST[name](run)
+            assert host.calls == []
+
+        open_run(host, bus)
+        bus.emit("after_train_iter")
+        assert host.calls == [
+            ("validate", ()),
+            ("save", ["careful"]),
+            ("stop_epoch", ()),
+            ("stop", ["careful: enough"]),
+        ]
+        bus.current.close()
+
+    def test_saves_of_several_hooks_are_one_save_of_the_host(self) -> None:
+        host = RecordingHost(**self.REQUESTS)
+        run = open_run(host)
+        run.request_save("first")
+        run.request_save("second")
+        run.bus.emit("after_train_iter")
+        assert host.calls == [("save", ["loop: first", "loop: second"])]
+        run.close()
+
+    def test_validation_may_begin_within_the_event_that_requested_it(self) -> None:
+        bus, host = RecordingBus(), RecordingHost(**self.REQUESTS)
+        run = host.run = open_run(host, bus)
+        run.request_validation()
+        bus.emit("after_train_iter")
+        assert bus.emitted_points[-4:] == ["before_val", "before_val_epoch", "after_val_epoch", "after_val"]
+        assert (dict(run.metrics.results), run.validating) == ({"val/loss": 0.5}, False)
+        run.close()
+
+    def test_validated_weights_are_not_validated_again(self) -> None:
+        host = RecordingHost(**self.REQUESTS)
+        run = host.run = open_run(host)
+        run.bus.emit("after_train_iter")
+        for _ in range(2):
+            run.request_validation()
+            run.settle()
+        assert host.calls == [("validate", ())]
+        run.close()
+
+    def test_validation_function_of_the_run_precedes_that_of_the_host(self) -> None:
+        host = RecordingHost(**self.REQUESTS)
+        run = open_run(host, validate=lambda: {"loss": 0.25})
+        run.request_validation()
+        run.bus.emit("after_train_iter")
+        assert (host.calls, dict(run.metrics.results)) == ([], {"val/loss": 0.25})
+        run.close()
+
+    def test_abort_drops_validations_and_saves(self) -> None:
+        host = RecordingHost(**self.REQUESTS)
+        run = open_run(host)
+        for name in ("save", "validation", "abort"):
+            REQUEST[name](run)
+        run.bus.emit("after_train_iter")
+        assert host.calls == [("stop", ["loop: broken"])]
+        run.close()
+        assert run.outcome == "aborted"
+
+
+@pytest.mark.parametrize(("when", "epochs"), [("epoch", 1), ("iteration", 0)])
+def test_stop_truncates_the_epoch_unless_the_host_completes_it(when: str, epochs: int) -> None:
+    run = open_run(RecordingHost(stop=when))
+    run.request_stop()
+    for _ in range(3 if when == "epoch" else 1):
+        run.bus.emit("after_train_iter")
+        if when == "epoch" and run.iters_done < 3:
+            run.bus.emit("before_train_iter")
+    run.bus.emit("after_train_epoch")
+    run.close()
+    assert (run.outcome, run.epochs_done) == ("stopped", epochs)

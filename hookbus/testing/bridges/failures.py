@@ -16,15 +16,7 @@ from hookbus.errors import ConfigError, LoopError
 from hookbus.testing.bridges.points import compare_order
 from hookbus.testing.bridges.requests import expected_iteration
 from hookbus.testing.bridges.results import check_rows, check_tensors
-from hookbus.testing.bridges.trainings import (
-    Kit,
-    Observation,
-    get_probe,
-    make_bus,
-    make_hook,
-    make_savers,
-    train_reference,
-)
+from hookbus.testing.bridges.trainings import Kit, Observation, get_probe, make_hook
 from hookbus.testing.hosts import HostTask, TaskError
 from hookbus.testing.leaks import process_settings
 from hookbus.testing.states import ensure
@@ -40,7 +32,7 @@ OF_THE_TRAINER = ("the handler of", "torch.initial_seed()", "logging.getLogger()
 def check_failure(kit: Kit, directory: Path) -> None:
     """Check that a failure ends the run, reaches the hooks and the caller unchanged, and leaves nothing behind."""
     expected, _ = kit.pair(directory)  # the trainer has then changed the settings that it does not restore
-    before, bus = _read_settings(), make_bus(make_savers(kit.checkpoints))
+    before, bus = _read_settings(), kit.make_bus()
     error = _fail(kit, bus, directory / "failing")
     run = bus.current
     ensure(not run.is_running and run not in ACTIVE_RUNS, "failure: the run is still open. Call close(error).")
@@ -122,7 +114,7 @@ def _is_from(value: object, packages: set[str]) -> bool:
 
 def check_second_training(kit: Kit, directory: Path) -> None:
     """Check that a second training with the same bus starts from scratch and equals the first one."""
-    bus = make_bus(make_savers(kit.checkpoints))
+    bus = kit.make_bus()
     first = kit.train(HostTask(), directory / "first", bus=bus)
     moments, rows = [*first.probe.moments], first.rows
     first.probe.moments.clear()
@@ -142,7 +134,7 @@ def check_invalid_loss(kit: Kit, directory: Path, policy: str) -> None:
         policy: Policy of the hook `check_invalid_loss`: "raise", "skip" or "stop".
     """
     hook = make_hook("check_invalid_loss", interval=1, policy=policy)
-    bus, task = make_bus([hook, *make_savers(kit.checkpoints)]), HostTask(nan_at=NAN_AT)
+    bus, task = kit.make_bus([hook]), HostTask(nan_at=NAN_AT)
     try:
         observation = kit.train(task, directory / "host", bus=bus)
     except LoopError as error:
@@ -157,9 +149,9 @@ def check_invalid_loss(kit: Kit, directory: Path, policy: str) -> None:
     (_check_skipped if policy == "skip" else _check_aborted)(kit, observation, directory)
 
 
-def _check_skipped(_kit: Kit, observation: Observation, directory: Path) -> None:
+def _check_skipped(kit: Kit, observation: Observation, directory: Path) -> None:
     hook = make_hook("check_invalid_loss", interval=1, policy="skip")
-    reference = train_reference(HostTask(nan_at=NAN_AT), directory / "reference", [hook])
+    reference = kit.train_reference(HostTask(nan_at=NAN_AT), directory / "reference", [hook])
     steps = observation.run.steps_done, reference.run.steps_done
     ensure(steps[0] == steps[1], f"policy skip: should make {steps[1]} optimizer steps, got {steps[0]}.")
     check_tensors("weights with policy skip", observation.weights, reference.weights)

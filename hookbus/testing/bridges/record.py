@@ -11,7 +11,7 @@ from hookbus.bridge.bridge import Bridge
 from hookbus.discovery import list_entries, load_entry
 from hookbus.errors import PluginError
 from hookbus.lifecycle import POINTS
-from hookbus.testing.bridges.trainings import Kit, get_probe, make_bus, make_savers
+from hookbus.testing.bridges.trainings import Kit, get_probe
 from hookbus.testing.hosts import HostTask, TaskError
 from hookbus.testing.states import ensure
 
@@ -27,12 +27,12 @@ def check_record(kit: Kit, directory: Path) -> None:
     emitted = {*kit.pair(directory)[0].probe.points, *_resume(kit, directory), *_fail(kit, directory)}
     missing = kit.capabilities.missing.keys() & TRAINING_POINTS
     wrong = sorted(missing & emitted)
-    ensure(not wrong, f"record: {', '.join(wrong)} are called missing, but are emitted. Remove them from `missing`.")
+    ensure(not wrong, f"record: called missing, but emitted: {', '.join(wrong)}. Remove them from `missing`.")
     lacking = sorted(TRAINING_POINTS - missing - emitted)
     ensure(
         not lacking,
-        f"record: {', '.join(lacking)} are not called missing, but were not emitted in a training that validates, "
-        "saves, resumes and fails. Emit them, or add them to `missing` with the reason.",
+        "record: not called missing, but not emitted in a training that validates, saves, resumes and fails: "
+        f"{', '.join(lacking)}. Emit them, or add them to `missing` with the reason.",
     )
 
 
@@ -44,7 +44,7 @@ def _resume(kit: Kit, directory: Path) -> list[str]:
 
 
 def _fail(kit: Kit, directory: Path) -> list[str]:
-    bus = make_bus(make_savers(kit.checkpoints))
+    bus = kit.make_bus()
     with suppress(TaskError):
         kit.train(HostTask(fail_at=0), directory / "failed", bus=bus)
     return get_probe(bus).points

@@ -12,7 +12,7 @@ from hookbus.errors import ConfigError, RequestError
 from hookbus.hook import Hook
 from hookbus.needs import HostRequest
 from hookbus.testing.bridges.results import check_tensors
-from hookbus.testing.bridges.trainings import Kit, Observation, train_reference
+from hookbus.testing.bridges.trainings import Kit, Observation
 from hookbus.testing.hosts import HostTask
 from hookbus.testing.states import ensure
 
@@ -134,7 +134,7 @@ def check_skip(kit: Kit, directory: Path) -> None:
         _check_refused(kit, directory, Skipper(point))
         return
     host = kit.train(HostTask(), directory / "host", [Skipper(point)])
-    reference = train_reference(HostTask(), directory / "reference", [Skipper(point)])
+    reference = kit.train_reference(HostTask(), directory / "reference", [Skipper(point)])
     steps = host.run.steps_done, reference.run.steps_done
     ensure(steps[0] == steps[1], f"skip: should make {steps[1]} optimizer steps, got {steps[0]}.")
     check_tensors("weights of a training with a skipped iteration", host.weights, reference.weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -96,7 +96,7 @@ class Kit:
         """
         for is_host in (True, False):
             if (is_host, accumulate) not in self._trained:
-                train = self.train if is_host else train_reference
+                train = self.train if is_host else self.train_reference
                 name = f"{'host' if is_host else 'reference'}-{accumulate}"
                 self._trained[is_host, accumulate] = train(HostTask(accumulate=accumulate), directory / name)
         return self._trained[True, accumulate], self._trained[False, accumulate]
@@ -122,15 +122,54 @@ class Kit:
             resume: Whether to continue from the checkpoint in the directory.
         """
         checkpoints = checkpoints or self.checkpoints
-        bus = bus or make_bus([*hooks, *make_savers(checkpoints)])
+        bus = bus or self.make_bus(hooks, checkpoints)
         torch.manual_seed(OTHER_SEED if resume else task.seed)
         result = self.adapter.train(bus, task, directory, checkpoints=checkpoints, resume=resume)
         return Observation(task, get_probe(bus), result.bridge.active_run, directory, copy_weights(result.model))
 
+    def train_reference(self, task: HostTask, directory: Path, hooks: Iterable[object] = ()) -> Observation:
+        """Train in the Trainer of hookbus.
 
-def make_hooks() -> list[Any]:
-    """Return new hooks with the settings of `HOOKS`."""
-    return [make_hook(type_, **settings) for type_, settings in HOOKS.items()]
+        Args:
+            task: What to train.
+            directory: Directory of the files.
+            hooks: Hooks in addition to `HOOKS`.
+        """
+        model = task.model()
+        trainer = Trainer(
+            model,
+            optimizer=task.optimizer(model),
+            loss_fn=task.loss,
+            train_loader=Batches(task),
+            val_loader=task.val_loader() if task.validate else None,
+            epochs=task.epochs,
+            accumulate=task.accumulate,
+            hooks=[*self._make_hooks(), *hooks],
+            default_hooks=False,
+            work_dir=directory / "hookbus",
+            device="cpu",
+        )
+        trainer.bus.register(Probe(), "probe", priority=OUTERMOST)
+        torch.manual_seed(task.seed)
+        run = trainer.fit()
+        return Observation(task, get_probe(trainer.bus), run, directory, copy_weights(model))
+
+    def make_bus(self, hooks: Iterable[object] = (), checkpoints: Checkpoints | None = None) -> HookBus:
+        """Return a bus with `HOOKS`, further hooks, a probe, and the checkpoint hook if it saves.
+
+        Args:
+            hooks: The further hooks.
+            checkpoints: Owner of the checkpoints. Default: the trainer if it supports it.
+        """
+        owner = checkpoints or self.checkpoints
+        savers = [make_hook("checkpoint", interval=1, save_best=False)] if owner == "hookbus" else []
+        bus = HookBus([*self._make_hooks(), *hooks, *savers])
+        bus.register(Probe(), "probe", priority=OUTERMOST)
+        return bus
+
+    def _make_hooks(self) -> list[Any]:
+        stops = self.capabilities.honors("stop")  # which early stopping requires
+        return [make_hook(type_, **settings) for type_, settings in HOOKS.items() if stops or type_ != "early_stopping"]
 
 
 def make_hook(type_: str, **settings: Any) -> Any:
@@ -153,22 +192,6 @@ def find_class(type_: str) -> Any:
     return get_hook_class(type_)
 
 
-def make_bus(hooks: Iterable[object]) -> HookBus:
-    """Return a bus with `HOOKS`, further hooks and a probe.
-
-    Args:
-        hooks: The further hooks.
-    """
-    bus = HookBus([*make_hooks(), *hooks])
-    bus.register(Probe(), "probe", priority=OUTERMOST)
-    return bus
-
-
-def make_savers(checkpoints: Checkpoints) -> list[Any]:
-    """Return the checkpoint hook if it owns the checkpoints."""
-    return [make_hook("checkpoint", interval=1, save_best=False)] if checkpoints == "hookbus" else []
-
-
 def get_probe(bus: HookBus) -> Probe:
     """Return the probe of a bus that `make_bus` has made."""
     probe = bus.pm.get_plugin("probe")
@@ -179,34 +202,6 @@ def get_probe(bus: HookBus) -> Probe:
 def copy_weights(model: torch.nn.Module) -> dict[str, Tensor]:
     """Return a copy of the weights and buffers of a model, by name."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def train_reference(task: HostTask, directory: Path, hooks: Sequence[object] = ()) -> Observation:
-    """Train in the Trainer of hookbus.
-
-    Args:
-        task: What to train.
-        directory: Directory of the files.
-        hooks: Hooks in addition to `HOOKS`.
-    """
-    model = task.model()
-    trainer = Trainer(
-        model,
-        optimizer=task.optimizer(model),
-        loss_fn=task.loss,
-        train_loader=Batches(task),
-        val_loader=task.val_loader() if task.validate else None,
-        epochs=task.epochs,
-        accumulate=task.accumulate,
-        hooks=[*make_hooks(), *hooks],
-        default_hooks=False,
-        work_dir=directory / "hookbus",
-        device="cpu",
-    )
-    trainer.bus.register(Probe(), "probe", priority=OUTERMOST)
-    torch.manual_seed(task.seed)
-    run = trainer.fit()
-    return Observation(task, get_probe(trainer.bus), run, directory, copy_weights(model))
 
 
 class Batches:
