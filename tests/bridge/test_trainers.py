@@ -28,7 +28,7 @@ from tests.conformance.test_plugins import NEEDS, WORKING
 from tests.pages import ROOT, Reader
 
 HOOKS = hook_classes()
-SETTINGS: dict[str, dict[str, Any]] = {"checkpoint": {"best_metric": "loss"}, "freeze": {"modules": ["layers.0"]}}
+SETTINGS: dict[str, dict[str, Any]] = {"checkpoint": {"best_metric": "loss"}, "freeze": {"modules": ["*layers.0"]}}
 """Settings for the model and the results of the task."""
 PAGE = ROOT / "docs/bridges.md"
 

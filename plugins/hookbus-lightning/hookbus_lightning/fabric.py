@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookbus import Hook
@@ -44,10 +45,12 @@ class FabricBridge(Bridge):
             The run.
 
         Raises:
-            ConfigError: If an argument is invalid, an optimizer was not set up by Fabric, or a hook schedules
-                validations without a validation function.
+            ConfigError: If an argument is invalid or was passed to `bus.attach` as well, an optimizer was not set up by
+                Fabric, or a hook schedules validations without a validation function.
             HookbusError: If a precondition of a hook is not met.
         """
+        if repeated := sorted(arguments.keys() & self._options.keys()):
+            raise ConfigError([f"bridge.train: got {', '.join(repeated)}, as did bus.attach. Pass it once."])
         scaler = getattr(self.host.strategy.precision, "scaler", None)
         options = self.get_run_arguments({"device": self.host.device, "scaler": scaler, **arguments})
         if options.get("validate") is None:
@@ -136,7 +139,7 @@ class FabricBridge(Bridge):
         return backward
 
     def _wrap_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def step(closure: Callable[[], Any] | None = None) -> Any:
+        def step(_: Any, closure: Callable[[], Any] | None = None) -> Any:
             if closure is not None:
                 return original(closure)
             # Gradients of the micro-batches before the skipped one are used.
@@ -145,7 +148,8 @@ class FabricBridge(Bridge):
             self._backwards = 0
             return original()
 
-        return step
+        # Schedulers of torch that are created during the run require a method.
+        return MethodType(step, original.__self__)  # type: ignore[attr-defined]
 
     def _wrap_save(self, original: Callable[..., None]) -> Callable[..., None]:
         def save(path: Any, *args: Any, **kwargs: Any) -> None:

@@ -108,8 +108,8 @@ class FabricAdapter:
     ) -> HostResult:
         """Train a task, see `HostAdapter`."""
         fabric = self._fabric.Fabric(accelerator="cpu", devices=1)
-        options = {"resume": "auto" if resume else "never"} if checkpoints == "hookbus" else {}
-        bridge = bus.attach(fabric, checkpoints=checkpoints, work_dir=directory / "hookbus", **options)
+        resumed = "auto" if resume and checkpoints == "hookbus" else "never"
+        bridge = bus.attach(fabric, checkpoints=checkpoints, work_dir=directory / "hookbus", resume=resumed)
         original = task.model()
         model, optimizer = fabric.setup(original, task.optimizer(original))
         train_loader, val_loader = fabric.setup_dataloaders(task.train_loader(), task.val_loader())
@@ -126,9 +126,8 @@ class FabricAdapter:
                 bus.emit("after_val_iter", batch_idx=i, batch=(inputs, targets), outputs={"loss": losses[-1]})
             return {"loss": float(torch.stack(losses).mean())}
 
-        with bridge.train(
-            model=model, optimizer=optimizer, epochs=task.epochs, validate=validate if task.validate else None
-        ) as run:
+        options = {"train_loader": train_loader, "validate": validate if task.validate else None}
+        with bridge.train(model=model, optimizer=optimizer, epochs=task.epochs, **options) as run:
             for _ in run.epochs():
                 bus.emit("before_train_epoch")
                 _train_epoch(fabric, run, task, model, optimizer, train_loader)

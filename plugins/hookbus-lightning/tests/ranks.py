@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lightning as L
+import lightning
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -27,7 +27,7 @@ class StopOnRankOne(Hook):
             run.request_stop("enough")
 
 
-class Module(L.LightningModule):
+class Module(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.model = torch.nn.Linear(1, 1)
@@ -43,7 +43,7 @@ class Module(L.LightningModule):
 
 
 def train_with_trainer(bus: HookBus, directory: Path) -> tuple[Bridge, int]:
-    trainer = L.Trainer(
+    trainer = lightning.Trainer(
         accelerator="cpu",
         devices=2,
         strategy="ddp",
@@ -58,7 +58,7 @@ def train_with_trainer(bus: HookBus, directory: Path) -> tuple[Bridge, int]:
 
 
 def train_with_fabric(bus: HookBus, directory: Path) -> tuple[Bridge, int]:
-    fabric = L.Fabric(accelerator="cpu", devices=2, strategy="ddp")
+    fabric = lightning.Fabric(accelerator="cpu", devices=2, strategy="ddp")
     fabric.launch()
     original = torch.nn.Linear(1, 1)
     model, optimizer = fabric.setup(original, torch.optim.SGD(original.parameters(), lr=0.1))
