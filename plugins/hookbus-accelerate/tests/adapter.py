@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import ProjectConfiguration
 
-from hookbus import HookBus, Run
+from hookbus import Hook, HookBus, Run
 from hookbus.testing import HostResult, HostTask
 from hookbus_accelerate import CAPABILITIES
 from hookbus_accelerate.bridge import AccelerateBridge
@@ -64,7 +64,7 @@ def train_loop(bridge: AccelerateBridge, bus: HookBus, task: HostTask, prepared:
     ) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
-            for i, (inputs, targets) in enumerate(train_loader):
+            for i, (inputs, targets) in read(run, train_loader):
                 bus.emit("before_train_iter", batch_idx=i, batch=(inputs, targets))
                 inputs, targets = run.resolve_batch((inputs, targets))
                 with accelerator.accumulate(model):
@@ -82,6 +82,12 @@ def train_loop(bridge: AccelerateBridge, bus: HookBus, task: HostTask, prepared:
                 run.validate()
             if saves and run.epoch_complete:
                 accelerator.save_state()
+
+
+def read(run: Run, loader: Any) -> Iterator[tuple[int, Any]]:
+    """Yield the batches of an epoch, through the run if a hook modifies the data."""
+    modify_data = any(isinstance(hook, Hook) and hook.needs.data for hook in run.bus.hooks.values())
+    yield from run.batches(loader) if modify_data else enumerate(loader)
 
 
 def create_validation(model: Any, task: HostTask, loader: Any) -> Callable[[Run], dict[str, float]]:
