@@ -321,6 +321,12 @@ class LoopMixin(RequestMixin):
         return bool(self.validations.is_available("val"))
 
     @property
+    def can_save(self) -> bool:
+        """Whether `request_save()` is possible: a hook writes checkpoints, or the trainer that executes the run."""
+        host = self.host
+        return self.get("checkpoint_saver") is not None or (host is not None and host.capabilities.honors("save"))
+
+    @property
     def eval_metrics(self) -> Mapping[str, Any]:
         """Metrics of the Trainer by name, see `hookbus.evaluation.build_metrics`; {} in a custom loop."""
         metrics: Mapping[str, Any] = {} if self.trainer is None else self.trainer.eval_metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, get_args
 
 import pytest
@@ -83,6 +84,18 @@ REQUEST: dict[str, Callable[[Run], object]] = {
     "validation": lambda run: run.request_validation(),
     "skip": lambda run: run.request_skip_iter(),
 }
+
+
+def test_run_can_save_if_a_hook_or_the_host_does() -> None:
+    host = RecordingHost()
+    run = open_run(host)
+    assert not run.can_save
+    host.capabilities = replace(host.capabilities, requests={"save": "step"})
+    assert run.can_save
+    host.capabilities = replace(host.capabilities, requests={})
+    run.provide("checkpoint_saver", object())
+    assert run.can_save
+    run.close()
 
 
 @pytest.mark.parametrize("request_name", REQUEST)

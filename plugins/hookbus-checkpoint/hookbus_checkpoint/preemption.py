@@ -63,7 +63,7 @@ class PreemptionHook(Hook):
         if self._received is None:
             return
         reason, self._received, self._has_requested = f"received {self._received}", None, True
-        if run.get("checkpoint_saver") is not None:
+        if run.can_save:
             run.request_save(reason)
         run.request_stop(reason, outcome="preempted")
 

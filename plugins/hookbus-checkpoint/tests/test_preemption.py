@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from hookbus import Hook, HookBus, Trainer
 from hookbus._run.run import Run
 from hookbus._run.status import read_status
+from hookbus.bridge import Capabilities
 from hookbus.checkpoint.state import read_checkpoint
 from hookbus.testing import check_hook, fake_training
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
@@ -50,6 +51,32 @@ def test_signal_saves_once_and_ends_the_run(tmp_path: Path, number: signal.Signa
     assert read_checkpoint(tmp_path / "checkpoints/last.pth")["meta"]["iter"] == run.iters_done
     assert read_status(tmp_path)["exit_code"] == 75
     assert signal.getsignal(number) is before
+
+
+class SavingTrainer:
+    """Trainer that saves and stops when hooks request it."""
+
+    checkpoints = "host"
+    capabilities = Capabilities(host="Other", bridge="unused:Unused", requests={"stop": "now", "save": "now"})
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def save(self, reasons: Sequence[str]) -> None:
+        self.calls.append(f"save {reasons}")
+
+    def stop(self, reasons: Sequence[str]) -> None:
+        self.calls.append(f"stop {reasons}")
+
+
+def test_checkpoint_of_another_trainer_is_saved_before_it_stops() -> None:
+    trainer, bus = SavingTrainer(), HookBus([PreemptionHook(), SignalSender(signal.SIGUSR1, at=1)])
+    run = bus.open(host=trainer)
+    for _ in range(2):
+        bus.emit("after_train_iter")
+    run.close()
+    reasons = ["preemption: received SIGUSR1"]
+    assert (trainer.calls, run.outcome) == ([f"save {reasons}", f"stop {reasons}"], "preempted")
 
 
 def test_resumed_run_completes_the_training(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hookbus import Hook, Run
+from hookbus import Hook, Needs, Run
 from hookbus.errors import HookError
 from hookbus_render.config import FrameConfig, RenderConfig
 from hookbus_render.image import render_weight
@@ -18,6 +18,7 @@ class RenderHook(Hook):
 
     Config = RenderConfig
     config: RenderConfig
+    needs = Needs(points=("after_epoch",))
     observer = True
     ranks = "main"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from hookbus import Hook, HookConfig, Run, hookimpl
+from hookbus import Hook, HookConfig, Needs, Run, hookimpl
 
 __all__ = ["RetryConfig", "RetryHook"]
 
@@ -31,6 +31,7 @@ class RetryHook(Hook):
 
     Config = RetryConfig
     config: RetryConfig
+    needs = Needs(actions=("train_step",))
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
