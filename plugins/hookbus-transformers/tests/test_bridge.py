@@ -238,7 +238,7 @@ class TestValidate:
     def test_request_at_the_end_of_the_training_is_carried_out_at_once(self, tmp_path: Path) -> None:
         bus = RecordingBus()
         request_at(bus, "after_train", "validation", 12)
-        bridge, _ = train(bus, tmp_path, eval_strategy="no", save_strategy="no")
+        train(bus, tmp_path, eval_strategy="no", save_strategy="no")
         assert bus.emitted_points[-4:] == ["after_val_epoch", "after_val", "after_run", "cleanup"]
 
 
