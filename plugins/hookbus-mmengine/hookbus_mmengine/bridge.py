@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from mmengine.dist import is_main_process
 from mmengine.fileio import join_path
 from mmengine.optim import OptimWrapperDict
@@ -49,6 +52,7 @@ class MMEngineBridge(Bridge):
         self._loop: TrainingLoop | None = None
         self._kept: Mapping[str, Any] = {}  # entry of the checkpoint that the Runner has loaded
         self._state: dict[str, Any] = {}  # entry of the checkpoint that is being saved
+        self._reported: set[str] = set()  # results that are not numbers
         self.batch: Any = None
 
     def attach(self) -> None:
@@ -238,6 +242,17 @@ class MMEngineBridge(Bridge):
             self.loop.validated_at = self.active_run.iters_done
         self.active_run.end_validation()
 
+    def select_results(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the results that are single numbers. The others, such as lists of classes, are reported once."""
+        results = super().select_results(metrics)
+        others = {name for name, value in results.items() if not is_number(value)}
+        if new := sorted(others - self._reported):
+            self._reported.update(new)
+            self.active_run.logger.warning(
+                "MMEngine: the results %s are not single numbers, and hooks do not receive them.", ", ".join(new)
+            )
+        return {name: value for name, value in results.items() if name not in others}
+
     # -- checkpoints of the Runner -----------------------------------------------------------
 
     def keep_state(self, checkpoint: Mapping[str, Any]) -> None:
@@ -303,3 +318,10 @@ class MMEngineBridge(Bridge):
         """Validate now."""
         self.host.val_loop.run()
         self.host.model.train()
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a result is a number, or a tensor or array with one element."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.numel() == 1 if isinstance(value, torch.Tensor) else value.size == 1
+    return isinstance(value, Number)

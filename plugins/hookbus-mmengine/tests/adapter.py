@@ -88,8 +88,7 @@ def build_runner(task: HostTask, directory: Path, *, resume: bool = False, **arg
     return Runner(
         model,
         work_dir=str(directory / "host"),
-        **(validation if task.validate else {}),
-        **{**defaults, **arguments},
+        **{**(validation if task.validate else {}), **defaults, **arguments},
         resume=resume,
         log_level="ERROR",
         experiment_name=f"run_{id(model)}",

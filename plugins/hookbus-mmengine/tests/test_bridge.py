@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -107,6 +108,24 @@ class TestPoints:
         inputs, targets = task.val_data().tensors
         expected = nn.functional.cross_entropy(runner.model.model.eval()(inputs), targets)
         assert bridge.active_run.metrics.results["val/loss"] == pytest.approx(expected.item())
+
+    def test_results_that_are_no_numbers_are_reported_once(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Results(MeanLoss):
+            def compute_metrics(self, results: list[Any]) -> dict[str, Any]:
+                return {
+                    "loss": torch.tensor([0.5]),
+                    "classes": [0.1, 0.2],
+                    "matrix": np.ones((2, 2)),
+                    "best": np.ones(1),
+                }
+
+        task, bus = HostTask(), HookBus()
+        train(bus, build_runner(task, tmp_path, val_evaluator=[Results(task)]))
+        assert bus.current.metrics.results == {"val/loss": 0.5, "val/best": 1.0}
+        expected = "MMEngine: the results classes, matrix are not single numbers, and hooks do not receive them."
+        assert caplog.messages.count(expected) == 1
 
     def test_weights_and_averages_are_those_of_a_plain_loop(self, tmp_path: Path) -> None:
         ema, task, plain = EMAHook(momentum=0.9, warm_up=0), HostTask(), HostTask()
@@ -363,3 +382,25 @@ class TestInvalidLoss:
             assert policy == "raise"
         assert bus.current.outcome == outcome
         assert bool(weights_of(runner).isfinite().all()) is (policy == "skip")
+
+
+class TestMixedPrecision:
+    def test_step_that_the_gradient_scaler_skips_is_not_counted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from mmengine.optim.optimizer import amp_optimizer_wrapper
+
+        # AmpOptimWrapper requires a GPU; its scaler works on the CPU as well.
+        monkeypatch.setattr(amp_optimizer_wrapper, "is_cuda_available", lambda: True)
+        monkeypatch.setattr(amp_optimizer_wrapper, "GradScaler", lambda **kwargs: torch.amp.GradScaler("cpu", **kwargs))
+        task, bus, norms = HostTask(epochs=1, nan_at=2, validate=False), RecordingBus(), []
+        bus.on("before_optimizer_step")(record_gradients(norms))
+        model = TaskModule(task)
+        wrapper = amp_optimizer_wrapper.AmpOptimWrapper(
+            optimizer=task.optimizer(model), loss_scale=1024.0, dtype="bfloat16"
+        )
+        bridge = train(bus, build_runner(task, tmp_path, model=model, optim_wrapper=wrapper))
+        assert (bridge.active_run.iters_done, bridge.active_run.steps_done) == (6, 5)
+        assert bridge.active_run.scaler is wrapper.loss_scaler
+        assert len(norms) == 5
+        assert max(norms) < 100  # unscaled
