@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import keras
@@ -89,17 +89,17 @@ class KerasCallbackHook(Hook):
             )
         self.callback.set_model(ModelView(run, type(self.callback).__name__))
         self.callback.set_params({"epochs": run.max_epochs, "steps": run.epoch_length, "verbose": 1})
-        self.callback.on_train_begin()
+        self.callback.on_train_begin(None)
 
     def before_epoch(self, epoch: int) -> None:
         """Call `on_epoch_begin`."""
         self._logs = {}
-        self.callback.on_epoch_begin(epoch)
+        self.callback.on_epoch_begin(epoch, None)
 
     def before_train_iter(self, batch_idx: int) -> None:
         """Call `on_train_batch_begin`, if the callback has it."""
         if self._wants_batches:
-            self.callback.on_train_batch_begin(batch_idx)
+            self.callback.on_train_batch_begin(batch_idx, None)
 
     def after_train_iter(self, batch_idx: int, loss: Any) -> None:
         """Call `on_train_batch_end` with the loss of the batch, if the callback has it."""
@@ -108,17 +108,17 @@ class KerasCallbackHook(Hook):
 
     def after_train_epoch(self, metrics: Any) -> None:
         """Collect the means of the epoch."""
-        self._logs |= {name.removeprefix("train/").replace("/", "_"): float(value) for name, value in metrics.items()}
+        self._logs |= select_metrics(metrics, "train/")
 
     def before_val(self, run: Run) -> None:
         """Call `on_test_begin`."""
         if not run.sanity_checking:
-            self.callback.on_test_begin()
+            self.callback.on_test_begin(None)
 
     def after_val(self, run: Run, metrics: Any) -> None:
         """Call `on_test_end`, and collect the results of the validation."""
         if not run.sanity_checking:
-            results = {name.removeprefix("val/").replace("/", "_"): float(value) for name, value in metrics.items()}
+            results = select_metrics(metrics, "val/")
             self.callback.on_test_end(results)
             self._logs |= {f"val_{name}": value for name, value in results.items()}
 
@@ -142,6 +142,12 @@ def check_callback(callback: Any) -> None:
     for cls in type(callback).__mro__:
         if cls.__module__.startswith("keras.") and cls.__name__ in REFUSED:
             raise ConfigError([f"callback: {cls.__name__} {REFUSED[cls.__name__]}."])
+
+
+def select_metrics(metrics: Mapping[str, Any], prefix: str) -> dict[str, float]:
+    """Return the metrics with a prefix under their names in Keras: `val/small/loss` becomes `small_loss`."""
+    names = {name: name.removeprefix(prefix).replace("/", "_") for name in metrics if name.startswith(prefix)}
+    return {names[name]: float(metrics[name]) for name in names}
 
 
 def is_overridden(callback: Any, method: str) -> bool:

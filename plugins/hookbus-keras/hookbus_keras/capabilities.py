@@ -6,8 +6,8 @@ from hookbus.bridge import Capabilities
 
 _TRUNCATED = "also emitted for an epoch that a stop has truncated, because `fit` validates it"
 _GRADIENTS = (
-    "gradients are those of the micro-batch, before Keras clips and accumulates them; with mixed_float16 they are "
-    "multiplied by the loss scale"
+    "gradients are those of the micro-batch alone, because Keras clips and accumulates copies of them; with "
+    "mixed_float16 they are multiplied by the loss scale"
 )
 
 CAPABILITIES = Capabilities(
@@ -16,6 +16,7 @@ CAPABILITIES = Capabilities(
     approximate={
         "after_backward": f"emitted when the optimizer receives the gradients; {_GRADIENTS}",
         "before_optimizer_step": _GRADIENTS,
+        "after_train_iter": _GRADIENTS,
         "before_val": _TRUNCATED,
         "after_val": _TRUNCATED,
     },
