@@ -1,6 +1,6 @@
 """Cost of a training iteration in each installed trainer with a bus, relative to the trainer alone.
 
-    .venv/trainers/lightning-2.6.6/bin/python -m benchmarks.bench_bridges [--blocks 20]
+    .venv/trainers/lightning-2.6.6/bin/python -m benchmarks.bench_bridges [lightning] [--blocks 20]
 
 `make bridges-newest` makes these environments. A block trains without a bus, with an empty one and with jsonl,
 iter_timer and ema, each for one epoch; the ratio is the median over the blocks. The times are those of the CPU.
@@ -139,7 +139,7 @@ def accelerate(batches: TimedBatches, bus: HookBus | None, directory: str) -> No
             step(batch)
         return
     bridge: Any = bus.attach(accelerator, work_dir=directory)
-    with bridge.run(model=trained, optimizer=optimizer, epochs=1) as run:
+    with bridge.train(model=trained, optimizer=optimizer, epochs=1) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for index, batch in run.batches(batches):
@@ -176,15 +176,14 @@ def compare(train: Train, blocks: int) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--blocks", type=int, default=20)
-    blocks = parser.parse_args().blocks
+    parser.add_argument("trainers", nargs="*", help="all that are installed without one")
+    options = parser.parse_args()
     os.environ["KERAS_BACKEND"] = "torch"
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     rows, figures = [], {}
-    for name, train in TRAINERS.items():
-        if importlib.util.find_spec(name) is None:
-            continue
-        results = compare(train, blocks)
+    for name in options.trainers or filter(importlib.util.find_spec, TRAINERS):
+        results = compare(TRAINERS[name], options.blocks)
         alone = results.pop("alone")
         targets = {"empty bus": EMPTY_TARGETS.get(name, 1.05), "three hooks": TARGETS.get(name)}
         for candidate, seconds in results.items():
