@@ -18,9 +18,12 @@ from torch.utils.data import DataLoader
 import hookbus
 from docs.generating.packages import OFFERED
 from docs.generating.parts import PARTS, page_text, pages
+from hookbus import HookBus
 from hookbus._config.models import TrainingConfig
+from hookbus._events.points import POINT_ALIASES
 from hookbus._utils.known_keys import PUBLISHED_HOOKS
 from hookbus.errors import ConfigError
+from hookbus.lifecycle import POINTS
 from hookbus.testing.imports import PUBLIC_MODULES, get_public_names
 from tests.pages import PAGES, PAGES_OF_TRAINERS, ROOT, Reader, blocks
 
@@ -34,6 +37,7 @@ LONG = (
     "docs/tutorial.md",
 )
 """Pages with slow examples."""
+MIGRATION_PAGE = ROOT / "docs/coming-from.md"
 
 
 def get_name(page: Path) -> str:
@@ -166,10 +170,22 @@ def test_every_package_has_a_page_with_its_entry_points(package: str) -> None:
     assert "\n## Notes and limitations\n" in page.read_text()
 
 
-def test_hooks_in_the_migration_tables_exist() -> None:
+def test_points_and_members_of_a_run_in_the_migration_tables_exist() -> None:
     tables = re.findall(
-        r"built-in \| hookbus \|\n\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "docs/coming-from.md").read_text()
+        r"^\| [\w ]+ \| hookbus \|\n\|---\|---\|\n((?:\|.*\n)+)", MIGRATION_PAGE.read_text(), re.MULTILINE
     )
+    cells = " ".join(row.split("| ")[2] for table in tables for row in table.splitlines())
+    points = {name for name in re.findall(r"`((?:before|after|on|log)_\w+)`", cells) if name != "log_weights"}
+    members = set(re.findall(r"`run\.(\w+)", cells))
+
+    assert len(tables) == 5
+    assert len(points) > 20
+    assert points <= {*POINTS, *POINT_ALIASES}
+    assert {name for name in members if not hasattr(HookBus().current, name)} == set()
+
+
+def test_hooks_in_the_migration_tables_exist() -> None:
+    tables = re.findall(r"built-in \| hookbus \|\n\|---\|---\|\n((?:\|.*\n)+)", MIGRATION_PAGE.read_text())
     cells = [row.split("| ")[2] for table in tables for row in table.splitlines()]
     named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)} - {"lr", "fsdp2", "log_weights"}
     keys = {key for cell in cells for key in re.findall(r"`training\.(\w+)", cell)}
