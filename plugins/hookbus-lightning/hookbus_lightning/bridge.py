@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from math import isinf
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from hookbus.bridge import Bridge
+from hookbus.checkpoint import get_run_state
 from hookbus.errors import ConfigError, RequestError
 from hookbus_lightning.callback import BusCallback, get_package, make_callback
 from hookbus_lightning.capabilities import TRAINER
@@ -25,6 +27,7 @@ class LightningBridge(Bridge):
     evaluation: Evaluation
     _callback: Any
     _has_state = _is_requested = False
+    _final_state: Mapping[str, Any] = MappingProxyType({})
 
     def attach(self) -> None:
         """Register the callback, before the callbacks that save checkpoints.
@@ -60,15 +63,18 @@ class LightningBridge(Bridge):
         super().set_state(state)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of hooks and loop; {} within an iteration, in which it would not be that of a boundary."""
-        if self.is_open and self.active_run.mid_iteration and self.checkpoints == "host":
-            self.active_run.logger.warning(
-                "A checkpoint of Lightning was saved within iteration %s, without the state of the hooks: save it "
-                "between two iterations to resume from it.",
-                self.active_run.current("iter"),
+        """Return the state of hooks and loop: of the last boundary of a run that has ended, {} within an iteration."""
+        run = self.run
+        if run is None or self.checkpoints != "host":
+            return {}
+        if run.exception is not None or (run.is_running and run.mid_iteration):
+            run.logger.warning(
+                "A checkpoint of Lightning was saved %s, without the state of the hooks. Resume from one that was "
+                "saved between two iterations.",
+                f"within iteration {run.current('iter')}" if run.is_running else "after a failure",
             )
             return {}
-        return super().get_state()
+        return super().get_state() if run.is_running else dict(self._final_state)
 
     def begin_fit(self) -> None:
         """Begin the run of a training.
@@ -98,6 +104,12 @@ class LightningBridge(Bridge):
         if self.host.ckpt_path and not self._has_state:
             self.set_state({})
         self.training.begin()
+
+    def finish(self) -> None:
+        """End the run of a training, and keep its state for `trainer.save_checkpoint` after the training."""
+        self.begin_training()  # a training that was complete already
+        self._final_state = get_run_state(self.active_run) if self.checkpoints == "host" else {}
+        self.close()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the run, and restore the methods of the trainer."""

@@ -70,8 +70,7 @@ class BusCallback:
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
         """End the run, after the last checkpoints of other callbacks."""
-        self._bridge.begin_training()  # a training that was complete already
-        self._bridge.close()
+        self._bridge.finish()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """End the run that an exception has ended."""

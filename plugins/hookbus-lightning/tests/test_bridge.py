@@ -226,6 +226,31 @@ class TestHostCheckpoints:
         assert "hookbus" not in torch.load(tmp_path / "within.ckpt", weights_only=True)["callbacks"]
         assert "within iteration 1, without the state of the hooks" in caplog.text
 
+    def test_checkpoint_after_the_training_has_the_state_of_its_end(self, tmp_path: Path) -> None:
+        bridge = attach(HookBus([EMAHook(momentum=0.5, warm_up=0)]), tmp_path)
+        bridge.host.fit(Mean(), make_loader(4.0))
+        bridge.host.save_checkpoint(tmp_path / "end.ckpt")
+        state = torch.load(tmp_path / "end.ckpt", weights_only=True)["callbacks"]["hookbus"]
+        assert state["loop"]["clock"]["epochs_done"] == 1
+        assert state["ema_state_dict"]["weight"].item() == pytest.approx(0.8)
+
+    def test_checkpoint_after_a_failure_is_reported(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        from lightning.pytorch.callbacks import Callback
+
+        class Module(Mean):
+            def on_train_epoch_end(self) -> None:
+                raise ValueError("broken")
+
+        class SaveOnException(Callback):
+            def on_exception(self, trainer: Any, *_: Any) -> None:
+                trainer.save_checkpoint(tmp_path / "failed.ckpt")
+
+        bridge = attach(HookBus(), tmp_path, callbacks=[SaveOnException()])
+        with caplog.at_level(logging.WARNING, "hookbus"), pytest.raises(ValueError, match="broken"):
+            bridge.host.fit(Module(), make_loader(1.0))
+        assert "hookbus" not in torch.load(tmp_path / "failed.ckpt", weights_only=True)["callbacks"]
+        assert "after a failure, without the state of the hooks" in caplog.text
+
 
 class TestCheckpointsOfHookbus:
     def train(self, directory: Path, epochs: int, *, resume: str = "never", path: Any = None) -> Any:

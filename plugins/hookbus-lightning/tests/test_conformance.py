@@ -24,3 +24,12 @@ def test_trainer(check: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("check", bridge_conformance(FabricAdapter()), ids=str)
 def test_fabric(check: Any, tmp_path: Path) -> None:
     check(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["pytorch_lightning", "lightning_fabric"])
+def test_package_of_another_name(name: str, tmp_path: Path) -> None:
+    pytest.importorskip(name, reason=f"{name} is not installed: run `make bridges HOST=lightning`")
+    adapter: Any = TrainerAdapter(name) if name == "pytorch_lightning" else FabricAdapter(name)
+    bridge_conformance(adapter)(tmp_path)
