@@ -109,10 +109,10 @@ class TransformersBridge(Bridge):
             loader: Training loader.
         """
         trainer = self.host
+        # Without the scheduler, which the Trainer steps: the hook param_scheduler would step it a second time.
         self.open(
             model=trainer.model,
             optimizer=trainer.optimizer,
-            scheduler=trainer.lr_scheduler,
             scaler=trainer.accelerator.scaler,
             device=trainer.args.device,
             train_loader=loader,
