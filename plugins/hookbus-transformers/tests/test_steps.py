@@ -66,13 +66,13 @@ class TestLoss:
         assert sum(loss.item() for _, _, loss in batches) / 2 == pytest.approx(total)
 
     def test_outputs_of_the_end_of_an_iteration_have_no_graph(self, tmp_path: Path) -> None:
-        bus, found = HookBus(), []
+        bus, received = HookBus(), []
         trainer = make_model_trainer(make_classifier(), tmp_path, make_labeled_texts(2), num_train_epochs=1)
         trainer.model.config.output_hidden_states = True
-        bus.on("after_train_iter")(lambda outputs: found.append(outputs))
+        bus.on("after_train_iter")(lambda outputs: received.append(outputs))
         bus.attach(trainer)
         trainer.train()
-        (outputs,) = found
+        (outputs,) = received
         tensors = [outputs["loss"], outputs["logits"], *outputs["hidden_states"]]
         assert not any(tensor.requires_grad for tensor in tensors)
 
