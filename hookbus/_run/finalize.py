@@ -75,7 +75,8 @@ def finalize(run: Run) -> None:
         _add_exceptions(run, failures)
         if failures:
             _call_each(run, partial(_write_final_status, run))  # with the changed outcome
-        _call_each(run, partial(release_directories, run))
+        # The ranks last: a loop may destroy its process groups next, see `hookbus.distributed.process_group`.
+        _call_each(run, partial(release_directories, run), run.ranks.drain)
         run.bus.torch_hooks.stop()
         run.is_running = False
     _add_exceptions(run, [interrupt for interrupt in interrupts if interrupt not in failures])

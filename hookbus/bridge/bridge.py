@@ -143,6 +143,20 @@ class Bridge:
         if state is not None and not state:
             self._report_missing_state(run)
 
+    def set_epoch_length(self, length: int | None) -> None:
+        """Set the length of the epochs of a trainer that loads its data after the run has begun.
+
+        Args:
+            length: Number of iterations per epoch; None if it is unknown.
+        """
+        self.active_run.clock.epoch_length = length
+        self.bus.invalidate()  # schedules that end with the run
+
+    def return_to_last_epoch(self) -> None:
+        """Make the last epoch the current one, for a trainer that validates it after it was resumed."""
+        clock = self.active_run.clock
+        clock.epoch, clock.epoch_complete = clock.epochs_done - 1, True
+
     def close(self, error: BaseException | None = None) -> None:
         """End the run. Idempotent; no effect without a run.
 

@@ -156,6 +156,12 @@ class Collectives:
     def close(self) -> None:
         """Destroy the process group of an object returned by `new_group`. Not a collective call."""
 
+    def drain(self) -> None:
+        """Block until the threads of the process groups are idle, after which the loop may destroy the groups.
+
+        Not a collective call.
+        """
+
     @contextmanager
     def propagate_errors(self) -> Iterator[None]:
         """Context manager that propagates the failure of a rank, so that ranks blocked on it fail as well.

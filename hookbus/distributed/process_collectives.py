@@ -116,6 +116,10 @@ class ProcessCollectives(Collectives):
             process_group.destroy_group(self.group)
             self.group = None
 
+    def drain(self) -> None:
+        """See `Collectives`."""
+        process_group.drain_threads()
+
     @contextmanager
     def propagate_errors(self) -> Iterator[None]:
         """See `Collectives`."""

@@ -161,7 +161,7 @@ def reported_by_main(message: str) -> bool:
 
 
 def drain_threads() -> None:
-    """Block until the worker threads of torch.distributed are idle. Called at exit, before finalization.
+    """Block until the worker threads of torch.distributed are idle: at the end of a run, and before finalization.
 
     A thread releases its Python objects shortly after its work is done and needs the interpreter to do so. In Python
     before 3.14, a thread that requests the interpreter during finalization aborts the process ("terminate called

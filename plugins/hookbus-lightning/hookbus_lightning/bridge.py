@@ -153,8 +153,7 @@ class LightningBridge(Bridge):
         """Set the training data of the run, which Lightning has loaded."""
         run, loaders, length = self.active_run, self.host.train_dataloader, self.host.num_training_batches
         run.train_loader = by_name(loaders, name_loaders(loaders))
-        run.clock.epoch_length = None if isinf(length) else int(length)
-        self.bus.invalidate()  # schedules that end with the run
+        self.set_epoch_length(None if isinf(length) else int(length))
 
     def begin_evaluation(self, kind: Literal["val", "test"], loaders: Any) -> None:
         """Begin a validation or test, outside of a training in a run of its own."""

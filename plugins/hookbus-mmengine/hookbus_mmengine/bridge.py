@@ -312,7 +312,7 @@ class MMEngineBridge(Bridge):
             by_epoch=False,
         )
         if is_main_process():
-            Path(runner.work_dir, "last_checkpoint").write_text(join_path(runner.work_dir, name))
+            Path(runner.work_dir, "last_checkpoint").write_text(join_path(runner.work_dir, name), "utf-8")
 
     def validate(self) -> None:
         """Validate now."""

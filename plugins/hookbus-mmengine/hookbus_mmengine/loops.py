@@ -152,12 +152,12 @@ class TrainingLoop:
             self._skipped = run.iters_done - run.epoch_first_iter
             self._rng_state, self._epoch_rng_state = get_rng_state(), state["epoch_rng"]
         if state and not self._skipped and self.validated_at != run.iters_done and self.is_validation_due():
-            self._make_up_for_validation(run)
+            self._make_up_for_validation()
 
-    def _make_up_for_validation(self, run: Run) -> None:
+    def _make_up_for_validation(self) -> None:
         """Validate at the end of the epoch of the checkpoint, which MMEngine saves before it validates."""
         if self.by_epoch:
-            run.clock.epoch, run.clock.epoch_complete = run.epochs_done - 1, True
+            self._bridge.return_to_last_epoch()
         self._bridge.host.val_loop.run()
 
     def _skip(self, idx: int) -> None:
