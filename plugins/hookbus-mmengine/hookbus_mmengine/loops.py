@@ -12,7 +12,6 @@ from hookbus.data import get_rng_state, set_rng_state
 from hookbus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hookbus import Run
     from hookbus_mmengine.bridge import MMEngineBridge
 
 
