@@ -106,6 +106,7 @@ def test_hook_that_knows_no_trainer_works(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive  # `make bridges` runs it
 @pytest.mark.parametrize("name", sorted(HOOKS))
 @pytest.mark.parametrize("package", INSTALLED)
 def test_hook_works_in_a_trainer_or_is_refused_as_the_page_states(package: str, name: str, tmp_path: Path) -> None:
