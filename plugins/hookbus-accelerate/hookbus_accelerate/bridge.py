@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.scheduler import AcceleratedScheduler
 
-from hookbus import Hook
-from hookbus.bridge import Bridge
+from hookbus.bridge import LoopBridge
 from hookbus.errors import ConfigError, RequestError
 from hookbus_accelerate.capabilities import CAPABILITIES
 from hookbus_accelerate.skipping import SkippedIterations
@@ -25,11 +24,11 @@ UNSUPPORTED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")
 """Distributed types whose models, gradients or checkpoints are not those of torch."""
 
 
-class AccelerateBridge(Bridge):
+class AccelerateBridge(LoopBridge):
     """Runs of a loop with an `accelerate.Accelerator`, which is the loop of the user.
 
     Args:
-        bus, host, checkpoints, metric_prefix, options: See `Bridge`.
+        bus, host, checkpoints, metric_prefix, options: See `hookbus.bridge.Bridge`.
     """
 
     capabilities = CAPABILITIES
@@ -82,7 +81,7 @@ class AccelerateBridge(Bridge):
         """
         _check_prepared(optimizer)
         if validate is None:
-            self._check_validations()
+            self.check_validations()
         options: dict[str, Any] = {
             "device": self.host.device,
             "scaler": self.host.scaler,
@@ -101,14 +100,6 @@ class AccelerateBridge(Bridge):
 
     # -- state in the checkpoints of Accelerate ------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of hooks and loop, for `accelerator.save_state`."""
-        return self.get_state()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state_dict()`, for `accelerator.load_state`."""
-        self.set_state(state)
-
     def _get_step(self) -> int:
         """Return the number of micro-batches, by which the accelerator decides whether a step is due."""
         return int(self.host.step)
@@ -117,12 +108,6 @@ class AccelerateBridge(Bridge):
         self.host.step = step
 
     # -- what hooks request --------------------------------------------------------------------
-
-    def stop(self, reasons: Sequence[str]) -> None:
-        """Leave it to the loop, which reads `run.should_stop`."""
-
-    def stop_epoch(self) -> None:
-        """Leave it to the loop, which reads `run.should_stop_epoch`."""
 
     def save(self, reasons: Sequence[str]) -> None:
         """Save a checkpoint of the accelerator: in its project directory, or in the work directory.
@@ -140,25 +125,6 @@ class AccelerateBridge(Bridge):
                 f"{', '.join(reasons)}: requested a checkpoint, but the accelerator has no directory for it. Pass "
                 "work_dir= to bus.attach, or a ProjectConfiguration with automatic_checkpoint_naming=True to the "
                 "Accelerator."
-            )
-
-    def validate(self) -> None:
-        """Raise, because a run with a validation function validates itself.
-
-        Raises:
-            RequestError: If a hook requests a validation without a validation function.
-        """
-        raise RequestError("A hook requested a validation, but the loop has no function for it. Pass validate=.")
-
-    def _check_validations(self) -> None:
-        hooks = {name: hook for name, hook in self.bus.hooks.items() if isinstance(hook, Hook)}
-        names = [name for name, hook in hooks.items() if hook.schedules_validation]
-        if names and all(hook.validation_fn is None for hook in hooks.values()):
-            raise ConfigError(
-                [
-                    f"validate: should be the validation function that {', '.join(map(repr, names))} schedules, got "
-                    "None. Pass validate=."
-                ]
             )
 
     # -- methods of the accelerator --------------------------------------------------------------

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from hookbus import Hook
-from hookbus.bridge import Bridge
-from hookbus.errors import ConfigError, RequestError
+from hookbus.bridge import LoopBridge
+from hookbus.errors import ConfigError
 from hookbus_lightning.capabilities import FABRIC
 
 if TYPE_CHECKING:
     from hookbus import Run
 
 
-class FabricBridge(Bridge):
+class FabricBridge(LoopBridge):
     """Runs of a loop with a `lightning.Fabric`, which is the loop of the user.
 
     It can be an entry of the state of `fabric.save` and `fabric.load`.
 
     Args:
-        bus, host, checkpoints, metric_prefix: See `Bridge`.
+        bus, host, checkpoints, metric_prefix: See `hookbus.bridge.Bridge`.
         options: Arguments of `bus.run` for all runs, such as `model`, `optimizer` and `work_dir`.
     """
 
@@ -54,7 +53,7 @@ class FabricBridge(Bridge):
         scaler = getattr(self.host.strategy.precision, "scaler", None)
         options = self.get_run_arguments({"device": self.host.device, "scaler": scaler, **arguments})
         if options.get("validate") is None:
-            self._check_validations()
+            self.check_validations()
         attached, self._replaced = self._replaced, ExitStack()  # the steps are replaced during the run only
         try:
             self._replace_steps(options.get("optimizer"))
@@ -64,17 +63,6 @@ class FabricBridge(Bridge):
         finally:
             self._replaced.close()
             self._replaced = attached
-
-    def _check_validations(self) -> None:
-        hooks = {name: hook for name, hook in self.bus.hooks.items() if isinstance(hook, Hook)}
-        names = [name for name, hook in hooks.items() if hook.schedules_validation]
-        if names and all(hook.validation_fn is None for hook in hooks.values()):
-            raise ConfigError(
-                [
-                    f"validate: should be the validation function that {', '.join(map(repr, names))} schedules, got "
-                    "None. Pass validate= to bridge.train."
-                ]
-            )
 
     def _replace_steps(self, optimizer: Any) -> None:
         self._backwards, self._is_skipped = 0, False
@@ -90,34 +78,6 @@ class FabricBridge(Bridge):
                 )
             if part is not None:
                 self.replace(part, "step", self._wrap_step)
-
-    # -- state in a checkpoint of Fabric ---------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of hooks and loop, for `fabric.save`."""
-        return self.get_state()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state_dict()`, for `fabric.load`."""
-        self.set_state(state)
-
-    # -- what hooks request ----------------------------------------------------------------------
-
-    def stop(self, reasons: Sequence[str]) -> None:
-        """Leave it to the loop, which reads `run.should_stop`."""
-
-    def stop_epoch(self) -> None:
-        """Leave it to the loop, which reads `run.should_stop_epoch`."""
-
-    def validate(self) -> None:
-        """Raise, because a run with a validation function validates itself.
-
-        Raises:
-            RequestError: If a hook requests a validation without a validation function.
-        """
-        raise RequestError(
-            "A hook has requested a validation, but the loop has no function for it. Pass validate= to bridge.train."
-        )
 
     # -- methods of Fabric -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from mmengine.optim import OptimWrapper
 from mmengine.runner import Runner
 from torch import Tensor
 
-from hookbus import HookBus
+from hookbus import Hook, HookBus
 from hookbus.testing import HostResult, HostTask
 from hookbus_mmengine.capabilities import CAPABILITIES
 
@@ -94,3 +94,17 @@ def build_runner(task: HostTask, directory: Path, *, resume: bool = False, **arg
         experiment_name=f"run_{id(model)}",
         default_scope="mmengine",
     )
+
+
+class RequestAt(Hook):
+    """Hook that makes a request in an iteration, given as number from 1."""
+
+    makes_requests = True
+
+    def __init__(self, iteration: int, request: str) -> None:
+        super().__init__()
+        self.iteration, self.request = iteration, request
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iters_done == self.iteration:
+            getattr(run, f"request_{self.request}")()

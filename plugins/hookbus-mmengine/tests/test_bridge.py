@@ -21,7 +21,7 @@ from hookbus.testing import HostTask, RecordingBus, TaskError
 from hookbus_ema import EMAHook
 from hookbus_mmengine.bridge import MMEngineBridge
 
-from .adapter import MeanLoss, MMEngineAdapter, TaskModule, build_runner
+from .adapter import MeanLoss, MMEngineAdapter, RequestAt, TaskModule, build_runner
 
 ITERATION = ["before_train_iter", "after_forward", "after_backward"]
 STEP = ["before_optimizer_step", "after_optimizer_step"]
@@ -58,20 +58,6 @@ def record_gradients(values: list[float]) -> Any:
         values.append(sum(float(gradient.abs().sum()) for gradient in gradients))
 
     return record
-
-
-class StopAt(Hook):
-    """Hook that makes a request in an iteration, given as number from 1."""
-
-    makes_requests = True
-
-    def __init__(self, iteration: int, request: str) -> None:
-        super().__init__()
-        self.iteration, self.request = iteration, request
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.iters_done == self.iteration:
-            getattr(run, f"request_{self.request}")()
 
 
 class TestPoints:
@@ -302,7 +288,7 @@ class TestResumeByCheckpointHook:
             return weights_of(runner), runner
 
         expected, _ = run("whole")
-        run("parts", StopAt(stop, "stop"))
+        run("parts", RequestAt(stop, "stop"))
         weights, runner = run("parts", resume="auto")
         assert torch.equal(weights, expected)
         assert (runner.epoch, runner.iter, runner.optim_wrapper.get_lr()["lr"]) == (3, 18, [0.1 / 4])

@@ -15,25 +15,11 @@ pytest.importorskip("mmengine", reason="MMEngine is not installed: run `make bri
 from mmengine.dataset import InfiniteSampler
 from mmengine.runner import Runner
 
-from hookbus import Hook, HookBus
+from hookbus import HookBus
 from hookbus.testing import HostTask, RecordingBus
 from hookbus_ema import EMAHook
 
-from .adapter import build_runner
-
-
-class RequestAt(Hook):
-    """Hook that makes a request in an iteration, given as number from 1."""
-
-    makes_requests = True
-
-    def __init__(self, iteration: int, request: str) -> None:
-        super().__init__()
-        self.iteration, self.request = iteration, request
-
-    def after_train_iter(self, run: Any) -> None:
-        if run.iters_done == self.iteration:
-            getattr(run, f"request_{self.request}")()
+from .adapter import RequestAt, build_runner
 
 
 def train(bus: HookBus, runner: Runner, seed: int = 0) -> Tensor:
