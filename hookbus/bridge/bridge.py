@@ -59,7 +59,8 @@ class Bridge:
         self.run: Run | None = None
         self._prefixes = self.metric_prefixes if metric_prefix is None else (metric_prefix,)
         self._options = options
-        self._pending_state: Mapping[str, Any] | None = None
+        self._pending_state: Mapping[str, Any] | None = None  # for the next run
+        self._lacks_state = False
         self._replaced = ExitStack()  # attributes of the trainer, until `detach`
         self._check_checkpoints()
         raise_errors(find_host_errors(bus.hooks, self.capabilities, checkpoints))
@@ -127,7 +128,9 @@ class Bridge:
         Args:
             arguments: Arguments that the trainer knows. Options of the bridge take precedence.
         """
-        state = self._pending_state
+        # Taken now: if this run cannot begin, the next one may be a new training.
+        state, self._pending_state = self._pending_state, None
+        self._lacks_state = state is not None and not state
         # A new trainer starts from scratch, also if the bus has been used for another training before.
         options = {"host": self, "fresh": self.run is None, **arguments, **self._options}
         return {**options, "resume": state} if state else options
@@ -138,9 +141,8 @@ class Bridge:
         Args:
             run: The run.
         """
-        state, self._pending_state = self._pending_state, None
         self.run = run
-        if state is not None and not state:
+        if self._lacks_state:
             self._report_missing_state(run)
 
     def set_epoch_length(self, length: int | None) -> None:

@@ -206,6 +206,14 @@ class TestCheckpoints:
         assert bridge.open(fresh=True).iters_done == 0
         bridge.close()
 
+    def test_state_is_discarded_with_the_run_that_cannot_begin(self) -> None:
+        bridge = make_bridge()
+        bridge.set_state(self.make_state())
+        with pytest.raises(ConfigError, match="epochs"):
+            bridge.open(epochs=-1)
+        assert bridge.open().iters_done == 0
+        bridge.close()
+
     def test_state_that_is_set_during_the_run_is_restored_at_once(self) -> None:
         bridge = make_bridge(bus := RecordingBus())
         run = bridge.open()
