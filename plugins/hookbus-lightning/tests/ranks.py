@@ -1,18 +1,23 @@
-"""Training of two processes: a hook of rank 1 requests to stop. Started by test_ranks.py.
+"""Trainings of two processes: a hook of rank 1 requests to stop. Started by test_ranks.py.
 
-python ranks.py DIRECTORY trainer|fabric
+python ranks.py DIRECTORY
+
+The ranks are forks with the variables of torchrun: Lightning itself would import everything again in the second
+process, for each training, which takes most of the time.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
+from torch.multiprocessing import start_processes
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookbus import Hook, HookBus
@@ -82,13 +87,28 @@ def train_with_fabric(bus: HookBus, directory: Path) -> tuple[Bridge, int]:
     return bridge, steps
 
 
+def train_rank(rank: int, port: int, directory: Path) -> None:
+    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ.update(ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    results = {}
+    for name, train in {"trainer": train_with_trainer, "fabric": train_with_fabric}.items():
+        bridge, steps = train(HookBus([StopOnRankOne()]), directory / name)
+        run = bridge.active_run
+        results[name] = {
+            "outcome": run.outcome,
+            "iters": run.iters_done,
+            "steps": steps,
+            "reasons": run.stop_reasons,
+        }
+    (directory / f"rank_{rank}.json").write_text(json.dumps(results))
+
+
 def main() -> None:
-    directory, loop = Path(sys.argv[1]), sys.argv[2]
-    bus = HookBus([StopOnRankOne()])
-    bridge, steps = (train_with_trainer if loop == "trainer" else train_with_fabric)(bus, directory)
-    run = bridge.active_run
-    result = {"outcome": run.outcome, "iters": run.iters_done, "steps": steps, "reasons": run.stop_reasons}
-    (directory / f"rank_{os.environ.get('LOCAL_RANK', '0')}.json").write_text(json.dumps(result))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # Ends the other rank if one fails.
+    start_processes(train_rank, (port, Path(sys.argv[1])), nprocs=2, start_method="fork")
 
 
 if __name__ == "__main__":
