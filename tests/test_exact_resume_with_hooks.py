@@ -36,6 +36,11 @@ def _disable_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+def mark_every_second(cases: list[Case]) -> list[Any]:
+    """Return the cases, of which every second one is slow."""
+    return [pytest.param(case, marks=[pytest.mark.slow] * (i % 2)) for i, case in enumerate(cases)]
+
+
 def compare(case: Case, tmp_path: Path) -> None:
     expected = get_results(tmp_path / "uninterrupted", train(case, tmp_path / "uninterrupted"))
     interrupt(case, tmp_path / "stopped")
@@ -44,7 +49,7 @@ def compare(case: Case, tmp_path: Path) -> None:
     assert get_results(tmp_path / "stopped", run) == expected
 
 
-@pytest.mark.parametrize("case", PAIRS, ids=str)
+@pytest.mark.parametrize("case", mark_every_second(PAIRS), ids=str)
 def test_files_and_states_equal_those_of_the_uninterrupted_run(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)
 

@@ -234,11 +234,17 @@ LOOPS = {"Trainer": run_trainer, "custom loop": run_custom_loop}
 
 
 def select_cases() -> list[tuple[str, str, int, str, str]]:
-    """Return each position with each method to stop; the other parameters alternate."""
-    cases = enumerate(product(POSITIONS, EndingHook.METHODS))
+    """Return each position with two methods to stop; the other parameters alternate."""
+    methods, settings, loops = list(EndingHook.METHODS), list(SETTINGS), list(LOOPS)
     return [
-        (position, method, ACCUMULATE[(i // 4 + i) % 2], list(SETTINGS)[i % 3], list(LOOPS)[(i // 2) % 2])
-        for i, (position, method) in cases
+        (
+            position,
+            methods[2 * k + p % 2],
+            ACCUMULATE[(p // 4 + k) % 2],
+            settings[(2 * p + k) % 3],
+            loops[(p // 2 + k) % 2],
+        )
+        for (p, position), k in product(enumerate(POSITIONS), (0, 1))
     ]
 
 

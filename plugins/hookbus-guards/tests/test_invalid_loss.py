@@ -93,7 +93,13 @@ def add_values(run: Run, weight: nn.Parameter, values: Iterable[float], *, check
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"interval": 1, "policy": "skip"}, {"policy": "stop", "interval": 2}, {"before_step": True}]
+    "settings",
+    [
+        {},
+        {"interval": 1, "policy": "skip"},
+        pytest.param({"policy": "stop", "interval": 2}, marks=pytest.mark.slow),
+        pytest.param({"before_step": True}, marks=pytest.mark.slow),
+    ],
 )
 def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(CheckInvalidLossHook, **settings)

@@ -12,6 +12,8 @@ from hookbus.errors import ConfigError, LoopError
 from hookbus.testing import check_hook
 from hookbus_schedule import PipelineSwitchHook, YOLOXModeSwitchHook
 
+WORKERS = ["main process", pytest.param("2 workers", marks=pytest.mark.slow), "2 persistent workers"]
+
 
 def three(sample: Any) -> float:
     return 3.0
@@ -25,7 +27,7 @@ def test_import_string_of_the_pipeline_is_resolved(settings: dict[str, Any]) -> 
         check_hook(PipelineSwitchHook, **settings)  # its training data is a list of tensors
 
 
-@pytest.mark.parametrize("workers", ["main process", "2 workers", "2 persistent workers"])
+@pytest.mark.parametrize("workers", WORKERS)
 class TestSwitching:
     def test_pipeline_is_switched_after_n_epochs(self, kit: Any, workers: str) -> None:
         recorder = kit.train(PipelineSwitchHook(switch_epoch=2, switch_pipeline=kit.weak), epochs=3, workers=workers)
@@ -183,7 +185,7 @@ def test_second_hook_registered_during_the_run_skips_its_transforms(kit: Any) ->
     assert per_epoch(kit.train(first, Register(), epochs=4).skipped) == [0, 0, 1, 2]
 
 
-@pytest.mark.parametrize("workers", ["main process", "2 workers", "2 persistent workers"])
+@pytest.mark.parametrize("workers", WORKERS)
 class TestInEpochs:
     def test_all_batches_of_the_last_epochs_are_switched(self, kit: Any, workers: str) -> None:
         recorder = kit.train(YOLOXModeSwitchHook(num_last_epochs=3), epochs=10, workers=workers)
@@ -305,7 +307,7 @@ class TestOtherCases:
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])
-@pytest.mark.parametrize("workers", ["main process", "2 workers", "2 persistent workers"])
+@pytest.mark.parametrize("workers", WORKERS)
 class TestTwoHooks:
     def make_hooks(self, is_reversed: bool) -> list[YOLOXModeSwitchHook]:
         hooks = [
