@@ -187,6 +187,8 @@ class Hook(BaseListeners):
         ranks: `"all"` (default), or `"main"` for hooks that run on rank 0 only.
         schedules_validation: Whether the hook schedules validations. The Trainer then runs none on its own.
         schedules_accumulation: Whether the hook changes the number of micro-batches per optimizer step.
+        schedules_learning_rate: Whether the hook sets the learning rate. It is refused in the training of another
+            trainer that schedules it as well; a property if it depends on the settings.
         makes_requests: Whether the hook may request a validation, a save or a stop. In distributed training, requests
             are synchronized across ranks at every boundary if any hook may make requests. Observers are excluded.
         records_means: Whether the hook writes the means of training on its own schedule, through `run.request_record`.
@@ -209,6 +211,7 @@ class Hook(BaseListeners):
     ranks: ClassVar[Literal["all", "main"]] = "all"
     schedules_validation: ClassVar[bool] = False
     schedules_accumulation: ClassVar[bool] = False
+    schedules_learning_rate: bool = False
     makes_requests: ClassVar[bool] = True
     records_means: ClassVar[bool] = False
     skips_iterations: ClassVar[bool] = False

@@ -75,7 +75,7 @@ class BoundaryState:
         self._steps, self._evaluated = run.steps_done, None
         self._recorded = {"loop": run.state_dict(), "rng": get_rng_state()}
         self._recorded |= copy.deepcopy(collect_loop_state(run.state))
-        self._resets = [*self._record_optimizers()]
+        self._resets = [*record_settings(run)]
         self._resets += [partial(s.load_state_dict, dict(s.state_dict())) for s in run.schedulers.values()]
         self._versions = [(tensor, _get_version(tensor)) for tensor in self._iter_tensors()]
         self._record_buffers()
@@ -179,13 +179,6 @@ class BoundaryState:
         if (scale := getattr(run.scaler, "_scale", None)) is not None:
             yield scale
 
-    def _record_optimizers(self) -> Iterator[Callable[[], object]]:
-        """Yield functions that restore the settings of the parameter groups, which a scheduler of the loop sets."""
-        for optimizer in self._run.optimizers.values():
-            for group in optimizer.param_groups:
-                settings = {k: copy.copy(v) if k != "lr" else _clone(v) for k, v in group.items() if k != "params"}
-                yield partial(group.update, settings)
-
     def _record_buffers(self) -> None:
         """Copy the buffers of the modules, into the same memory at each boundary."""
         import torch
@@ -198,6 +191,14 @@ class BoundaryState:
         elif current:
             with torch.no_grad():
                 torch._foreach_copy_(self._buffers, current)
+
+
+def record_settings(run: Run) -> Iterator[Callable[[], object]]:
+    """Yield functions that restore the settings of the parameter groups of a run, which schedulers set."""
+    for optimizer in run.optimizers.values():
+        for group in optimizer.param_groups:
+            settings = {k: copy.copy(v) if k != "lr" else _clone(v) for k, v in group.items() if k != "params"}
+            yield partial(group.update, settings)
 
 
 def _get_version(tensor: Tensor) -> Version:

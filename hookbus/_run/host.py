@@ -103,6 +103,12 @@ class Host(Protocol):
     capabilities: ClassVar[Capabilities]
     checkpoints: Checkpoints
 
+    def describe_lr_schedule(self) -> str:
+        """Return what schedules the learning rate of the training, and how to train without it; "" if nothing does.
+
+        For the end of a message: "the scheduler LambdaLR. Pass scheduler=None".
+        """
+
     def stop(self, reasons: Sequence[str]) -> None:
         """End the training.
 

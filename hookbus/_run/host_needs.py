@@ -97,6 +97,21 @@ def find_host_errors(
             yield ConfigError(f"{format_hook(name, hooks[name])}: {problem}" for problem in report.problems)
 
 
+def find_second_lr_schedules(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigError]:
+    """Yield the errors of hooks that set the learning rate in a training whose host schedules it as well.
+
+    In a run with several optimizers they may schedule different ones, so that none is an error.
+    """
+    names = [name for name, hook in hooks.items() if hook.schedules_learning_rate]
+    if run.host is None or not names or len(run.optimizers) > 1:
+        return
+    if schedule := run.host.describe_lr_schedule():
+        for name in names:
+            yield ConfigError(
+                [f"{format_hook(name, hooks[name])}: sets the learning rate, as does {schedule}, or remove the hook."]
+            )
+
+
 def report_differences(run: Run, names: Iterable[str]) -> None:
     """Log, in one message, the points of hooks that the host of a run emits with a difference or does not emit."""
     if run.host is None:

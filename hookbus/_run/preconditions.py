@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hookbus._events.registry import FunctionPlugin
 from hookbus._run.clock import Clock
-from hookbus._run.host_needs import find_host_errors, format_hook, report_differences
+from hookbus._run.host_needs import find_host_errors, find_second_lr_schedules, format_hook, report_differences
 from hookbus._run.participants import WITHIN
 from hookbus._run.point_counters import PointCounters
 from hookbus._run.work_dir import DIRECTORIES
@@ -76,6 +76,7 @@ def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusErr
     if run.mode == "train":
         yield from _find_validation_errors(run, hooks)
         yield from _find_output_errors(run, hooks)
+        yield from find_second_lr_schedules(run, hooks)
     yield from errors
 
 

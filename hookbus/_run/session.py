@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookbus._run.acquisition import acquire
+from hookbus._run.boundary_state import record_settings
 from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.host_needs import report_differences
@@ -57,7 +58,12 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
         raise
     try:
         with run.ranks.propagate_errors():
+            # The owner of such a state has restored the optimizers, whose learning rate a hook sets to that of its first
+            # step when it builds a scheduler in `before_run`.
+            resets = [*record_settings(run)] if isinstance(path, Mapping) else []
             _start(run)
+            for reset in resets:
+                reset()
             if resume != "never":
                 resume_run(run, path)
             run.resumed = bool(run.resumed)

@@ -234,6 +234,10 @@ class Bridge:
             self.capabilities.host,
         )
 
+    def describe_lr_schedule(self) -> str:
+        """Return what schedules the learning rate, and how to train without it; see `Host`. Default: nothing does."""
+        return ""
+
     # -- what hooks request; see `Host` --------------------------------------------------------
 
     def stop(self, reasons: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from hookbus.errors import CheckpointError, LoopError
 from hookbus.testing import RecordingBus
 from hookbus_ema import EMAHook
 from hookbus_logger import JsonlHook
+from hookbus_schedule import ParamSchedulerHook
 from tests import toys
 
 
@@ -182,6 +183,34 @@ class TestResumeFromState:
         assert (second.id, second.iters_done, second.resumed) == (first.id, 2, True)
         assert self.read_steps(tmp_path / "run") == [1, 2]
         assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+    def test_restored_learning_rate_is_kept_by_a_hook_that_builds_a_scheduler(self) -> None:
+        def open_run(bus: HookBus, optimizer: Any, **options: Any) -> Run:
+            return bus.open(model=nn.Linear(4, 2), optimizer=optimizer, epochs=4, **options)
+
+        def make_bus() -> HookBus:
+            warm_up = {"type": "LinearLR", "start_factor": 0.25, "total_iters": 3}
+            return HookBus([ParamSchedulerHook(schedulers=[warm_up], interval="epoch")])
+
+        def train_epoch(bus: HookBus, optimizer: Any) -> None:
+            bus.emit("before_train_epoch")
+            bus.emit("before_train_iter")
+            optimizer.step()
+            bus.emit("after_train_iter")
+            bus.emit("after_train_epoch")
+
+        bus, (optimizer, resumed) = make_bus(), [torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.8) for _ in "ab"]
+        run = open_run(bus, optimizer)
+        train_epoch(bus, optimizer)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)  # a quarter, a half, three quarters, the whole
+        resumed.load_state_dict(optimizer.state_dict())
+        state = get_run_state(run)
+        run.close()
+        run = open_run(other := make_bus(), resumed, resume=state)
+        assert resumed.param_groups[0]["lr"] == pytest.approx(0.4)
+        train_epoch(other, resumed)
+        assert resumed.param_groups[0]["lr"] == pytest.approx(0.6)
+        run.close()
 
     def test_rows_after_the_state_are_removed(self, tmp_path: Path) -> None:
         _, state = self.train(tmp_path / "run")

@@ -203,6 +203,9 @@ class HostLoop:
 
     # -- host ------------------------------------------------------------------------------------
 
+    def describe_lr_schedule(self) -> str:
+        return ""
+
     def stop(self, reasons: Sequence[str]) -> None:
         self.is_stopped = "stop" in self.offered.requests
 

@@ -24,6 +24,10 @@ class RecordingHost:
         self.capabilities = Capabilities(host="Other", bridge="unused:Unused", requests=requests)
         self.calls: list[tuple[str, Sequence[str]]] = []
         self.run: Run | None = None  # whose validation it performs at once
+        self.lr_schedule = ""
+
+    def describe_lr_schedule(self) -> str:
+        return self.lr_schedule
 
     def stop(self, reasons: Sequence[str]) -> None:
         self.calls.append(("stop", reasons))

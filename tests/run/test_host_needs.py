@@ -6,10 +6,13 @@ import logging
 from typing import Any
 
 import pytest
+import torch
 
 from hookbus import Hook, HookBus, HookConfig, Needs
 from hookbus._run.host_needs import compare_hooks
 from hookbus.bridge import Capabilities
+from hookbus.errors import ConfigError
+from hookbus.testing import RecordingBus
 
 from .test_host import RecordingHost
 
@@ -27,6 +30,10 @@ class Listen(Hook):
     def after_forward(self) -> None: ...
 
     def after_test(self) -> None: ...
+
+
+def make_optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def find_problems(hook: Hook, owner: Any = "host", *, has_validation: bool = False, **offered: Any) -> list[str]:
@@ -107,6 +114,45 @@ class TestProblems:
 
     def test_plugin_without_needs_is_omitted(self) -> None:
         assert compare_hooks({"plugin": object()}, Capabilities(**OTHER), "host") == {}
+
+
+class SetRate(Hook):
+    schedules_learning_rate = True
+
+
+class TestLearningRate:
+    host = RecordingHost()
+    host.lr_schedule = "the scheduler StepLR. Pass scheduler=None"
+
+    def test_second_schedule_is_refused_before_any_event(self) -> None:
+        bus = RecordingBus([SetRate(name="mine")])
+        with pytest.raises(ConfigError) as caught:
+            bus.open(host=self.host, epochs=1)
+        (problem,) = caught.value.problems
+        assert problem.startswith("hook 'mine' (")
+        assert problem.endswith(
+            "): sets the learning rate, as does the scheduler StepLR. Pass scheduler=None, or remove the hook."
+        )
+        assert bus.emitted_points == []
+
+    def test_hook_that_is_registered_during_the_run_is_refused(self) -> None:
+        bus = HookBus()
+        run = bus.open(host=self.host, epochs=1)
+        with pytest.raises(ConfigError, match="as does the scheduler StepLR"):
+            bus.register(SetRate())
+        run.close()
+
+    @pytest.mark.parametrize(
+        ("host", "options"),
+        [
+            (RecordingHost(), {"epochs": 1}),
+            (host, {"mode": "val"}),
+            (host, {"epochs": 1, "optimizer": {name: make_optimizer() for name in "ab"}}),  # may be another one
+        ],
+        ids=["constant", "validation", "several optimizers"],
+    )
+    def test_only_schedule_of_an_optimizer_is_accepted(self, host: RecordingHost, options: dict[str, Any]) -> None:
+        HookBus([SetRate()]).open(host=host, **options).close()
 
 
 class TestDifferences:

@@ -182,6 +182,14 @@ class LightningBridge(Bridge):
 
         return save_checkpoint
 
+    def describe_lr_schedule(self) -> str:
+        """Return the schedulers that Lightning steps, and how to train without them; "" if there are none."""
+        trainer = self.host
+        names = ", ".join(type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs)
+        if not names or not trainer.lightning_module.automatic_optimization:
+            return ""
+        return f"the scheduler {names} of Lightning. Return no lr_scheduler from configure_optimizers"
+
     # -- requests ----------------------------------------------------------------------------
 
     def stop(self, reasons: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hookbus.errors import ConfigError
 from hookbus.testing import RecordingBus
 from hookbus_checkpoint import CheckpointHook
 from hookbus_ema import EMAHook
+from hookbus_schedule import ParamSchedulerHook
 
 from .toys import Mean, Validated, attach, make_loader, make_trainer
 
@@ -126,6 +128,28 @@ class TestRun:
         bridge = attach(HookBus(), tmp_path)
         bridge.host.fit(Module(width=3), make_loader(1.0))
         assert bridge.run.config == {"width": 3}
+
+    @pytest.mark.parametrize("automatic", [True, False])
+    def test_hook_that_schedules_what_lightning_schedules_is_refused(self, tmp_path: Path, automatic: bool) -> None:
+        class Module(Mean):
+            def configure_optimizers(self) -> Any:
+                optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+                return [optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer)]
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                loss = super().training_step(batch, batch_idx)
+                if not automatic:
+                    self.manual_backward(loss)
+                    self.optimizers().step()
+                return loss
+
+        bus, module = RecordingBus([ParamSchedulerHook(schedulers=[{"type": "ConstantLR"}])]), Module()
+        module.automatic_optimization = automatic  # the module steps the scheduler itself otherwise, if it does
+        bridge = attach(bus, tmp_path)
+        expected = r"as does the scheduler ConstantLR of Lightning\. Return no lr_scheduler from configure_optimizers, or"
+        with pytest.raises(ConfigError, match=expected) if automatic else nullcontext():
+            bridge.host.fit(module, make_loader(1.0))
+        assert ("before_run" in bus.emitted_points) is not automatic
 
     def test_several_schedulers_are_named(self, tmp_path: Path) -> None:
         class Module(Mean):

@@ -178,6 +178,11 @@ class MMEngineBridge(Bridge):
         schedulers = self.host.param_schedulers or []
         return list(chain(*schedulers.values())) if isinstance(schedulers, dict) else list(schedulers)
 
+    def describe_lr_schedule(self) -> str:
+        """Return the schedulers that the Runner steps, and how to train without them; "" if there are none."""
+        names = ", ".join(type(part).__name__ for part in self._schedulers() if part.param_name == "lr")
+        return f"the scheduler {names} of the Runner. Set param_scheduler=None" if names else ""
+
     def _wrappers(self) -> dict[str, Any]:
         """Return the optimizer wrappers by name; "" for the only one."""
         wrapper = self.host.optim_wrapper

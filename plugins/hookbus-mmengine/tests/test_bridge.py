@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from hookbus.errors import ConfigError, HookbusError
 from hookbus.testing import HostTask, RecordingBus, TaskError
 from hookbus_ema import EMAHook
 from hookbus_mmengine.bridge import MMEngineBridge
+from hookbus_schedule import ParamSchedulerHook
 
 from .adapter import MeanLoss, MMEngineAdapter, RequestAt, TaskModule, build_runner
 
@@ -271,6 +273,17 @@ class TestResume:
         build_runner(HostTask(epochs=1), tmp_path).train()
         train(HookBus(), build_runner(HostTask(), tmp_path, resume=True))
         assert "The checkpoint of MMEngine was saved without hookbus" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["ExponentialLR", "ExponentialMomentum"])
+def test_hook_that_schedules_what_the_runner_schedules_is_refused(kind: str, tmp_path: Path) -> None:
+    bus = RecordingBus([ParamSchedulerHook(schedulers=[{"type": "ExponentialLR", "gamma": 0.5}])])
+    runner = build_runner(HostTask(epochs=1), tmp_path, param_scheduler=[{"type": kind, "gamma": 0.5}])
+    expected = r"as does the scheduler ExponentialLR of the Runner\. Set param_scheduler=None, or remove the hook\."
+    is_refused = kind == "ExponentialLR"
+    with pytest.raises(ConfigError, match=expected) if is_refused else nullcontext():
+        train(bus, runner)
+    assert ("before_run" in bus.emitted_points) is not is_refused
 
 
 class TestResumeByCheckpointHook:

@@ -51,6 +51,11 @@ class ParamSchedulerHook(Hook):
         )
 
     @property
+    def schedules_learning_rate(self) -> bool:  # type: ignore[override]
+        """Whether a scheduler sets the learning rate; the scheduler of a loop is assumed to do so."""
+        return not self.config.schedulers or any(part.parameter == "lr" for part in self.config.schedulers)
+
+    @property
     def required_metrics(self) -> list[str]:
         """Metrics that the schedulers monitor; before `check`, those that are known from the configuration."""
         monitors = [*map(get_monitor, self.config.schedulers), *self._trial_monitors]

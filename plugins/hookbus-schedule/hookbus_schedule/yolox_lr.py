@@ -24,6 +24,7 @@ class YOLOXLrUpdaterHook(Hook):
 
     Config = YOLOXLrUpdaterConfig
     makes_requests = False
+    schedules_learning_rate = True
     config: YOLOXLrUpdaterConfig
 
     @property

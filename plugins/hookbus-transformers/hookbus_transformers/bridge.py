@@ -231,6 +231,23 @@ class TransformersBridge(Bridge):
             self.report_save(self._saved)
             self._saved = None
 
+    # -- learning rate -----------------------------------------------------------------------------
+
+    def describe_lr_schedule(self) -> str:
+        """Return the scheduler of the Trainer, and how to train with a constant learning rate; "" if it is."""
+        trainer = self.host
+        if not trainer._created_lr_scheduler:
+            name = type(trainer.lr_scheduler).__name__
+            return f"the scheduler {name} of the Trainer. Pass no scheduler, and set lr_scheduler_type='constant'"
+        kind = str(trainer.args.lr_scheduler_type.value)
+        return "" if kind == "constant" else f"lr_scheduler_type={kind!r}. Set it to 'constant'"
+
+    @property
+    def has_lr_hook(self) -> bool:
+        """Whether a hook sets the learning rate."""
+        hooks = self.bus.hooks.values()
+        return any(isinstance(hook, Hook) and hook.schedules_learning_rate for hook in hooks)
+
     # -- what hooks request ------------------------------------------------------------------------
 
     def stop(self, reasons: Sequence[str]) -> None:

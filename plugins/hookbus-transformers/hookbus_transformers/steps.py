@@ -109,11 +109,19 @@ class TrainingSteps:
         self._bridge.bus.emit("after_train_iter", batch=batch, outputs=detached)
 
     def begin_step(self) -> None:
-        """Hold back the steps of optimizer and scheduler if no micro-batch of the group has gradients."""
-        trainer = self._bridge.host
-        if self._bridge.is_open and not self._has_gradients:
-            for owner in (trainer.optimizer, trainer.lr_scheduler):
-                self._held.enter_context(_hold_back(owner))
+        """Hold back the steps of optimizer and scheduler if no micro-batch of the group has gradients.
+
+        The step of the scheduler is held back as well if a hook sets the learning rate, which the constant scheduler of
+        the Trainer would reset.
+        """
+        trainer, is_open = self._bridge.host, self._bridge.is_open
+        if is_open and not self._has_gradients:
+            self._held.enter_context(_hold_back(trainer.optimizer))
+            self._held.enter_context(_hold_back(trainer.lr_scheduler))
+        elif is_open and self._bridge.has_lr_hook:
+            # The learning rate that the Trainer logs.
+            trainer.lr_scheduler._last_lr = [group["lr"] for group in trainer.optimizer.param_groups]
+            self._held.enter_context(_hold_back(trainer.lr_scheduler))
         self._has_gradients = False
 
     def end_step(self) -> None:
