@@ -58,8 +58,8 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
         raise
     try:
         with run.ranks.propagate_errors():
-            # The owner of such a state has restored the optimizers, whose learning rate a hook sets to that of its first
-            # step when it builds a scheduler in `before_run`.
+            # The owner of such a state has restored the optimizers, whose learning rate a hook that builds a scheduler
+            # in `before_run` sets to that of the first step.
             resets = [*record_settings(run)] if isinstance(path, Mapping) else []
             _start(run)
             for reset in resets:

@@ -146,7 +146,7 @@ class TestRun:
         bus, module = RecordingBus([ParamSchedulerHook(schedulers=[{"type": "ConstantLR"}])]), Module()
         module.automatic_optimization = automatic  # the module steps the scheduler itself otherwise, if it does
         bridge = attach(bus, tmp_path)
-        expected = r"as does the scheduler ConstantLR of Lightning\. Return no lr_scheduler from configure_optimizers, or"
+        expected = r"as does the scheduler ConstantLR of Lightning\. Return no lr_scheduler from configure_optimizers"
         with pytest.raises(ConfigError, match=expected) if automatic else nullcontext():
             bridge.host.fit(module, make_loader(1.0))
         assert ("before_run" in bus.emitted_points) is not automatic

@@ -55,9 +55,7 @@ class TestSecondSchedule:
         trainer = make_trainer(tmp_path)
         trainer.lr_scheduler = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 2)
         HookBus(make_hooks()[:1]).attach(trainer)
-        expected = (
-            r"as does the scheduler StepLR of the Trainer\. Pass no scheduler, and set"
-        )
+        expected = r"as does the scheduler StepLR of the Trainer\. Pass no scheduler, and set"
         with pytest.raises(ConfigError, match=expected):
             trainer.train()
 
