@@ -36,7 +36,6 @@ ROWS: dict[str, str] = {}
 """Rows of the page that a test runs, without those of points."""
 
 UNTESTED = [
-    ("`SyncBuffersHook`", "`sync_buffers`", "it has an effect on several ranks only"),
     (
         "`DetVisualizationHook`, `SegVisualizationHook`",
         "`det_visualization`, `seg_visualization`",

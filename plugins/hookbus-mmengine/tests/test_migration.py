@@ -18,7 +18,7 @@ from hookbus import HOOKS, Hook, HookBus, build_hooks, every, hookimpl
 from hookbus.testing import HostTask
 from tests.migration_page import read_rows
 
-from . import test_migration_data, test_migration_hooks, test_migration_records  # noqa: F401  # they add their rows
+from . import test_migration_data, test_migration_hooks, test_migration_records, test_ranks  # noqa: F401  # they add rows
 from .migration_rows import (
     POINT_ROWS,
     ROWS,
