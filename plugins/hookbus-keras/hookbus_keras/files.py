@@ -6,6 +6,8 @@ Keras ignores both when it loads the file, so that it remains a file of Keras.
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
+
+from hookbus.checkpoint import make_temporary_name
 
 MEMBER = "hookbus.pt"
 """Name of the member and of the dataset."""
@@ -28,7 +32,7 @@ def can_contain_state(path: Path) -> bool:
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Add a state to a file that Keras has written.
+    """Add a state to a file that Keras has written, atomically: if it fails, the file is that of Keras.
 
     Args:
         path: File for which `can_contain_state` is true.
@@ -36,12 +40,25 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
     """
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
-    if path.suffix == ".keras":
+    target = path.resolve()  # a symlink remains one
+    temporary = target.with_name(make_temporary_name(""))
+    try:
+        shutil.copyfile(target, temporary)
+        _add_member(temporary, target.suffix, buffer)
+        with open(temporary, "r+b") as file:
+            os.fsync(file.fileno())  # before the rename: after a power failure, the name could exist without the data
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _add_member(path: Path, suffix: str, content: io.BytesIO) -> None:
+    if suffix == ".keras":
         with zipfile.ZipFile(path, "a") as archive:
-            archive.writestr(MEMBER, buffer.getvalue())
+            archive.writestr(MEMBER, content.getvalue())
         return
     with h5py.File(path, "a") as file:
-        file.create_dataset(MEMBER, data=np.frombuffer(buffer.getbuffer(), dtype=np.uint8))
+        file.create_dataset(MEMBER, data=np.frombuffer(content.getbuffer(), dtype=np.uint8))
 
 
 def read_state(path: Path) -> dict[str, Any]:

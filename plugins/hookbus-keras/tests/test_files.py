@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("keras", reason="Keras is not installed: run `make bridges HOST=keras`")
 
+import h5py
 import keras
 import numpy as np
 import torch
@@ -43,6 +47,33 @@ def test_keras_loads_the_file(path: Path) -> None:
     if path.suffix == ".keras":
         loaded = keras.models.load_model(path)
         assert np.array_equal(loaded.predict(INPUTS, verbose=0), model.predict(INPUTS, verbose=0))
+
+
+def test_failed_write_leaves_the_file_unchanged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_half(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+        assert archive.fp is not None
+        archive.fp.write(data[: len(data) // 2])
+        fail()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    content = path.read_bytes()
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", write_half)
+    monkeypatch.setattr(h5py.File, "create_dataset", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_state(path, {"other": torch.ones(100)})
+    assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_symlink_remains_one(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.keras", tmp_path / "link.keras"
+    build_model().save(target)
+    link.symlink_to(target)
+    write_state(link, STATE)
+    assert link.is_symlink()
+    assert read_state(target)["loop"] == STATE["loop"]
 
 
 def test_other_files_contain_no_state(tmp_path: Path) -> None:
