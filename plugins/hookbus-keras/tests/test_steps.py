@@ -9,12 +9,15 @@ import pytest
 pytest.importorskip("keras", reason="Keras is not installed: run `make bridges HOST=keras`")
 
 import keras
+import numpy as np
 import torch
 
 from hookbus import Hook, HookBus
 from hookbus.testing import RecordingBus
 from hookbus_keras import KerasBridge
 
+from .migration import build_line
+from .migration import fit as fit_line
 from .toys import INPUTS, TARGETS, build_model, copy_weights, fit
 
 
@@ -117,6 +120,26 @@ class TestTrainStep:
         model.train_on_batch(INPUTS, TARGETS)
         model.test_on_batch(INPUTS, TARGETS)
         assert bus.emitted_points == []
+
+
+@pytest.mark.parametrize("point", ["after_backward", "after_train_iter"])
+def test_batch_loss_and_gradient_are_exact_at_approximate_points(point: Any) -> None:
+    bus, model, seen = HookBus(), build_line(keras.optimizers.SGD(0.5, clipvalue=0.5)), []
+
+    def record(batch: Any, loss: Any, outputs: Any) -> None:
+        gradient = model.trainable_variables[0].value.grad
+        seen.append((batch[0].tolist(), float(loss.detach()), float(outputs["loss"].detach()), float(gradient)))
+
+    bus.on(point)(record)
+    attach(bus, model)
+    fit_line(model, 1, inputs=np.array([[1], [2], [4], [8]], dtype="float32"))
+    # The gradient is minus the input. Keras clips it to -0.5, so that each step adds 0.25 to the weight.
+    assert seen == [
+        ([[1.0]], 0.0, 0.0, -1.0),
+        ([[2.0]], -0.5, -0.5, -2.0),
+        ([[4.0]], -2.0, -2.0, -4.0),
+        ([[8.0]], -6.0, -6.0, -8.0),
+    ]
 
 
 class TestSteps:
