@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from hookbus.bridge import Bridge
+from hookbus.distributed import world_size
 from hookbus.errors import ConfigError
 from hookbus_keras.callback import RunCallback
 from hookbus_keras.capabilities import CAPABILITIES
@@ -49,7 +50,8 @@ class KerasBridge(Bridge):
         """Wrap the methods of the model.
 
         Raises:
-            ConfigError: If the backend is not torch, or the model is connected with a bus already.
+            ConfigError: If the backend is not torch, the model is connected with a bus already, or there are several
+                ranks.
         """
         if hasattr(vars(self.host).get("fit"), CONNECTED):
             raise ConfigError(
@@ -62,6 +64,7 @@ class KerasBridge(Bridge):
                     f"KERAS_BACKEND={BACKEND} before Keras is imported."
                 ]
             )
+        check_ranks(world_size())
         self.emit: Any = self.bus.emit  # whose overloads require literal names
         self._steps = Steps(self)
         self.initial_epoch = self._epochs_before = 0
@@ -241,6 +244,21 @@ class KerasBridge(Bridge):
             return result
 
         return load_weights
+
+
+def check_ranks(count: int) -> None:
+    """Check that there is one rank.
+
+    Raises:
+        ConfigError: If there are several.
+    """
+    if count > 1:
+        raise ConfigError(
+            [
+                f"ranks: `fit` does not synchronize gradients with the torch backend, so each rank would train its own "
+                f"model, got {count} ranks. Train in one process, or with a Trainer."
+            ]
+        )
 
 
 def check_compiled(model: Any) -> None:
