@@ -154,11 +154,6 @@ class Bridge:
         self.active_run.clock.epoch_length = length
         self.bus.invalidate()  # schedules that end with the run
 
-    def return_to_last_epoch(self) -> None:
-        """Make the last epoch the current one, for a trainer that validates it after it was resumed."""
-        clock = self.active_run.clock
-        clock.epoch, clock.epoch_complete = clock.epochs_done - 1, True
-
     def close(self, error: BaseException | None = None) -> None:
         """End the run. Idempotent; no effect without a run.
 

@@ -156,7 +156,8 @@ class TrainingLoop:
     def _make_up_for_validation(self) -> None:
         """Validate at the end of the epoch of the checkpoint, which MMEngine saves before it validates."""
         if self.by_epoch:
-            self._bridge.return_to_last_epoch()
+            clock = self._bridge.active_run.clock
+            clock.epoch, clock.epoch_complete = clock.epochs_done - 1, True
         self._bridge.host.val_loop.run()
 
     def _skip(self, idx: int) -> None:
