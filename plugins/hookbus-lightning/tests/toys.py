@@ -49,15 +49,15 @@ def make_loader(*values: float) -> DataLoader[Any]:
 
 def make_trainer(directory: Path, **options: Any) -> Any:
     """Return a silent trainer."""
-    options = {"max_epochs": 1, "enable_checkpointing": False, "num_sanity_val_steps": 0, **options}
-    return pl.Trainer(
-        accelerator="cpu",
-        default_root_dir=directory,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **options,
-    )
+    defaults = {
+        "max_epochs": 1,
+        "num_sanity_val_steps": 0,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "logger": False,
+    }
+    return pl.Trainer(accelerator="cpu", default_root_dir=directory, **{**defaults, **options})
 
 
 def attach(bus: HookBus, directory: Path, *, options: Any = None, **arguments: Any) -> Bridge:

@@ -1,0 +1,146 @@
+"""Each row of the migration page for Lightning has a test, or a reason why it has none."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
+
+from tests.migration_page import read_rows
+
+from . import test_migration_checkpoints as checkpoints
+from . import test_migration_logs as logs
+from . import test_migration_points as points
+from . import test_migration_training as training
+
+TESTS = {
+    ("`setup`, `on_fit_start`", "`before_run`"): points.test_method_and_point_are_called_between_the_same_steps,
+    (
+        "`on_sanity_check_start`, `on_sanity_check_end`",
+        "`before_val`, `after_val` if `run.sanity_checking`",
+    ): points.test_sanity_check_is_a_validation,
+    (
+        "`on_train_start`, `on_train_end`",
+        "`before_train`, `after_train`",
+    ): points.test_method_and_point_are_called_between_the_same_steps,
+    (
+        "`on_train_epoch_start`, `on_train_epoch_end`",
+        "`before_epoch`, `after_epoch`",
+    ): points.test_method_and_point_are_called_between_the_same_steps,
+    (
+        "`on_train_batch_start`, `on_train_batch_end`",
+        "`before_train_iter`, `after_train_iter`",
+    ): points.test_method_and_point_are_called_between_the_same_steps,
+    (
+        "`on_before_backward`, `on_after_backward`",
+        "`after_forward`, `after_backward`",
+    ): points.test_method_and_point_are_called_between_the_same_steps,
+    (
+        "`on_before_optimizer_step`",
+        "`before_optimizer_step`; in addition `after_optimizer_step`",
+    ): points.test_method_and_point_are_called_between_the_same_steps,
+    (
+        "`on_before_zero_grad`",
+        "`after_optimizer_step`, with the same gradients; Lightning calls it in the next iteration",
+    ): points.test_gradients_of_a_step_are_present_after_it_and_before_they_are_set_to_zero,
+    (
+        "`on_validation_start`, `on_validation_end`",
+        "`before_val`, `after_val`",
+    ): points.test_method_and_point_are_called_between_the_same_steps,
+    (
+        "`on_validation_epoch_start`, `on_validation_epoch_end`",
+        "`before_val_epoch`, `after_val_epoch`; once per loader",
+    ): points.test_epoch_of_a_validation_is_one_for_each_loader,
+    (
+        "`on_validation_batch_start`, `on_validation_batch_end`",
+        "`before_val_iter`, `after_val_iter`",
+    ): points.test_method_and_point_are_called_between_the_same_steps,
+    ("`on_test_…`", "`before_test…`, `after_test…`"): points.test_points_of_a_test,
+    (
+        "`on_save_checkpoint`, `on_load_checkpoint`",
+        "`before_save_checkpoint`, `after_load_checkpoint`",
+    ): points.test_checkpoint_is_saved_and_loaded,
+    ("`on_exception`", "`on_exception`"): points.test_error_is_reported_and_the_run_is_cleaned_up,
+    (
+        "`on_fit_end`, `teardown`",
+        "`after_run`, `cleanup`, also after an error",
+    ): points.test_error_is_reported_and_the_run_is_cleaned_up,
+    ("`on_predict_…`", "none; hookbus has no prediction mode"): points.test_prediction_emits_nothing,
+    ("`state_dict`, `load_state_dict`", "the same"): points.test_state_is_saved_and_restored,
+    ('`pl_module.log("x", x)`', "`run.log(x=x)`"): points.test_logged_value_is_the_same,
+    ("`trainer.should_stop = True`", '`run.request_stop("reason")`'): points.test_stop_ends_at_the_same_step,
+    (
+        "`trainer.global_step`, `trainer.current_epoch`",
+        "`run.steps_done`, `run.epoch`",
+    ): points.test_counters_are_the_same,
+    ("`trainer.sanity_checking`", "`run.sanity_checking`"): points.test_sanity_check_is_known,
+    (
+        "`ModelCheckpoint`",
+        "`checkpoint`",
+    ): checkpoints.test_checkpoints_of_epochs_have_the_same_weights_and_continue_to_the_same_result,
+    (
+        '`ckpt_path="last"`',
+        "`checkpoint`, with `resume: auto`",
+    ): checkpoints.test_checkpoints_of_epochs_have_the_same_weights_and_continue_to_the_same_result,
+    (
+        "`SLURMEnvironment`",
+        "`preemption`, which stops the training instead of requeueing the job",
+    ): checkpoints.test_signal_of_slurm_saves_the_same_step,
+    (
+        "`EarlyStopping`",
+        "`early_stopping`, which also restores the best weights by default",
+    ): training.test_training_stops_after_the_same_validation,
+    (
+        "`EMAWeightAveraging`",
+        "`ema`, whose average starts with the initial weights",
+    ): training.test_averages_have_the_same_decay,
+    (
+        "`check_val_every_n_epoch`",
+        "`eval`, by default also at the end",
+    ): training.test_validations_follow_the_same_epochs,
+    ("`lr_scheduler`", "`param_scheduler`"): training.test_learning_rates_are_the_same,
+    (
+        "`GradientAccumulationScheduler`",
+        "`accumulation`, with epochs counted from 1",
+    ): training.test_batches_are_accumulated_from_the_same_epoch_on,
+    ("`BaseFinetuning`", "`freeze`"): training.test_layer_is_frozen_for_the_same_epochs,
+    (
+        "`detect_anomaly`",
+        "`check_invalid_loss`, which names no function of the backward pass",
+    ): training.test_invalid_loss_ends_the_training_in_the_same_iteration,
+    ("`Timer`", "`time_limit`"): training.test_time_limit_ends_the_training_after_the_same_step,
+    ("`ThroughputMonitor`", "`iter_timer`, `time_tracking`"): logs.test_throughput,
+    ("`RichProgressBar`", "`progress`"): logs.test_progress,
+    ("`CSVLogger`", "`jsonl`"): logs.test_csv_and_json_lines,
+    ("`TensorBoardLogger`", "`tensorboard`"): logs.test_tensorboard,
+    ("`MLFlowLogger`", "`mlflow`"): logs.test_mlflow,
+    ("`DeviceStatsMonitor`", "`system_monitor`, `memory_profiler`"): logs.test_statistics_of_the_device,
+    ("`PyTorchProfiler`", "`profiler`"): "not executed yet: traces of both profilers have not been compared",
+    (
+        "`use_distributed_sampler`",
+        "`dist_sampler_seed` for the epochs of a sampler in a custom loop",
+    ): training.test_sampler_receives_the_same_epochs,
+    ("`WandbLogger`", "`wandb`"): logs.test_wandb,
+    ("`LearningRateMonitor`", "`logger` and every writer log `lr`"): logs.test_learning_rates,
+    (
+        "`DDPStrategy`, `FSDPStrategy`",
+        "`training.distributed: ddp` or `fsdp2`",
+    ): "several ranks; tests/distributed runs the strategies of hookbus",
+    ("`gradient_clip_val`", "`training.clip_grad_norm`"): training.test_gradients_are_clipped_to_the_same_norm,
+    (
+        "`sync_batchnorm`",
+        "`sync_norm` synchronizes the state of the layers, not the batch statistics",
+    ): "several ranks; the page names the difference",
+    ("`grad_norm`", "`gradient_flow`"): logs.test_norms_of_gradients,
+    ("`ModelSummary`", "`hookbus check` prints the number of parameters"): logs.test_number_of_parameters,
+    ("`LambdaCallback`", '`@bus.on("after_train_iter")`'): training.test_function_is_called_at_the_same_iterations,
+    (
+        "`num_sanity_val_steps`",
+        "`training.validate_first` with all batches, or `hookbus check`",
+    ): training.test_validation_before_the_training_has_all_batches,
+}
+"""Test of each row; a text is the reason why a row is not executed."""
+
+
+def test_each_row_has_a_test() -> None:
+    assert [*TESTS] == read_rows("Lightning")

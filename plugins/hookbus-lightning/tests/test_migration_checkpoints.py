@@ -1,0 +1,93 @@
+"""Rows of the migration page for checkpoints: the weights in them, and trainings that continue from them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
+
+from lightning.pytorch.callbacks import LambdaCallback, ModelCheckpoint
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+from hookbus import HookBus
+from hookbus.checkpoint import read_checkpoint
+from hookbus_checkpoint import CheckpointHook, PreemptionHook
+
+from .toys import Validated, attach, make_loader
+
+OURS: dict[str, Any] = {"checkpoints": "hookbus"}
+
+
+def fit(bridge: Any, **options: Any) -> Any:
+    """Train a module with 2 batches per epoch, and return it."""
+    torch.manual_seed(0)
+    module = Validated()
+    bridge.host.fit(module, make_loader(1.0, 3.0), make_loader(1.0), **options)
+    return module
+
+
+def fit_with_lightning(directory: Path, epochs: int, **options: Any) -> Any:
+    saving = ModelCheckpoint(directory / "saved", "{epoch}", save_top_k=-1, save_last=True)
+    bridge = attach(HookBus(), directory, max_epochs=epochs, enable_checkpointing=True, callbacks=[saving])
+    return fit(bridge, **options)
+
+
+def fit_with_hook(directory: Path, epochs: int, resume: str) -> Any:
+    bus = HookBus([CheckpointHook(save_best=False)])
+    return fit(
+        attach(bus, directory, options={**OURS, "work_dir": directory / "run", "resume": resume}, max_epochs=epochs)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_checkpoints_of_epochs_have_the_same_weights_and_continue_to_the_same_result(tmp_path: Path) -> None:
+    fit_with_lightning(tmp_path, 2)
+    fit_with_hook(tmp_path, 2, "never")
+    for epoch, weight in ((1, 1 - 0.1 * 4), (2, 1 - 0.2 * 4)):
+        native = torch.load(tmp_path / f"saved/epoch={epoch - 1}.ckpt", weights_only=True)["state_dict"]["weight"]
+        ours = read_checkpoint(tmp_path / f"run/checkpoints/epoch_{epoch}.pth")["state_dict"]["weight"]
+        assert torch.equal(native, ours)
+        assert ours.item() == pytest.approx(weight)
+    resumed = fit_with_lightning(tmp_path, 3, ckpt_path="last"), fit_with_hook(tmp_path, 3, "auto")
+    whole = fit_with_lightning(tmp_path / "whole", 3)
+    assert [module.weight.item() for module in resumed] == 2 * [whole.weight.item()]
+
+
+def test_signal_of_slurm_saves_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requeue = tmp_path / "bin/scontrol"  # what SLURM would do
+    requeue.parent.mkdir()
+    requeue.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/requeued\n')
+    requeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{requeue.parent}{os.pathsep}{os.environ['PATH']}")
+    variables = {"JOB_ID": "17", "NTASKS": "1", "PROCID": "0", "LOCALID": "0", "NODEID": "0", "JOB_NAME": "training"}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+
+    def send(step: int) -> Any:
+        return lambda trainer, *_: os.kill(os.getpid(), signal.SIGUSR1) if trainer.global_step == step else None
+
+    # Lightning saves at once, the hook at the end of the iteration: the signal arrives after and in the third one.
+    after, within = LambdaCallback(on_train_batch_end=send(3)), LambdaCallback(on_train_batch_start=send(2))
+    environment = SLURMEnvironment(auto_requeue=True, requeue_signal=signal.SIGUSR1)
+    native = attach(HookBus(), tmp_path, max_epochs=3, callbacks=[after], plugins=[environment])
+    fit(native)
+    (path,) = tmp_path.glob("hpc_ckpt*.ckpt")
+    saved = torch.load(path, weights_only=True)
+    assert saved["global_step"] == 3
+    assert (tmp_path / "requeued").read_text().split() == ["requeue", "17"]
+
+    for name in variables:
+        monkeypatch.delenv(f"SLURM_{name}")
+    bus = HookBus([PreemptionHook(), CheckpointHook(interval=None, save_best=False)])
+    ours = attach(bus, tmp_path, options={**OURS, "work_dir": tmp_path / "run"}, max_epochs=3, callbacks=[within])
+    fit(ours)
+    checkpoint = read_checkpoint(tmp_path / "run/checkpoints/last.pth")
+    assert torch.equal(checkpoint["state_dict"]["weight"], saved["state_dict"]["weight"])
+    # The hook also ends the training, which goes on in Lightning until SLURM ends the process.
+    assert (native.host.global_step, ours.host.global_step) == (6, 3)

@@ -1,0 +1,243 @@
+"""Rows of the migration page for what is logged: the same scalars at the same steps, read back from real files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
+
+from lightning.pytorch.callbacks import (
+    Callback,
+    DeviceStatsMonitor,
+    LearningRateMonitor,
+    RichProgressBar,
+    ThroughputMonitor,
+)
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.utilities import grad_norm
+from lightning.pytorch.utilities.model_summary import summarize
+from typer.testing import CliRunner
+
+from hookbus import HookBus
+from hookbus._cli.app import app
+from hookbus_gradient_flow import GradientFlowHook
+from hookbus_logger import JsonlHook, LoggerHook, ProgressHook
+from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
+from hookbus_timer import IterTimerHook, TimeTrackingHook
+
+from .toys import Mean, attach, make_loader
+
+Curve = list[tuple[int, float]]
+
+# Losses of 2 epochs of the batches 1 and 2: the weights are 1, 0.9, 0.7 and 0.6, and after the epochs 0.7 and 0.4.
+TRAIN, VAL = [1.0, 1.8, 0.7, 1.2], [3 * 0.7, 3 * 0.4]
+INDICES: dict[str, Curve] = {"loss": [*enumerate(TRAIN)], "val_loss": [(1, VAL[0]), (3, VAL[1])]}
+"""Curves of Lightning, which counts steps from 0."""
+COUNTS: dict[str, Curve] = {"train/loss": [*enumerate(TRAIN, 1)], "val/loss": [(2, VAL[0]), (4, VAL[1])]}
+"""Curves of hookbus: the number of completed steps."""
+
+
+class Logged(Mean):
+    """Module that logs its losses."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.compute_loss(batch)
+        self.log("loss", loss)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", self.compute_loss(batch))
+
+
+def fit(directory: Path, *hooks: Any, module: Any = None, **options: Any) -> Any:
+    """Train 2 epochs of 2 batches, and return the bridge."""
+    options = {"max_epochs": 2, "log_every_n_steps": 1, **options}
+    bridge = attach(HookBus(hooks), directory, options={"work_dir": directory / "run"}, **options)
+    bridge.host.fit(module or Logged(), make_loader(1.0, 2.0), make_loader(3.0))
+    return bridge
+
+
+def read_csv(directory: Path, name: str) -> Curve:
+    """Return a curve of the CSV logger."""
+    with (directory / "csv/v/metrics.csv").open() as file:
+        return [(int(row["step"]), float(row[name])) for row in csv.DictReader(file) if row.get(name)]
+
+
+def read_jsonl(directory: Path, name: str) -> Curve:
+    """Return a curve of the JSON lines hook."""
+    (path,) = (directory / "run").rglob("*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(row["step"], row["values"][name]) for row in rows if name in row["values"]]
+
+
+def approximate(curves: dict[str, Curve]) -> dict[str, Any]:
+    return {name: [(step, pytest.approx(value)) for step, value in curve] for name, curve in curves.items()}
+
+
+def make_csv_logger(directory: Path) -> Any:
+    return CSVLogger(directory, "csv", "v")
+
+
+def test_csv_and_json_lines(tmp_path: Path) -> None:
+    fit(tmp_path, JsonlHook(interval=1, by_epoch=False), logger=make_csv_logger(tmp_path))
+    assert {name: read_csv(tmp_path, name) for name in INDICES} == approximate(INDICES)
+    assert {name: read_jsonl(tmp_path, name) for name in COUNTS} == approximate(COUNTS)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from hookbus_tensorboard import TensorBoardHook
+
+    def read(directory: Path, names: Any) -> dict[str, Curve]:
+        (path,) = directory.rglob("events.out.*")
+        events = EventAccumulator(str(path.parent)).Reload()
+        return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+    fit(tmp_path, TensorBoardHook(interval=1), logger=TensorBoardLogger(tmp_path / "native"))
+    assert read(tmp_path / "native", INDICES) == approximate(INDICES)
+    assert read(tmp_path / "run", COUNTS) == approximate(COUNTS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_mlflow(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    from mlflow import MlflowClient
+
+    from hookbus_mlflow import MLflowHook
+    from hookbus_mlflow.target import ensure_database
+
+    ensure_database(tmp_path / "mlflow.db", (tmp_path / "artifacts").as_uri())
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+
+    def read(client: Any, experiment: str, names: Any) -> dict[str, Curve]:
+        (run,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+        histories = {name: client.get_metric_history(run.info.run_id, name) for name in names}
+        return {name: [(metric.step, metric.value) for metric in history] for name, history in histories.items()}
+
+    logger = MLFlowLogger("native", tracking_uri=uri)
+    fit(tmp_path, MLflowHook(interval=1, tracking_uri=uri, experiment="ours"), logger=logger)
+    client = MlflowClient(uri)
+    assert read(client, "native", INDICES) == approximate(INDICES)
+    assert read(client, "ours", COUNTS) == approximate(COUNTS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    from hookbus_wandb import WandbHook
+    from hookbus_wandb.files import TransactionLog
+
+    for name, value in {"MODE": "offline", "SILENT": "true", "ERROR_REPORTING": "false"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-home"))
+
+    def read(directory: Path, step: str, names: Any) -> dict[str, Curve]:
+        (path,) = directory.rglob("run-*.wandb")
+        rows = [*TransactionLog(path).read_rows()]
+        return {name: [(row[step], row[name]) for row in rows if name in row] for name in names}
+
+    fit(tmp_path, WandbHook(interval=1, mode="offline"))
+    fit(tmp_path / "second", logger=WandbLogger(save_dir=tmp_path / "native", offline=True))
+    wandb.finish()
+    assert read(tmp_path / "native", "trainer/global_step", INDICES) == approximate(INDICES)
+    assert read(tmp_path / "run", "trainer/step", COUNTS) == approximate(COUNTS)
+
+
+def test_learning_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Scheduled(Logged):
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+    hooks = JsonlHook(interval=1, by_epoch=False), LoggerHook(interval=1)
+    monitor = LearningRateMonitor("step")
+    fit(tmp_path, *hooks, module=Scheduled(), logger=make_csv_logger(tmp_path), callbacks=[monitor])
+    printed = "".join(capsys.readouterr())
+    rates = [0.1, 0.1, 0.05, 0.05]
+    assert read_csv(tmp_path, "lr-SGD") == [*enumerate(rates)]
+    assert read_jsonl(tmp_path, "lr") == [*enumerate(rates, 1)]
+    assert printed.count("lr 0.1 ") == printed.count("lr 0.05 ") == 2
+
+
+def test_norms_of_gradients(tmp_path: Path) -> None:
+    native = []
+
+    class Norms(Callback):
+        def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+            native.append(float(grad_norm(pl_module, 2)["grad_2.0_norm/weight"]))
+
+    fit(tmp_path, GradientFlowHook(frequency=1), JsonlHook(interval=1), callbacks=[Norms()])
+    assert native == [1.0, 2.0, 1.0, 2.0]
+    assert read_jsonl(tmp_path, "gradients/weight/l2") == [*enumerate(native, 1)]
+
+
+def test_statistics_of_the_device(tmp_path: Path) -> None:
+    hooks = MemoryProfilerHook(interval=1), SystemMonitorHook(frequency=1), JsonlHook(interval=1)
+    fit(tmp_path, *hooks, logger=make_csv_logger(tmp_path), callbacks=[DeviceStatsMonitor(cpu_stats=True)])
+    native = read_csv(tmp_path, "DeviceStatsMonitor.on_train_batch_end/cpu_vm_percent")
+    ours = read_jsonl(tmp_path, "memory/system_percent")
+    assert len(native) == len(ours) == 4
+    assert all(0 < value < 100 for _, value in [*native, *ours])
+    assert read_jsonl(tmp_path, "system/memory_percent")
+
+
+@pytest.mark.filterwarnings("ignore:When using the `ThroughputMonitor`")  # which also counts operations
+def test_throughput(tmp_path: Path) -> None:
+    monitor = ThroughputMonitor(batch_size_fn=lambda batch: 1, window_size=2)
+    hooks = IterTimerHook(interval=1), TimeTrackingHook(), JsonlHook(interval=1)
+    fit(tmp_path, *hooks, logger=make_csv_logger(tmp_path), callbacks=[monitor])
+    assert len(read_csv(tmp_path, "train/device/batches_per_sec")) > 0  # from a full window on
+    assert len(read_csv(tmp_path, "train/time")) == len(read_jsonl(tmp_path, "time/iter")) == 4
+    assert len(read_jsonl(tmp_path, "throughput/iterations_per_second")) == 4
+    assert len(read_jsonl(tmp_path, "time/epoch")) == 2
+
+
+def test_progress(tmp_path: Path) -> None:
+    bar, progress = RichProgressBar(), ProgressHook()
+    native, ours = [], []
+
+    class Read(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            task = bar.progress.tasks[bar.train_progress_bar_id]
+            native.append((task.completed, task.total))
+            state = progress.get_progress(bridge.run)
+            ours.append((state.done, state.total))
+
+    bridge = attach(HookBus([progress]), tmp_path, max_epochs=2, callbacks=[bar, Read()], enable_progress_bar=True)
+    bridge.host.fit(Logged(), make_loader(1.0, 2.0), make_loader(3.0))
+    assert native == ours == 2 * [(1, 2), (2, 2)]
+
+
+def test_number_of_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "task.py").write_text(
+        "import torch\n"
+        "def make_model(): return torch.nn.Linear(3, 2)\n"
+        "def make_data(): return {'train': [(torch.ones(3), 0)] * 4}\n"
+    )
+    (tmp_path / "run.yaml").write_text(
+        "defaults: false\nmodel: {type: 'task:make_model'}\ndataset: {type: 'task:make_data', batch_size: 2}\n"
+        "training: {epochs: 1}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Module(Logged):
+        def __init__(self) -> None:
+            super().__init__()
+            del self.weight
+            self.model = torch.nn.Linear(3, 2)
+
+    result = CliRunner().invoke(app, ["check", "run.yaml"])
+    assert summarize(Module()).trainable_parameters == 8
+    assert "8 parameters to train" in result.output
