@@ -18,7 +18,7 @@ WORKERS := --numprocesses auto --dist worksteal
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest test-install bridges bridges-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest test-install environments bridges bridges-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -46,6 +46,9 @@ test-newest: .venv/all
 
 test-install: .venv/all
 	$(VERSIONS).installation $(TORCH)
+
+environments: .venv/all
+	$(VERSIONS) --make
 
 bridges: .venv/all
 	$(VERSIONS).bridges $(HOST)

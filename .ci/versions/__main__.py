@@ -18,6 +18,7 @@ from versions.matrix import NEWEST_TORCH, write_matrix
 from versions.results import find_commit, save_result
 from versions.suite import SLOW, run_tests
 from versions.torch_tests import FAST_TORCH_TESTS, SLOW_TORCH_TESTS
+from versions.trainers import find_newest, make_trainer, select_bridges
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.matrix:
         return write_matrix(ROOT)
+    if options.make:
+        _make_environments()
+        return 0
     if options.newest:
         return _run_torch_tests(make_torch(ROOT, NEWEST_TORCH))
     return _run_fast_tests(_make_environment(options), options.paths)
@@ -43,12 +47,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     choice.add_argument("--lowest", action="store_true")
     choice.add_argument("--newest", action="store_true", help="the tests of torch_tests.py with the newest torch")
     choice.add_argument("--lock-lowest", action="store_true", help="write .ci/lowest.txt after a change of a bound")
+    choice.add_argument("--make", action="store_true", help="the environments of .ci/run, without running tests")
     choice.add_argument("--matrix", action="store_true")
     parser.add_argument("paths", nargs="*", help="test files and folders; all without one")
     options = parser.parse_args(arguments)
-    if options.paths and (options.newest or options.lock_lowest or options.matrix):
+    if options.paths and (options.newest or options.lock_lowest or options.make or options.matrix):
         parser.error(f"paths: only with --torch, --python and --lowest, got {options.paths}")
     return options
+
+
+def _make_environments() -> None:
+    make_lowest(ROOT)
+    make_torch(ROOT, NEWEST_TORCH)
+    for package in select_bridges(ROOT):
+        make_trainer(ROOT, package, find_newest(ROOT, package))
 
 
 def _make_environment(options: argparse.Namespace) -> Environment:
