@@ -56,9 +56,9 @@ def test_files_and_states_equal_those_of_the_uninterrupted_run(case: Case, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("averages", "stopping", "position", "optimizer", "schedule", "workers"), covering_parameters(STOPS, 3)
+    ("averages", "stopping", "position", "optimizer", "schedule", "workers"), covering_parameters(STOPS, 2)
 )
-def test_files_and_states_are_equal_with_every_three_values(
+def test_files_and_states_are_equal_with_every_two_values(
     averages: str, stopping: str, position: str, optimizer: str, schedule: str, workers: int, tmp_path: Path
 ) -> None:
     compare(Case(averages, stopping, False, position, "a stop", optimizer, schedule, workers), tmp_path)
