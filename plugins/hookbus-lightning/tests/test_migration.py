@@ -115,7 +115,7 @@ TESTS = {
     ("`TensorBoardLogger`", "`tensorboard`"): logs.test_tensorboard,
     ("`MLFlowLogger`", "`mlflow`"): logs.test_mlflow,
     ("`DeviceStatsMonitor`", "`system_monitor`, `memory_profiler`"): logs.test_statistics_of_the_device,
-    ("`PyTorchProfiler`", "`profiler`"): "not executed yet: traces of both profilers have not been compared",
+    ("`PyTorchProfiler`", "`profiler`"): logs.test_profiler,
     (
         "`use_distributed_sampler`",
         "`dist_sampler_seed` for the epochs of a sampler in a custom loop",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from lightning.pytorch.callbacks import (
     ThroughputMonitor,
 )
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import grad_norm
 from lightning.pytorch.utilities.model_summary import summarize
 from typer.testing import CliRunner
@@ -28,6 +30,7 @@ from hookbus import HookBus
 from hookbus._cli.app import app
 from hookbus_gradient_flow import GradientFlowHook
 from hookbus_logger import JsonlHook, LoggerHook, ProgressHook
+from hookbus_profiler import ProfilerHook
 from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
 
@@ -217,6 +220,26 @@ def test_progress(tmp_path: Path) -> None:
     bridge = attach(HookBus([progress]), tmp_path, max_epochs=2, callbacks=[bar, Read()], enable_progress_bar=True)
     bridge.host.fit(Logged(), make_loader(1.0, 2.0), make_loader(3.0))
     assert native == ours == 2 * [(1, 2), (2, 2)]
+
+
+def read_backward(directory: Path, name: str) -> set[str]:
+    """Return the functions of the backward pass in the only trace of a directory whose file name contains a text."""
+    (path,) = directory.rglob(f"*{name}*.pt.trace.json*")
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    names = [event.get("name", "") for event in json.loads(text)["traceEvents"]]
+    prefix = "autograd::engine::evaluate_function: "
+    return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")  # that of Lightning
+def test_profiler(tmp_path: Path) -> None:
+    schedule = {"wait": 1, "warmup": 1, "active": 2}
+    native, own = tmp_path / "native", tmp_path / "own"
+    fit(native, profiler=PyTorchProfiler(native, "trace", schedule=torch.profiler.schedule(**schedule)))
+    fit(own, ProfilerHook(profile_iters=4, schedule=schedule))
+    # Lightning divides the loss by the number of accumulated batches.
+    expected = {"SumBackward0", "MulBackward0", "DivBackward0", "torch::autograd::AccumulateGrad"}
+    assert read_backward(native, "training_step") == read_backward(own, "rank0") == expected
 
 
 def test_number_of_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
