@@ -18,7 +18,7 @@ from hookbus.errors import ConfigError
 from hookbus.testing import RecordingBus
 from hookbus_checkpoint import CheckpointHook
 from hookbus_ema import EMAHook
-from hookbus_schedule import ParamSchedulerHook
+from hookbus_schedule import ParamSchedulerHook, YOLOXLrUpdaterHook
 
 from .toys import Mean, Validated, attach, make_loader, make_trainer
 
@@ -150,6 +150,17 @@ class TestRun:
         with pytest.raises(ConfigError, match=expected) if automatic else nullcontext():
             bridge.host.fit(module, make_loader(1.0))
         assert ("before_run" in bus.emitted_points) is not automatic
+
+    def test_second_owner_of_the_learning_rate_is_reported_once(self, tmp_path: Path) -> None:
+        class Module(Mean):
+            def configure_optimizers(self) -> Any:
+                optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+                return [optimizer], [torch.optim.lr_scheduler.ConstantLR(optimizer)]
+
+        bridge = attach(HookBus([YOLOXLrUpdaterHook(warmup_epochs=0, num_last_epochs=0)]), tmp_path)
+        with pytest.raises(ConfigError) as caught:
+            bridge.host.fit(Module(), make_loader(1.0))
+        assert str(caught.value).count("sets the learning rate") == 1
 
     def test_several_schedulers_are_named(self, tmp_path: Path) -> None:
         class Module(Mean):

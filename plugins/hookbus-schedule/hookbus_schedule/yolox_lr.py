@@ -41,7 +41,8 @@ class YOLOXLrUpdaterHook(Hook):
         """
         if run.optimizer is None:
             raise HookError("requires the optimizer of the run, got None. Pass `optimizer` to the run.")
-        if run.scheduler is not None:
+        is_reported = run.host is not None and run.host.describe_lr_schedule()  # by the core, with the remedy
+        if run.scheduler is not None and not is_reported:
             other = ", ".join(type(scheduler).__name__ for scheduler in run.schedulers.values())
             raise ConfigError(
                 f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."
