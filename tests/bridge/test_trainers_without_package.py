@@ -19,7 +19,7 @@ def test_page_has_an_example_of_each_trainer() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trainer", ["torchtnt"])
+@pytest.mark.parametrize("trainer", ["composer", "torchtnt"])
 def test_example_runs(trainer: str, tmp_path: Path) -> None:
     if find_spec(trainer) is None:
         pytest.skip(f"{trainer} is not installed")
