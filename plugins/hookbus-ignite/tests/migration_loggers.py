@@ -150,7 +150,10 @@ def offline_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_wandb(offline_wandb: Path) -> None:
-    from ignite.handlers import WandBLogger
+    from ignite.handlers.wandb_logger import OutputHandler, WandBLogger
+
+    if hasattr(OutputHandler("train", metric_names="all"), "sync"):
+        pytest.skip("WandBLogger of this version of Ignite passes an argument that W&B has removed")
 
     from hookbus_wandb import WandbHook
     from hookbus_wandb.files import TransactionLog
