@@ -590,8 +590,13 @@ def test_handles_of_tensors_that_no_longer_exist_are_discarded() -> None:
         assert sum(type(item) is RemovableHandle for item in gc.get_objects()) < 600
 
 
+def run_script(script: str) -> None:
+    """Run a script in a process of its own: a run that an earlier test has left open keeps PyTorch extended."""
+    subprocess.run([sys.executable, "-c", dedent(script)], check=True)
+
+
 def test_pytorch_is_unchanged_after_a_run() -> None:
-    script = """
+    run_script("""
         from torch.utils.hooks import RemovableHandle
         from hookbus import HookBus
 
@@ -599,31 +604,33 @@ def test_pytorch_is_unchanged_after_a_run() -> None:
         with HookBus().run(), HookBus().run():
             assert RemovableHandle.__init__ is not before
         assert RemovableHandle.__init__ is before
-    """
-    # In a process of its own: a run that an earlier test has left open would keep the constructor extended.
-    subprocess.run([sys.executable, "-c", dedent(script)], check=True)
+    """)
 
 
 def test_extension_by_another_library_is_kept() -> None:
-    counts: list[int] = []
-    with HookBus().run():
-        ours = RemovableHandle.__init__
+    run_script("""
+        from torch import nn
+        from torch.utils.hooks import RemovableHandle
+        from hookbus import HookBus
 
-        def count(self: RemovableHandle, *args: Any, **kwargs: Any) -> None:
-            ours(self, *args, **kwargs)
-            counts.append(1)
+        before, counts = RemovableHandle.__init__, []
+        with HookBus().run():
+            ours = RemovableHandle.__init__
 
-        RemovableHandle.__init__ = count  # type: ignore[method-assign]
-    try:
+            def count(self, *args, **kwargs):
+                ours(self, *args, **kwargs)
+                counts.append(1)
+
+            RemovableHandle.__init__ = count
         assert RemovableHandle.__init__ is count
         with HookBus().run():
-            nn.Linear(1, 1).register_forward_hook(record_forward)
+            nn.Linear(1, 1).register_forward_hook(print)
         assert (RemovableHandle.__init__, counts) == (count, [1])
-    finally:
-        RemovableHandle.__init__ = ours  # type: ignore[method-assign]
+        RemovableHandle.__init__ = ours
         with HookBus().run():
             pass
-    assert RemovableHandle.__init__ is not ours
+        assert RemovableHandle.__init__ is before
+    """)
 
 
 @pytest.mark.slow
