@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -22,6 +21,7 @@ from hookbus.testing import RecordingBus
 from hookbus_gradient_flow import GradientFlowHook
 from hookbus_logger import ProgressHook
 from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
+from tests.wandb_files import read_rows
 
 from .toys import Toy, pairs
 
@@ -156,15 +156,11 @@ def test_wandb(offline_wandb: Path) -> None:
         pytest.skip("WandBLogger of this version of Ignite passes an argument that W&B has removed")
 
     from hookbus_wandb import WandbHook
-    from hookbus_wandb.files import TransactionLog
 
     train_with(WandBLogger(dir=offline_wandb), WandbHook(interval=1), offline_wandb / "run")
 
     def read(directory: Path, step: str, name: str) -> Curve:
-        (path,) = directory.glob("wandb/offline-run-*/*.wandb")
-        while not any(record.HasField("exit") for record in TransactionLog(path).read_records()):
-            time.sleep(0.01)  # the process of W&B writes it last; the timeout of pytest is the limit
-        return [(row[step], row[name]) for row in TransactionLog(path).read_rows() if name in row]
+        return [(row[step], row[name]) for row in read_rows(directory / "wandb") if name in row]
 
     for name, curve in (("train/loss", LOSSES), ("val/error", ERRORS)):
         assert read(offline_wandb, "_step", name) == curve

@@ -6,7 +6,6 @@ import csv
 import gzip
 import inspect
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from hookbus_logger import JsonlHook, LoggerHook, ProgressHook
 from hookbus_profiler import ProfilerHook
 from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
+from tests.wandb_files import read_rows
 
 from .toys import Mean, attach, make_loader
 
@@ -141,7 +141,6 @@ def test_mlflow(tmp_path: Path) -> None:
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     from hookbus_wandb import WandbHook
-    from hookbus_wandb.files import TransactionLog
 
     for name, value in {"MODE": "offline", "SILENT": "true", "ERROR_REPORTING": "false"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
@@ -149,10 +148,7 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-home"))
 
     def read(directory: Path, step: str, names: Any) -> dict[str, Curve]:
-        (path,) = directory.rglob("run-*.wandb")
-        while not any(record.HasField("exit") for record in TransactionLog(path).read_records()):
-            time.sleep(0.01)  # the process of W&B writes it last; the timeout of pytest is the limit
-        rows = [*TransactionLog(path).read_rows()]
+        rows = read_rows(directory)
         return {name: [(row[step], row[name]) for row in rows if name in row] for name in names}
 
     fit(tmp_path, WandbHook(interval=1, mode="offline"))

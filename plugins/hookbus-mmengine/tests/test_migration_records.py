@@ -28,6 +28,7 @@ from hookbus_profiler import ProfilerHook
 from hookbus_runtime import RuntimeInfoHook
 from hookbus_system_monitor import MemoryProfilerHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
+from tests.wandb_files import read_rows
 
 from .migration_rows import attach_and_train, build_plain_runner, load_detection_hook, runs_row
 
@@ -170,7 +171,6 @@ def test_mlflow_contains_the_same_records(tmp_path: Path) -> None:
 def test_wandb_contains_the_same_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     from hookbus_wandb import WandbHook
-    from hookbus_wandb.files import TransactionLog
 
     for name, value in {"MODE": "offline", "SILENT": "true", "ERROR_REPORTING": "false"}.items():
         monkeypatch.setenv(f"WANDB_{name}", value)
@@ -182,8 +182,7 @@ def test_wandb_contains_the_same_records(tmp_path: Path, monkeypatch: pytest.Mon
     train_with(tmp_path, backend, WandbHook(interval=2))
 
     def read(directory: str, name: str, step: str) -> Records:
-        rows = [row for path in (tmp_path / directory).rglob("*.wandb") for row in TransactionLog(path).read_rows()]
-        return [(row[step], row[name]) for row in rows if name in row]
+        return [(row[step], row[name]) for row in read_rows(tmp_path / directory) if name in row]
 
     # MMEngine passes no steps: W&B numbers the rows, among them those of the results after the third and the sixth.
     native, ours = read("host", "loss", "_step"), read("hookbus", "train/loss", "trainer/step")

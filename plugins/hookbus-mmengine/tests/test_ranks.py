@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from .migration_rows import runs_row
 
 SCRIPT = Path(__file__).with_name("two_ranks.py")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def run_ranks(directory: Path, scenario: str) -> list[dict[str, Any]]:
@@ -27,17 +28,16 @@ def run_ranks(directory: Path, scenario: str) -> list[dict[str, Any]]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(directory), scenario],
-            env={**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    command = [sys.executable, str(SCRIPT), str(directory), scenario]
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with ExitStack() as stack:
+        ranks = []
+        for rank in "01":
+            environment = {**os.environ, **shared, "RANK": rank, "LOCAL_RANK": rank}
+            process = stack.enter_context(subprocess.Popen(command, env=environment, **options))
+            stack.callback(process.kill)  # after a timeout of the test
+            ranks.append(process)
+        outputs = [process.communicate()[0] for process in ranks]
     lines = [[line for line in output.splitlines() if line.startswith("RESULT ")] for output in outputs]
     assert all(lines), outputs
     return [json.loads(line[0].removeprefix("RESULT ")) for line in lines]

@@ -17,6 +17,7 @@ from hookbus.testing import HostTask
 from hookbus_logger import LoggerHook, ProgressHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
 from tests.conformance.backends import mlflow_numbers, tensorboard_numbers, wandb_numbers
+from tests.wandb_files import read_rows
 
 from .migration import covers, get_logs, train_native
 
@@ -88,15 +89,13 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.integrations import WandbCallback
 
     from hookbus_wandb import WandbHook
-    from hookbus_wandb.files import TransactionLog
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
     curves = train_with(WandbCallback(), WandbHook(interval=1, mode="offline"), tmp_path)
     wandb.finish()
-    (path,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
-    rows = list(TransactionLog(path).read_rows())
+    rows = read_rows(tmp_path / "wandb")
     for name, other in (("train/loss", "train/loss"), ("val/loss", "eval/loss")):
         assert select(wandb_numbers(tmp_path / "hookbus"), name) == match(curves[name])
         assert [(row["train/global_step"], row[other]) for row in rows if other in row] == match(curves[name])
