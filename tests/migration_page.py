@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
+Test = TypeVar("Test", bound=Callable[..., Any])
 PAGE = Path(__file__).parents[1] / "docs/coming-from.md"
 
 
@@ -26,3 +29,28 @@ def read_rows(section: str) -> list[tuple[str, str]]:
     if not rows:
         raise ValueError(f"{PAGE.name}: section {section!r} has no table.")
     return [(left, right) for left, right in rows]
+
+
+class RowTests:
+    """Tests of the rows of a section. Decorate each test with an instance, called with both cells of its row.
+
+    Attributes:
+        names: Name of the test of each row.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[tuple[str, str], str] = {}
+
+    def __call__(self, left: str, right: str) -> Callable[[Test], Test]:
+        """Return a decorator that adds a test as that of a row.
+
+        Args:
+            left: What the framework has, as on the page.
+            right: What replaces it, as on the page.
+        """
+
+        def add(test: Test) -> Test:
+            self.names[left, right] = test.__name__
+            return test
+
+        return add

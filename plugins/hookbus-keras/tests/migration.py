@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,11 +10,9 @@ import torch
 
 from hookbus import HookBus
 from hookbus_keras import KerasBridge
+from tests.migration_page import RowTests
 
-Test = TypeVar("Test", bound=Callable[..., Any])
-
-TESTS: dict[tuple[str, str], str] = {}
-"""Name of the test of each row of the table."""
+covers = RowTests()
 
 BATCHES = 4
 """Number of batches of an epoch."""
@@ -31,21 +28,6 @@ VAL_DATA = np.ones((2, 1), dtype="float32"), np.full((2, 1), 3, dtype="float32")
 
 VAL_LOSSES = [4.0, 1.0, 0.0, 1.0, 4.0, 9.0]
 """Loss of the validation after each epoch of `fit`: the weight is then 1, 2, 3, ..., and the best one is 3."""
-
-
-def covers(left: str, right: str) -> Callable[[Test], Test]:
-    """Return a decorator of the test of a row of the table.
-
-    Args:
-        left: First cell of the row.
-        right: Second cell.
-    """
-
-    def register(test: Test) -> Test:
-        TESTS[left, right] = test.__name__
-        return test
-
-    return register
 
 
 def compute_loss(target: Any, weight: Any) -> Any:

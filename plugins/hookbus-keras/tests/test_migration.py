@@ -17,7 +17,7 @@ from hookbus import Hook, HookBus
 from tests.migration_page import read_rows
 
 from . import test_migration_metrics, test_migration_training
-from .migration import TESTS, TRAIN_LOSSES, VAL_DATA, VAL_LOSSES, attach, build_line, covers, fit, get_weight
+from .migration import TRAIN_LOSSES, VAL_DATA, VAL_LOSSES, attach, build_line, covers, fit, get_weight
 
 BUILT_IN = (test_migration_metrics, test_migration_training)
 """Modules with the tests of the second table."""
@@ -86,8 +86,8 @@ def build_bus(row: str) -> tuple[HookBus, Calls]:
 
 def test_every_row_has_a_test() -> None:
     tests = {name for module in BUILT_IN for name in vars(module)} | set(globals())
-    assert {*POINT_ROWS, *TESTS} == set(read_rows("Keras"))
-    assert set(TESTS.values()) <= tests
+    assert {*POINT_ROWS, *covers.names} == set(read_rows("Keras"))
+    assert set(covers.names.values()) <= tests
 
 
 @pytest.mark.parametrize(("row", "expected"), POINT_ROWS.items(), ids=[row[0] for row in POINT_ROWS])

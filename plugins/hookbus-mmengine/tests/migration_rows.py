@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +17,9 @@ from torch.utils.data import DataLoader
 
 from hookbus import HookBus, Trainer
 from hookbus.testing import HostTask
+from tests.migration_page import RowTests
 
 from .adapter import TaskModule, build_runner
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 POINT_ROWS = {
     "`before_run`, `after_run`": "the same",
@@ -32,8 +31,7 @@ POINT_ROWS = {
 }
 """Rows of points, for the test of each of them."""
 
-ROWS: dict[str, str] = {}
-"""Rows of the page that a test runs, without those of points."""
+runs_row = RowTests()
 
 UNTESTED = [
     (
@@ -43,17 +41,6 @@ UNTESTED = [
     ),
 ]
 """Rows that no test runs: both cells, and the reason."""
-
-
-def runs_row(left: str, right: str) -> Callable[[Function], Function]:
-    """Mark a test as that of a row of the page.
-
-    Args:
-        left: What MMEngine has, as on the page.
-        right: What replaces it, as on the page.
-    """
-    ROWS[left] = right
-    return lambda function: function
 
 
 class Net(nn.Module):

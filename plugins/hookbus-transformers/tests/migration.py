@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +12,12 @@ from transformers import TrainerCallback
 
 from hookbus import HookBus, Run, Trainer
 from hookbus.testing import HostTask
+from tests.migration_page import RowTests
 
 from .adapter import TaskTrainer
 from .toys import make_trainer
 
-Test = TypeVar("Test", bound=Callable[..., object])
-
-TESTS: dict[tuple[str, str], str] = {}
-"""Name of the test of each row."""
-
-
-def covers(left: str, right: str) -> Callable[[Test], Test]:
-    """Return a decorator that enters a test in the table, as that of a row."""
-
-    def enter(test: Test) -> Test:
-        TESTS[left, right] = test.__name__
-        return test
-
-    return enter
+covers = RowTests()
 
 
 def train_native(

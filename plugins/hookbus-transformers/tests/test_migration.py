@@ -20,7 +20,7 @@ from hookbus_logger import JsonlHook
 from tests.migration_page import read_rows
 
 from . import test_migration_hooks, test_migration_records
-from .migration import TESTS, covers, get_logs, get_saved, get_weights, train_native
+from .migration import covers, get_logs, get_saved, get_weights, train_native
 
 Calls = list[tuple[int, int]]
 
@@ -83,8 +83,8 @@ def make_recorder(position: int, condition: Callable[[Run], bool], calls: Calls)
 
 def test_every_row_has_a_test() -> None:
     tests = {name for module in (test_migration_hooks, test_migration_records) for name in vars(module)} | {*globals()}
-    assert {*POINT_ROWS, *TESTS} == set(read_rows("Hugging Face Trainer"))
-    assert set(TESTS.values()) <= tests
+    assert {*POINT_ROWS, *covers.names} == set(read_rows("Hugging Face Trainer"))
+    assert set(covers.names.values()) <= tests
 
 
 @pytest.mark.parametrize(("row", "expected"), POINT_ROWS.items(), ids=lambda value: value[0] if value else "")
