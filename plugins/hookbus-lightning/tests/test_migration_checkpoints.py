@@ -89,5 +89,5 @@ def test_signal_of_slurm_saves_the_same_step(tmp_path: Path, monkeypatch: pytest
     fit(ours)
     checkpoint = read_checkpoint(tmp_path / "run/checkpoints/last.pth")
     assert torch.equal(checkpoint["state_dict"]["weight"], saved["state_dict"]["weight"])
-    # The hook also ends the training, which goes on in Lightning until SLURM ends the process.
+    # The hook also ends the training, which continues in Lightning until SLURM ends the process.
     assert (native.host.global_step, ours.host.global_step) == (6, 3)
