@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,24 +10,16 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed: run `make bridges HOST=transformers`")
 
+from tests.rank_processes import run_ranks
+
 PROGRAM = Path(__file__).with_name("ranks.py")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_stop_requested_on_one_rank_stops_both_at_the_same_step(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, PROGRAM, tmp_path],
-            env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in (0, 1)
-    ]
-    assert [rank.wait() for rank in ranks] == [0, 0]
+    ranks = run_ranks(PROGRAM, tmp_path)
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks
 
     results = [json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1)]
     reasons = ["stop_on_rank_one: enough on rank 1"]
