@@ -26,6 +26,9 @@ CONNECTION_FAILURE = "Gloo connectFullMesh failed"
 TIME_LIMIT_SECONDS = 60
 """Default time limit of a launch. Each worker dumps its stack 5 seconds before the limit."""
 
+TORCHRUN_SECONDS = 20
+"""Time that torchrun itself may take on a loaded machine until the workers, and their time limit, start."""
+
 
 @dataclass(frozen=True)
 class LaunchResult:
@@ -134,7 +137,9 @@ def build_launcher(directory: Path, servers: ForkServers) -> Launch:
         else:
             exit_codes = []
             agent = _torchrun_command(ranks, hosts, log_dir, options)
-            completed = _run([[*agent, str(WORKER), *command]] * hosts, directory, variables, time_limit)
+            completed = _run(
+                [[*agent, str(WORKER), *command]] * hosts, directory, variables, time_limit + TORCHRUN_SECONDS
+            )
         reports = {int(file.stem): json.loads(file.read_text()) for file in report_dir.glob("*.json")}
         return LaunchResult(completed.returncode, completed.stdout, log_dir, reports, exit_codes)
 

@@ -57,7 +57,8 @@ def test_no_rank_aborts_at_the_end_of_a_script(script: str, launch: Launch) -> N
     # The abort is a race at interpreter exit: four ranks and two attempts make it likely.
     for _ in range(2):
         scenario = PENDING_WORK + SCRIPTS[script] + "\n    start_pending_work()\n    report('done')"
-        completed = launch(scenario, ranks=4, torchrun=True)
+        # torch is imported five times at once, half a minute of two cores if it is a build for GPUs
+        completed = launch(scenario, ranks=4, torchrun=True, time_limit=120)
 
         assert completed.reports == dict.fromkeys(range(4), "done")
         assert [completed.output(rank) for rank in range(4)] == [""] * 4
