@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import os
@@ -100,10 +101,19 @@ def _read_report(name: str, report: Path, versions: dict[str, str]) -> Result:
     if missing := [case.get("name") for case in cases if case.find("error[@message='collection failure']") is not None]:
         raise SystemExit(f"{name}: not all tests were collected, got {missing}. Read the output of pytest.")
     failed = sum(case.find("failure") is not None or case.find("error") is not None for case in cases)
-    reasons = [skip.get("message", "") for case in cases for skip in case.findall("skipped")]
+    reasons = [_read_reason(skip) for case in cases for skip in case.findall("skipped")]
     running = {name: versions[name] for name in ("python", "torch")}
     today = datetime.date.today().isoformat()
     return Result(running, len(cases) - failed - len(reasons), failed, dict(Counter(reasons)), today)
+
+
+def _read_reason(skip: ElementTree.Element) -> str:
+    message = skip.get("message", "")
+    if message != "collection skipped":
+        return message
+    # of a whole module: the text is a tuple of file, line and reason
+    reason: str = ast.literal_eval(skip.text or "")[2]
+    return reason.removeprefix("Skipped: ")
 
 
 def _is_version(running: str, expected: str) -> bool:

@@ -60,9 +60,13 @@ def test_torch_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_result_counts_the_fast_tests_and_the_reasons_of_skipped_ones(root: Path) -> None:
     (root / "test_sample.py").write_text(TESTS)
-    result = run_tests(make_environment(torch=TORCH), root, ["test_sample.py"])
+    (root / "test_of_a_trainer.py").write_text(
+        "import pytest; pytest.importorskip('x', reason='x is not installed: y')"
+    )
+    result = run_tests(make_environment(torch=TORCH), root, ["test_sample.py", "test_of_a_trainer.py"])
 
-    assert (result.passed, result.failed, result.skipped) == (1, 1, {"requires torch 9 or newer": 2})
+    assert (result.passed, result.failed) == (1, 1)
+    assert result.skipped == {"requires torch 9 or newer": 2, "x is not installed: y": 1}
     assert result.versions == {"python": platform.python_version(), "torch": torch.__version__}
 
 
