@@ -68,6 +68,8 @@ def build_trainer(work_dir: Any, settings: dict[str, Any]) -> Trainer:
             "7 optimizer steps for 'LinearLR.total_iters'",
         ),
         ({"type": "ema", "warm_up": 7}, "7 optimizer steps for 'warm_up'"),
+        ({"type": "ema", "warm_up": 0, "start_step": 6}, "7 optimizer steps for 'start_step'"),
+        ({"type": "ema", "warm_up": 0, "start_epoch": 3}, "4 epochs for 'start_epoch'"),
         ({"type": "early_stopping", "min_epochs": 4}, "4 epochs for 'min_epochs'"),
         ({"type": "mean_teacher", "interval": 7}, "7 optimizer steps for 'interval'"),
         ({"type": "sync_random_size", "interval": 6}, "7 iterations for 'interval'"),

@@ -148,6 +148,8 @@ CASES = [
     Case("dist_sampler_seed", lambda loop: loop.epochs_of_sampler == [0, 0, 1, 1]),
     Case("early_stopping", is_stopped, {"monitor": "val/loss", "patience": 1}),
     Case("ema", lambda loop: loop.hook.average is not None),
+    Case("ema", lambda loop: loop.hook.average is not None, {"start_step": 1}),
+    Case("ema", lambda loop: loop.hook.average is not None, {"start_epoch": 1}),
     Case("empty_cache", lambda loop: len(loop.released) == 2, {"before_epoch": True, "after_epoch": False}),
     Case("empty_cache", lambda loop: len(loop.released) == 2),
     Case("empty_cache", lambda loop: len(loop.released) == 4, {"after_epoch": False, "after_iter": True}),

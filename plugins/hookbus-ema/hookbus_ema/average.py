@@ -1,10 +1,9 @@
-"""Exponential moving average of weights, updated in the step or on another thread. Depends on PyTorch only."""
+"""Averages of weights: update, exchange with the weights of the model, and state. Depends on PyTorch only."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import compress
 from typing import Any
 
@@ -14,16 +13,11 @@ from torch import Tensor, nn
 from hookbus_ema import tensors
 
 
-class ExponentialMovingAverage:
-    """Exponential moving average (EMA) of the weights of a model.
+class WeightAverage:
+    """Average of the weights of a model over its optimizer steps. Subclasses define the weights of an update.
 
-    After optimizer step i (from 1) the average a of each floating-point weight w is updated in place:
-
-        a <- m * a + (1 - m) * w,    m = min(momentum, (1 + i) / (warm_up + i))
-
-    The average starts at the current weights. With `warm_up=0` it is bitwise identical to
-    `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(momentum)`. The warm-up is that of TensorFlow's
-    `ExponentialMovingAverage(num_updates=...)`, which corresponds to `warm_up=10`.
+    An update changes the average a of each floating-point weight w in place: a <- a + alpha * (w - a). The average
+    starts at the current weights.
 
     * An update allocates no memory.
     * Shared tensors are averaged once.
@@ -36,32 +30,22 @@ class ExponentialMovingAverage:
     Args:
         weights: A module, or tensors by name. The tensors are referenced, not copied: they must be changed in place, as
             optimizers do.
-        momentum: Weight of the old average in an update, in [0, 1].
-        warm_up: Length of the momentum warm-up; 0 for `momentum` from the first step on.
         update_buffers: Whether the floating-point buffers of a module are averaged; otherwise an update copies them.
         device: Device of the averages; default the device of each weight.
 
     Attributes:
-        momentum, warm_up: Arguments of the same name.
         unaveraged: Reasons for which parameters, and buffers with `update_buffers`, cannot be averaged, by name.
-        steps: Number of the optimizer step of the last update; 0 before the first.
-
-    Raises:
-        ValueError: If `momentum` is not in [0, 1] or `warm_up` is negative.
+        steps: Number of the last update; 0 before the first.
     """
 
     def __init__(
         self,
         weights: nn.Module | Mapping[str, Tensor],
-        momentum: float = 0.9999,
         *,
-        warm_up: int = 100,
         update_buffers: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
-        if not 0 <= momentum <= 1 or warm_up < 0:
-            raise ValueError(f"momentum must be in [0, 1] and warm_up at least 0, got {momentum!r} and {warm_up!r}.")
-        self.momentum, self.warm_up, self.steps = momentum, warm_up, 0
+        self.steps = 0
         named = tensors.get_tensors(weights)
         # By identity: tied weights appear under several names but are updated once.
         self._weights = list({id(tensor): tensor for tensor in named.values()}.values())
@@ -98,7 +82,7 @@ class ExponentialMovingAverage:
             self._weights[i] is named[name] for name, i in self._indices.items()
         )
 
-    def transfer_from(self, other: ExponentialMovingAverage) -> list[str]:
+    def transfer_from(self, other: WeightAverage) -> list[str]:
         """Copy the steps of another average, and its averages of the tensors that both average.
 
         Args:
@@ -118,16 +102,15 @@ class ExponentialMovingAverage:
 
     # -- updating --------------------------------------------------------------------------------
 
-    def get_momentum(self, step: int) -> float:
-        """Return the weight of the old average in the update after an optimizer step, from 1."""
-        return min(self.momentum, (1 + step) / (self.warm_up + step))
+    def get_alpha(self, step: int) -> float:
+        """Return the weight of the current weights in an update, from 1, in [0, 1]."""
+        raise NotImplementedError
 
     def update(self, step: int | None = None) -> None:
-        """Update the average. Must be called once after each optimizer step.
+        """Update the average. Must be called once after each step or epoch that it covers.
 
         Args:
-            step: Number of the step, from 1; default the number of the last update plus 1. Only the warm-up depends
-                on it.
+            step: Number of the update, from 1; default the number of the last update plus 1.
 
         Raises:
             RuntimeError: If the averages are in the model, inside `applied`.
@@ -139,12 +122,12 @@ class ExponentialMovingAverage:
             )
         self.wait()
         self.steps = self.steps + 1 if step is None else step
-        alpha = 1 - self.get_momentum(self.steps)
+        alpha = self.get_alpha(self.steps)
         with torch.no_grad():
             for average, buffer in self._copied_pairs:
                 average.copy_(buffer)
             for group in self._buffer_groups:
-                group.update(alpha)
+                self._update_group(group, alpha)
         self._update_average(alpha)
 
     def wait(self) -> None:
@@ -157,7 +140,11 @@ class ExponentialMovingAverage:
         """Update the averages of the parameters, which do not change before the next optimizer step."""
         with torch.no_grad():
             for group in self._parameter_groups:
-                group.update(alpha)
+                self._update_group(group, alpha)
+
+    def _update_group(self, group: tensors.Group, alpha: float) -> None:
+        """Update averages of the same device and type."""
+        group.update(alpha)
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -230,55 +217,3 @@ class ExponentialMovingAverage:
                 if tensors.can_be_copied(average):
                     average.copy_(tensors.shard_like(average, saved[name]))
         self.steps = state["steps"]
-
-
-class AsyncMovingAverage(ExponentialMovingAverage):
-    """Moving average that is updated on another thread during the next forward and backward.
-
-    Parameters change in optimizer steps only, so the result is bitwise identical to `ExponentialMovingAverage` if
-    `wait` is called before each change of the parameters. Methods that read or exchange averages call `wait`. Buffers
-    change in the forward and are therefore updated before `update` returns. An exception of the other thread is raised
-    by the next `wait`. The arguments are those of `ExponentialMovingAverage`.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._executor: ThreadPoolExecutor | None = None
-        self._future: Future[None] | None = None
-
-    def wait(self) -> None:
-        """Block until no update is in progress, and raise the exception of a failed one."""
-        # Reset first, so that an exception is raised once and not by every later call.
-        future, self._future = self._future, None
-        if future is not None:
-            future.result()
-
-    def close(self) -> None:
-        """Shut down the other thread; the next update starts a new one."""
-        executor, self._executor = self._executor, None
-        try:
-            self.wait()
-        finally:
-            if executor is not None:
-                executor.shutdown()
-
-    def _update_average(self, alpha: float) -> None:
-        # Created on the first update, so that an average without updates starts no thread.
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="moving-average")
-        self._future = self._executor.submit(self._update_on_stream, _get_current_stream(), alpha)
-
-    def _update_on_stream(self, stream: AbstractContextManager[Any], alpha: float) -> None:
-        # The current stream is per thread. On the stream of the training, the update runs after the optimizer step.
-        with stream:
-            super()._update_average(alpha)
-
-
-def _get_current_stream() -> AbstractContextManager[Any]:
-    """Return a context manager that selects the device stream of this thread on another thread."""
-    device = torch.get_device_module()
-    # torch with CUDA, on a machine without a GPU, has the module but no stream. MPS has a single stream.
-    if not torch.accelerator.is_available() or not hasattr(device, "stream"):
-        return nullcontext()
-    stream: AbstractContextManager[Any] = device.stream(device.current_stream())
-    return stream

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hookbus import HookConfig
 
@@ -21,6 +21,12 @@ class EMAConfig(HookConfig):
         default=0.9999, ge=0, lt=1, description="Weight of the old average in each update; at least 0.5."
     )
     interval: int = Field(default=1, ge=1, description="Update the average every N optimizer steps.")
+    start_step: int = Field(
+        default=0, ge=0, description="Start the average at the weights after N optimizer steps; 0: the initial weights."
+    )
+    start_epoch: int = Field(
+        default=0, ge=0, description="Start the average at the weights after N epochs, instead of steps."
+    )
     warm_up: int = Field(
         default=100, ge=0, description="Limit the momentum to (1 + i) / (warm_up + i) at step i; 0: no warm-up."
     )
@@ -49,3 +55,17 @@ class EMAConfig(HookConfig):
                 f"MMEngine, set {round(1 - value, 12)!r}."
             )
         return value
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if self.start_step and self.start_epoch:
+            raise ValueError(
+                f"start_epoch: cannot be combined with `start_step`, got {self.start_epoch} and {self.start_step}. Set "
+                "one of them."
+            )
+        if self.resume_from is not None and (self.start_step or self.start_epoch):
+            raise ValueError(
+                "resume_from: the averages of the checkpoint are used from the first step on, but the average starts "
+                f"later, got {self.resume_from!r}. Remove `resume_from`, or `start_step` and `start_epoch`."
+            )
+        return self

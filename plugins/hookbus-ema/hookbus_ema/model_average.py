@@ -1,9 +1,9 @@
-"""Averages of the model of a run: start them, restore them from a checkpoint, and follow changes of the model."""
+"""Averages of the model of a run: load them from a checkpoint, and follow changes of the model."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +14,18 @@ from hookbus import Run
 from hookbus.checkpoint import CheckpointStore, flatten_weights, read_checkpoint, schema, wrap_invalid_data
 from hookbus.distributed import match_names, strip_wrappers
 from hookbus.errors import CheckpointError
-from hookbus_ema.average import AsyncMovingAverage, ExponentialMovingAverage
-from hookbus_ema.config import EMAConfig
+from hookbus_ema.average import WeightAverage
 
 _mapping = schema.mapping_of(schema.any_value)
 _check_records = schema.mapping_of(schema.record({"state": _mapping}, {"type": schema.string()}))
 
 
-def build_average(model: nn.Module, config: EMAConfig) -> ExponentialMovingAverage:
-    """Create the average of a model according to a configuration."""
-    average_class = AsyncMovingAverage if config.overlap else ExponentialMovingAverage
-    return average_class(model, **config.model_dump(include={"momentum", "warm_up", "update_buffers", "device"}))
-
-
-def start_average(model: nn.Module, config: EMAConfig, logger: logging.Logger) -> ExponentialMovingAverage:
-    """Create an average that starts at the current weights, or at the averages of `resume_from`.
-
-    Raises:
-        CheckpointError: If the `resume_from` checkpoint cannot be loaded or contains no matching averages.
-    """
-    average = build_average(model, config)
-    if config.resume_from is not None:
-        load_average(average, model, Path(config.resume_from), logger)
-    return average
-
-
-def restore_average(
-    model: nn.Module, config: EMAConfig, state: Mapping[str, Any], hook: str
-) -> ExponentialMovingAverage:
-    """Create an average with the state of a checkpoint, for a bit-exact resume.
+def restore_average(average: WeightAverage, model: nn.Module, state: Mapping[str, Any], hook: str) -> WeightAverage:
+    """Load the state of a checkpoint into a new average of a model, for a bit-exact resume.
 
     Raises:
         CheckpointError: If the state belongs to another model.
     """
-    average = build_average(model, config)
     try:
         average.load_state_dict({**state, "averaged": _rename(model, state["averaged"])})
     except ValueError as error:
@@ -55,7 +33,7 @@ def restore_average(
     return average
 
 
-def load_average(average: ExponentialMovingAverage, model: nn.Module, path: Path, logger: logging.Logger) -> None:
+def load_average(average: WeightAverage, model: nn.Module, path: Path, logger: logging.Logger) -> None:
     """Load the averages of a checkpoint and their number of steps, which continues the warm-up.
 
     Tensors that are missing on either side, or differ in shape, are skipped and logged.
@@ -121,9 +99,9 @@ def _get_steps(checkpoint: Mapping[str, Any]) -> int:
 
 
 def sync_with_model(
-    average: ExponentialMovingAverage, model: nn.Module, config: EMAConfig, logger: logging.Logger
-) -> ExponentialMovingAverage:
-    """Return an average of the current tensors of a model.
+    average: WeightAverage, model: nn.Module, build: Callable[[nn.Module], WeightAverage], logger: logging.Logger
+) -> WeightAverage:
+    """Return an average of the current tensors of a model, which `build` creates if they have changed.
 
     Tensors that the model still contains keep their averages. New tensors, also under an existing name, start at their
     current values. A warning lists them, except for tensors that are copied and not averaged, such as a buffer that
@@ -135,7 +113,7 @@ def sync_with_model(
     # While the averages are in the model, the raw weights are stored in `average` and would be lost with it.
     if average.raw() is not None or average.averages_model(model):
         return average
-    old_names, current = average.averaged().keys(), build_average(model, config)
+    old_names, current = average.averaged().keys(), build(model)
     average.close()
     added = current.transfer_from(average)
     removed = sorted(old_names - current.averaged().keys())
@@ -144,7 +122,7 @@ def sync_with_model(
     return current
 
 
-def report_unaveraged(average: ExponentialMovingAverage, reported: set[str], logger: logging.Logger, hook: str) -> None:
+def report_unaveraged(average: WeightAverage, reported: set[str], logger: logging.Logger, hook: str) -> None:
     """Log which tensors cannot be averaged, except for those in `reported`, to which they are added."""
     new = [f"{name} ({reason})" for name, reason in average.unaveraged.items() if name not in reported]
     reported.update(average.unaveraged)

@@ -12,6 +12,7 @@ def test_config_has_the_documented_defaults() -> None:
     assert (config.momentum, config.interval, config.warm_up) == (0.9999, 1, 100)
     assert (config.resume_from, config.update_buffers) == (None, False)
     assert (config.device, config.overlap) == (None, False)
+    assert (config.start_step, config.start_epoch) == (0, 0)
     assert EMAHook.priority == 40
 
 
@@ -44,6 +45,9 @@ def test_config_rejects_the_weight_of_the_new_value_with_an_explanation(value: f
         ({"device": "cuda"}, "device: should be 'cpu'"),
         ({"frequency": 2}, "frequency: not supported, got 2: updates are counted by `interval`. Set `interval: 2`."),
         ({"when": "every(2)"}, "when: not supported, got every(2): updates are counted by `interval`. Set `interval`"),
+        ({"start_step": -1}, "start_step: should be greater than or equal to 0"),
+        ({"start_step": 2, "start_epoch": 1}, "start_epoch: cannot be combined with `start_step`, got 1 and 2"),
+        ({"start_step": 2, "resume_from": "a.pth"}, "resume_from: the averages of the checkpoint are used from the fi"),
         ({"momentun": 0.9}, "momentun: unknown key. Did you mean 'momentum'"),
     ],
 )

@@ -82,7 +82,7 @@ def test_old_tensors_keep_their_averages_and_new_ones_start_at_their_values(
     model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0, overlap=overlap)
     average = update_once(model, config)
     change(model)
-    current = sync_with_model(average, model, config, LOGGER)
+    current = sync_with_model(average, model, EMAHook(config).build_average, LOGGER)
 
     assert get_values(current) == averages
     assert current.steps == 1
@@ -95,7 +95,7 @@ def test_unchanged_model_keeps_its_average_object(caplog: pytest.LogCaptureFixtu
     model, config = two_layers(), EMAConfig(momentum=0.5, warm_up=0)
     average = update_once(model, config)
 
-    assert sync_with_model(average, model, config, LOGGER) is average
+    assert sync_with_model(average, model, EMAHook(config).build_average, LOGGER) is average
     assert not caplog.messages
 
 
@@ -106,7 +106,7 @@ def test_replaced_buffer_is_logged_only_if_it_is_averaged(
     model, config = nn.BatchNorm1d(1), EMAConfig(momentum=0.5, warm_up=0, update_buffers=update_buffers)
     average = ExponentialMovingAverage(model, 0.5, warm_up=0, update_buffers=update_buffers)
     model.running_mean = torch.full((1,), 3.0)
-    current = sync_with_model(average, model, config, LOGGER)
+    current = sync_with_model(average, model, EMAHook(config).build_average, LOGGER)
 
     assert current.averaged()["running_mean"].item() == 3
     assert len(caplog.messages) == warnings
@@ -117,7 +117,7 @@ def test_average_is_unchanged_while_it_is_in_the_model() -> None:
     average = update_once(model, config)
     with average.applied():
         append_layer(model)
-        assert sync_with_model(average, model, config, LOGGER) is average
+        assert sync_with_model(average, model, EMAHook(config).build_average, LOGGER) is average
 
 
 class GrowingModel(nn.Module):

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from hookbus_ema import ExponentialMovingAverage
-from hookbus_ema.average import AsyncMovingAverage
+from hookbus_ema.exponential import AsyncMovingAverage
 from tests.torch_versions import requires_torch
 
 KINDS = [ExponentialMovingAverage, AsyncMovingAverage]

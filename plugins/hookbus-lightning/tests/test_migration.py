@@ -92,8 +92,12 @@ TESTS = {
     ): training.test_training_stops_after_the_same_validation,
     (
         "`EMAWeightAveraging`",
-        "`ema`, whose average starts with the initial weights",
-    ): training.test_averages_have_the_same_decay,
+        "`ema` with `warm_up: 0` and `start_step: 1`; `update_starting_at_step=n` is `start_step: n + 1`",
+    ): training.test_averages_have_the_same_decay_and_start,
+    (
+        "`update_starting_at_epoch`",
+        "`ema` with `start_epoch`; its first average is that of the weights at the start of the epoch",
+    ): training.test_average_starts_with_an_epoch,
     (
         "`check_val_every_n_epoch`",
         "`eval`, by default also at the end",

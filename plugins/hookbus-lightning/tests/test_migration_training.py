@@ -121,30 +121,51 @@ def test_training_stops_after_the_same_validation(tmp_path: Path, restores: bool
     assert torch.equal(other.vector, weights[1 if restores else 3])
 
 
-def test_averages_have_the_same_decay(tmp_path: Path) -> None:
+def make_averaging(**options: Any) -> Any:
+    """Return Lightning's average with the weight 0.75 of the old average."""
     callbacks = pytest.importorskip("lightning.pytorch.callbacks.weight_averaging", reason="since Lightning 2.6")
     if not hasattr(callbacks, "EMAWeightAveraging"):
         pytest.skip("EMAWeightAveraging is new in Lightning 2.6")
+    return callbacks.EMAWeightAveraging(decay=0.75, **options)
 
+
+def average(first: torch.Tensor, rest: Any) -> torch.Tensor:
+    for value in rest:
+        first = 0.75 * first + 0.25 * value
+    return first
+
+
+def read_weights(tmp_path: Path, *callbacks: Any) -> tuple[list[torch.Tensor], Any]:
+    """Return the weights after each step, from the initial ones on, and the module after a training in Lightning."""
     weights = [Regression().vector]
 
     class Read(Callback):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
             weights.append(pl_module.vector)
 
-    def average(first: torch.Tensor, rest: Any) -> torch.Tensor:
-        for value in rest:
-            first = 0.75 * first + 0.25 * value
-        return first
+    return weights, fit(tmp_path, callbacks=[*callbacks, Read()])[1]
 
-    # Lightning swaps the average into the module at the end; its first average is the weights after the first step.
-    _, native = fit(tmp_path, callbacks=[callbacks.EMAWeightAveraging(decay=0.75), Read()])
-    hook = EMAHook(momentum=0.75, warm_up=0)
+
+def fit_average(tmp_path: Path, module: Any, **settings: Any) -> torch.Tensor:
+    hook = EMAHook(momentum=0.75, warm_up=0, **settings)
     fit(tmp_path, hooks=[hook])
     averaged = hook.average.averaged()
-    ours = torch.cat([averaged[name].flatten() for name, _ in native.named_parameters()])
-    torch.testing.assert_close(native.vector, average(weights[1], weights[2:]))
-    torch.testing.assert_close(ours, average(weights[0], weights[1:]))
+    return torch.cat([averaged[name].flatten() for name, _ in module.named_parameters()])
+
+
+@pytest.mark.parametrize("start", [None, 3])
+def test_averages_have_the_same_decay_and_start(tmp_path: Path, start: int | None) -> None:
+    # Lightning swaps the average into the module at the end; its first average is the weights after the first step.
+    weights, native = read_weights(tmp_path, make_averaging(update_starting_at_step=start))
+    first = 1 + (start or 0)
+    torch.testing.assert_close(native.vector, average(weights[first], weights[first + 1 :]))
+    torch.testing.assert_close(fit_average(tmp_path, native, start_step=first), native.vector)
+
+
+def test_average_starts_with_an_epoch(tmp_path: Path) -> None:
+    weights, native = read_weights(tmp_path)
+    ours = fit_average(tmp_path, native, start_epoch=1)
+    torch.testing.assert_close(ours, average(weights[4], weights[5:]))  # an epoch has 4 steps
 
 
 def test_validations_follow_the_same_epochs(tmp_path: Path) -> None:
