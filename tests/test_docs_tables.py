@@ -43,7 +43,7 @@ def test_scores_are_compared_as_documented(mode: Mode, score: float) -> None:
     improved = decision.update(score, epoch=1)
     reason = decision.reason or ""
 
-    assert improved == evaluate("an improvement", mode, score=score, best=BEST, min_delta=DELTA)
+    assert improved == evaluate("an improvement", mode, score=score, best=BEST, delta=DELTA)
     assert ("stopping threshold" in reason) == evaluate("good enough, stop", mode, score=score, stopping_threshold=good)
     assert ("divergence threshold" in reason) == evaluate(
         "diverged, stop", mode, score=score, divergence_threshold=divergence

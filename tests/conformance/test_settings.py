@@ -32,6 +32,11 @@ from hookbus.errors import ConfigError
         ),
         ({"type": "eval", "efficient_test": True}, "efficient_test: no effect without `metrics`, got True"),
         ({"type": "eval", "save_best": False, "metric": "f1"}, "metric: no effect without `save_best`, got 'f1'"),
+        (
+            {"type": "early_stopping", "min_delta_mode": "rel"},
+            "min_delta_mode: no effect without `min_delta`, got",
+        ),
+        ({"type": "early_stopping", "cumulative_delta": False}, "cumulative_delta: no effect without `min_delta`, got"),
         ({"type": "check_invalid_loss", "max_skips": 3}, "max_skips: no effect with policy raise, got 3"),
         ({"type": "startup_check", "labels": False, "label_batches": 3}, "label_batches: no effect without `labels`"),
         ({"type": "out_of_memory", "reduction": "sum"}, "reduction: no effect without `retry`, got 'sum'"),
@@ -68,6 +73,7 @@ def test_setting_without_effect_is_refused(settings: dict[str, Any], message: st
     [
         {"type": "checkpoint", "save_best": False, "best_metric": "accuracy", "rule": None, "keep_every": None},
         {"type": "eval", "save_best": False, "metric": "accuracy", "efficient_test": False},
+        {"type": "early_stopping", "min_delta": 0.0, "min_delta_mode": "abs", "cumulative_delta": True},
         {"type": "check_invalid_loss", "policy": "stop", "max_skips": 10},
         {"type": "startup_check", "labels": False, "label_batches": 10, "num_classes": None},
         {"type": "out_of_memory", "retry": False, "reduction": "mean"},

@@ -8,10 +8,13 @@ from pydantic import Field, model_validator
 
 from hookbus import HookConfig
 from hookbus.metrics import ambiguous_direction_message, infer_direction
-from hookbus_early_stopping.stopping_rule import Mode, StoppingRule
+from hookbus_early_stopping.stopping_rule import DeltaMode, Mode, StoppingRule
 
 DEFAULT_PATIENCE = 10
-RULE_SETTINGS = {"patience", "min_delta", "baseline", "check_finite", "stopping_threshold", "divergence_threshold"}
+RULE_SETTINGS = {
+    *("patience", "min_delta", "min_delta_mode", "cumulative_delta", "baseline", "check_finite"),
+    *("stopping_threshold", "divergence_threshold"),
+}
 """Settings that are arguments of `StoppingRule`."""
 
 
@@ -31,7 +34,15 @@ class EarlyStoppingConfig(HookConfig):
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Minimum change that counts as an improvement, exclusive, in the unit of the metric.",
+        description="Minimum change that counts as an improvement, exclusive; see `min_delta_mode`.",
+    )
+    min_delta_mode: DeltaMode = Field(
+        default="abs",
+        description="Unit of `min_delta`: that of the metric (abs), or a fraction of the absolute best score (rel).",
+    )
+    cumulative_delta: bool = Field(
+        default=True,
+        description="Add up consecutive gains that do not exceed `min_delta`; false: each gain has to exceed it.",
     )
     mode: Literal["min", "max", "auto"] = Field(
         default="auto",
@@ -51,7 +62,14 @@ class EarlyStoppingConfig(HookConfig):
     divergence_threshold: float | None = Field(
         default=None, allow_inf_nan=False, description="Stop immediately if the metric is at least this bad."
     )
+    start_from_epoch: int = Field(
+        default=0,
+        ge=0,
+        description="Number of epochs at the start whose validations are ignored: they neither set the best score, nor "
+        "count for `patience`, nor stop.",
+    )
     min_epochs: int = Field(default=0, ge=0, description="Minimum number of epochs before a stop.")
+    min_steps: int = Field(default=0, ge=0, description="Minimum number of optimizer steps before a stop.")
     strict: bool = Field(
         default=True, description="Raise an error if a validation lacks the metric; false: log one warning."
     )
@@ -60,6 +78,22 @@ class EarlyStoppingConfig(HookConfig):
     def _check_direction(self) -> Self:
         if self.mode == "auto" and infer_direction(self.monitor) is None:
             raise ValueError(f"mode: {ambiguous_direction_message(self.monitor, 'Set `mode` to min or max')}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_min_delta(self) -> Self:
+        changed = [name for name in ("min_delta_mode", "cumulative_delta") if getattr(self, name) not in ("abs", True)]
+        if changed and self.min_delta == 0:
+            raise ValueError(f"{changed[0]}: no effect without `min_delta`, got {getattr(self, changed[0])!r}.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if self.start_from_epoch and self.best_weights_source == "file":
+            raise ValueError(
+                "restore_best_weights: file requires `start_from_epoch: 0`, because the best checkpoint can be of an "
+                f"ignored epoch, got {self.start_from_epoch}. Set `restore_best_weights: memory`."
+            )
         return self
 
     @model_validator(mode="after")

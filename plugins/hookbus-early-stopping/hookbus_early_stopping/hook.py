@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from hookbus import Direction, Hook, Metrics, Needs, Priority, Run, Unit
 from hookbus.checkpoint import check_averages, check_compatible, schema
-from hookbus.errors import HookWarning, MetricError
-from hookbus.metrics import resolve_metric_name
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, check_savers
 from hookbus_early_stopping.config import EarlyStoppingConfig
-from hookbus_early_stopping.stopping_rule import Mode
+from hookbus_early_stopping.monitor import Monitor
 
 _weights = schema.mapping_of(schema.any_value)
 _monitor = schema.record(
@@ -89,8 +86,14 @@ class EarlyStoppingHook(Hook):
         return {self.config.monitor: "less" if self.config.direction == "min" else "greater"}
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
-        """Return the epoch before which `min_epochs` prevents every stop."""
-        return {"min_epochs": (self.config.min_epochs, "epoch")}
+        """Return the epochs and steps before which no stop is possible."""
+        config = self.config
+        first = config.start_from_epoch and config.start_from_epoch + 1
+        return {
+            "start_from_epoch": (first, "epoch"),
+            "min_epochs": (config.min_epochs, "epoch"),
+            "min_steps": (config.min_steps, "step"),
+        }
 
     def check(self, run: Run) -> None:
         """Check that only one hook restores the best weights, and that the checkpoint hook keeps the best file.
@@ -142,7 +145,8 @@ class EarlyStoppingHook(Hook):
         """Evaluate the latest score."""
         run = self.run
         score = self._monitor.get_score(metrics)
-        if score is None:
+        # A metric that no validation provides is reported in ignored epochs as well.
+        if score is None or run.current("epoch") <= self.config.start_from_epoch:
             return
         self._score_count += 1
         if self.stopping_rule.update(score, run.current("epoch")):
@@ -199,8 +203,9 @@ class EarlyStoppingHook(Hook):
     def _request_stop_if_due(self, run: Run) -> bool:
         """Request a stop if the stopping rule is met, and return whether it is."""
         reason = self.stopping_rule.reason
-        # The rule is evaluated again after `min_epochs`: a metric that has recovered by then causes no stop.
-        if reason is None or run.epochs_done < self.config.min_epochs:
+        is_early = run.epochs_done < self.config.min_epochs or run.steps_done < self.config.min_steps
+        # The rule is evaluated again at the next validation: a metric that has recovered by then causes no stop.
+        if reason is None or is_early:
             return False
         run.request_stop(f"{self.config.monitor} {reason}")
         return True
@@ -227,66 +232,3 @@ class EarlyStoppingHook(Hook):
 
     def _log_args(self) -> tuple[str, str]:
         return self.name, self.config.monitor
-
-
-class Monitor:
-    """A monitored metric.
-
-    Args:
-        metric: Name of the metric as configured, abbreviated or full.
-        mode: "min" if lower is better, "max" if higher is better.
-        strict: Whether to raise if a validation lacks the metric; otherwise one warning is emitted.
-
-    Attributes:
-        full_name: Full name of the metric; None if no validation has provided it.
-    """
-
-    def __init__(self, metric: str, mode: Mode, *, strict: bool) -> None:
-        self._metric, self._mode, self._strict = metric, mode, strict
-        self.full_name: str | None = None
-        self._warned = False
-
-    def get_score(self, metrics: Metrics) -> float | None:
-        """Return the value of the metric.
-
-        Returns:
-            The value, or None if the metric is missing and `strict` is False.
-
-        Raises:
-            MetricError: If `strict` is True and the metric is missing or ambiguous. The message lists all metrics.
-        """
-        try:
-            self.full_name = resolve_metric_name(self._metric, metrics)
-        except MetricError as error:
-            if self._strict:
-                raise
-            # Once per run, resumes included: a metric that is missing in one validation is usually missing in all.
-            if not self._warned:
-                self._warned = True
-                message = f"early stopping: the monitored metric is missing. {error} Set `monitor`."
-                warnings.warn(message, HookWarning, stacklevel=2)
-            return None
-        return metrics[self.full_name]
-
-    def matches_state(self, state: Mapping[str, Any]) -> bool:
-        """Whether a state belongs to the same metric, under any of its names, and direction; warn if it does not."""
-        before, mode = state["full_name"], state["mode"]
-        # Matching by lookup accepts a resumed run that configures another spelling, such as `accuracy` for
-        # `val/accuracy`.
-        if before is None or (mode == self._mode and self._metric in Metrics({before: 0.0})):
-            return True
-        warnings.warn(
-            f"early stopping: the checkpoint monitors {before!r} ({mode}), this run {self._metric!r} ({self._mode}). "
-            "The best score and the number of validations without improvement are reset.",
-            HookWarning,
-            stacklevel=3,
-        )
-        return False
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the full name of the metric (None if never found), the direction, and whether it was warned about."""
-        return {"full_name": self.full_name, "mode": self._mode, "warned": self._warned}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by `state_dict()`."""
-        self.full_name, self._warned = state["full_name"], state["warned"]

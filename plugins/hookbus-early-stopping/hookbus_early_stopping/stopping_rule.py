@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 Mode = Literal["min", "max"]
-
+DeltaMode = Literal["abs", "rel"]
 
 STATE = ("best_score", "best_epoch", "wait_count", "last")
 """Attributes that are saved in a checkpoint."""
@@ -20,17 +20,22 @@ class StoppingRule:
 
     | | `min` | `max` |
     |---|---|---|
-    | improved | score < best - min_delta | score > best + min_delta |
+    | improved | score < best - delta | score > best + delta |
     | good enough | score <= stopping_threshold | score >= stopping_threshold |
     | diverged | score >= divergence_threshold | score <= divergence_threshold |
 
-    `best` is the last score that was accepted as an improvement, so consecutive gains smaller than `min_delta` add up
-    until their sum exceeds it. A NaN or infinite score is neither an improvement nor good enough.
+    `delta` is `min_delta`, or `min_delta * abs(best)` if `min_delta_mode` is "rel". `best` is the last score that was
+    accepted as an improvement, so consecutive smaller gains add up until their sum exceeds `delta`; if
+    `cumulative_delta` is false, it is the best score, and each gain has to exceed `delta`. A NaN or infinite score is
+    neither an improvement nor good enough.
 
     Args:
         mode: "min" if lower is better, "max" if higher is better.
         patience: Number of consecutive scores without improvement after which to stop. 0 acts as 1.
-        min_delta: Minimum change that counts as an improvement, exclusive, in the unit of the score.
+        min_delta: Minimum change that counts as an improvement, exclusive: in the unit of the score, or a fraction of
+            the best score.
+        min_delta_mode: "abs" if `min_delta` is in the unit of the score, "rel" if it is a fraction of `abs(best)`.
+        cumulative_delta: Whether consecutive gains that do not exceed `min_delta` add up.
         baseline: Initial best score; None to accept any finite first score.
         check_finite: Whether to stop at a NaN or infinite score.
         stopping_threshold: Score from which on the result is good enough to stop; None for no threshold.
@@ -47,6 +52,8 @@ class StoppingRule:
     _: KW_ONLY
     patience: int = 10
     min_delta: float = 0.0
+    min_delta_mode: DeltaMode = "abs"
+    cumulative_delta: bool = True
     baseline: float | None = None
     check_finite: bool = True
     stopping_threshold: float | None = None
@@ -67,13 +74,14 @@ class StoppingRule:
             epoch: Number of the epoch of the score, from 1.
 
         Returns:
-            True if the score is an improvement.
+            True if the score is the best one from now on.
         """
         self.last = score
-        if not self._improves(score):
-            self.wait_count += 1
+        improves = self._exceeds_best(score, self._delta)
+        self.wait_count = 0 if improves else self.wait_count + 1
+        if not (improves or (not self.cumulative_delta and self._exceeds_best(score, 0.0))):
             return False
-        self.best_score, self.best_epoch, self.wait_count = score, epoch, 0
+        self.best_score, self.best_epoch = score, epoch
         return True
 
     @property
@@ -109,10 +117,18 @@ class StoppingRule:
         # All comparisons are written for "max"; multiplying both sides by the sign covers "min".
         return -1 if self.mode == "min" else 1
 
-    def _improves(self, score: float) -> bool:
+    @property
+    def _delta(self) -> float:
+        """Minimum change in the unit of the score."""
+        if self.min_delta_mode == "abs" or self.best_score is None:
+            return self.min_delta
+        return self.min_delta * abs(self.best_score)
+
+    def _exceeds_best(self, score: float, delta: float) -> bool:
+        """Whether a finite score is better than the best one by more than `delta`."""
         if self.best_score is None or not math.isfinite(score):
             return math.isfinite(score)
-        return self._sign * score > self._sign * self.best_score + self.min_delta
+        return self._sign * score > self._sign * self.best_score + delta
 
     def _reaches(self, score: float, threshold: float) -> bool:
         """Whether a score is equal to the threshold or better."""
@@ -124,4 +140,6 @@ class StoppingRule:
         if self.best_score is None:
             return f"has not been finite in {count}"
         origin = "the baseline" if self.best_epoch is None else f"epoch {self.best_epoch}"
+        if not self.cumulative_delta:
+            return f"has not gained more than `min_delta` in {count}; the best is {self.best_score:.6g} ({origin})"
         return f"has not improved on {self.best_score:.6g} ({origin}) in {count}"

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -12,15 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hookbus import Hook, HookBus, Metrics, Run, Trainer
+from hookbus import Hook, HookBus, Run, Trainer
 from hookbus._run.run import BestResult
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
 from hookbus.errors import ConfigError, HookWarning, MetricError
 from hookbus.testing import check_hook, fake_training, fingerprint
 from hookbus_checkpoint import CheckpointHook
 from hookbus_early_stopping import EarlyStoppingHook
-from hookbus_early_stopping.hook import Monitor
-from hookbus_early_stopping.stopping_rule import Mode
 from hookbus_ema import EMAHook
 
 
@@ -129,6 +126,71 @@ class TestStopping:
         run, _ = train([EarlyStoppingHook(patience=2, min_epochs=6)], [5, 4, 4, 4, 4, 4, 1, 0.5])
 
         assert run.epochs_done == 6
+
+    @pytest.mark.parametrize(
+        ("settings", "epochs"),
+        [
+            # Three steps per epoch: due since epoch 2 (6 steps); 9 < 10 <= 12.
+            ({}, 2),
+            ({"min_steps": 6}, 2),
+            ({"min_steps": 7}, 3),
+            ({"min_steps": 10}, 4),
+            ({"min_steps": 10, "min_epochs": 3}, 4),
+            ({"min_steps": 10, "min_epochs": 5}, 5),
+        ],
+    )
+    def test_hook_stops_after_min_steps_and_min_epochs(self, settings: dict[str, int], epochs: int) -> None:
+        hook = EarlyStoppingHook(patience=1, **settings)
+        losses = lambda epoch: {"loss": 2.0 + epoch}  # noqa: E731
+        run = fake_training([hook], epochs=9, batches=3, scores=losses).run
+        assert (run.epochs_done, run.steps_done) == (epochs, 3 * epochs)
+        assert (hook.best_epoch, hook.wait_count) == (1, epochs - 1)
+
+    def test_hook_does_not_stop_after_min_steps_if_the_score_has_recovered(self) -> None:
+        run, _ = train([EarlyStoppingHook(patience=2, min_steps=6)], [5, 4, 4, 4, 3, 2, 1, 0.5])
+        assert run.outcome == "finished"
+
+    @pytest.mark.parametrize(
+        ("start", "losses", "stop", "best"),
+        [
+            (0, [1, 2, 2, 2, 2, 2, 2], 3, (1, 1)),
+            (1, [1, 2, 2, 2, 2, 2, 2], 4, (2, 2)),
+            (3, [1, 2, 2, 2, 2, 2, 2], 6, (2, 4)),
+            (1, [0.1, 5, 4, 3, 3.5, 3.2, 1], 6, (3, 4)),
+            (2, [math.nan, math.inf, 2, 1, 3], 5, (1, 4)),
+            (9, [1, 2, 2, 2, 2, 2, 2], 7, (None, None)),
+        ],
+        ids=["default", "one epoch", "three epochs", "best score ignored", "not finite", "beyond the run"],
+    )
+    def test_epochs_before_start_from_epoch_are_ignored(
+        self, start: int, losses: list[float], stop: int, best: tuple[float | None, int | None]
+    ) -> None:
+        hook = EarlyStoppingHook(patience=2, start_from_epoch=start, restore_best_weights=False)
+        run, _ = train([hook], losses)
+        assert run.epochs_done == stop
+        assert (hook.best_score, hook.best_epoch) == best
+
+    def test_missing_metric_is_an_error_in_an_ignored_epoch(self) -> None:
+        with pytest.raises(MetricError, match=r"'loss'.* val/mIoU"):
+            train([EarlyStoppingHook(monitor="loss", start_from_epoch=5)], [{"mIoU": 0.5}])
+
+    def test_each_of_two_hooks_has_its_own_start_and_delta(self) -> None:
+        def build(name: str, **settings: Any) -> EarlyStoppingHook:
+            return EarlyStoppingHook(name=name, monitor="loss", patience=3, restore_best_weights=False, **settings)
+
+        first = build("first", min_delta=0.5, min_delta_mode="rel")
+        second = build("second", start_from_epoch=2)
+        run, _ = train([first, second], [8, 5, 7, 6, 5.5, 3.5, 3.75, 3.8])
+        # An improvement on 8 is below 4: three validations without one after epoch 1.
+        assert (run.epochs_done, [reason.split(":")[0] for reason in run.stop_reasons]) == (4, ["first"])
+        assert (first.best_score, first.best_epoch, first.wait_count) == (8, 1, 3)
+        assert (second.best_score, second.best_epoch, second.wait_count) == (6, 4, 0)
+
+    def test_best_weights_are_those_of_a_gain_below_the_delta_if_it_does_not_accumulate(self) -> None:
+        losses = [3.0, 2.9, 2.8, 2.7]
+        _, cumulative = train([EarlyStoppingHook(patience=3, min_delta=0.5)], losses)
+        _, single = train([EarlyStoppingHook(patience=3, min_delta=0.5, cumulative_delta=False)], losses)
+        assert (cumulative.value, single.value) == (1, 4)
 
     def test_hook_ignores_the_validation_before_training(self) -> None:
         losses = iter([9.0, 0.5, 0.4])
@@ -496,6 +558,32 @@ class TestResume:
         assert state_after("b", resume="auto") == uninterrupted
         assert uninterrupted["stopped_epoch"] == 5
 
+    @pytest.mark.parametrize("epochs", [1, 2, 3, 5, 6])
+    @pytest.mark.parametrize(
+        ("settings", "stop"),
+        [
+            ({"start_from_epoch": 2}, 7),
+            ({"min_delta": 0.1, "min_delta_mode": "rel", "min_steps": 8}, 8),
+            ({"min_delta": 0.25, "cumulative_delta": False}, 5),
+        ],
+        ids=["start", "relative", "not cumulative"],
+    )
+    def test_resumed_run_stops_likewise_with_each_setting(
+        self, tmp_path: Path, settings: dict[str, Any], stop: int, epochs: int
+    ) -> None:
+        losses = [1.0, 0.5, 0.4, 0.3, 0.75, 0.3, 0.3, 0.3]
+
+        def hooks() -> list[Hook]:
+            return [EarlyStoppingHook(patience=3, **settings), CheckpointHook(save_best=False)]
+
+        uninterrupted, model = train(hooks(), losses, work_dir=tmp_path / "a")
+        train(hooks(), losses, epochs=epochs, work_dir=tmp_path / "b")
+        resumed, same = train(hooks(), losses, work_dir=tmp_path / "b", resume="auto")
+        assert (uninterrupted.epochs_done, resumed.epochs_done) == (stop, stop)
+        assert model.value == same.value
+        states = [read_checkpoint(tmp_path / name / "checkpoints/last.pth")["hooks"] for name in "ab"]
+        assert states[0]["early_stopping"]["state"] == states[1]["early_stopping"]["state"]
+
     def test_resumed_run_uses_the_remaining_patience(self, tmp_path: Path) -> None:
         scores = [{"accuracy": score} for score in (0.5, 0.4, 0.3, 0.2, 0.1)]
         settings: dict[str, Any] = {"monitor": "accuracy", "patience": 3}
@@ -657,76 +745,3 @@ def _raise_in_epoch(number: int) -> Callable[[Run], None]:
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="hookbus")
-
-
-RESULTS = Metrics({"val/a/loss": 0.5, "val/b/loss": 0.25, "val/accuracy": 0.75})
-
-
-@pytest.mark.parametrize(("metric", "score"), [("val_a_loss", 0.5), ("b/loss", 0.25), ("accuracy", 0.75)])
-def test_monitor_finds_the_metric_by_any_unambiguous_name(metric: str, score: float) -> None:
-    assert Monitor(metric, "max", strict=True).get_score(RESULTS) == score
-
-
-@pytest.mark.parametrize(
-    ("metric", "message"),
-    [
-        ("loss", "'loss'.* val/a/loss or val/b/loss"),
-        ("f1", "'f1'.* val/a/loss, val/accuracy, val/b/loss"),
-    ],
-)
-def test_strict_monitor_raises_if_the_metric_is_missing_or_ambiguous(metric: str, message: str) -> None:
-    with pytest.raises(MetricError, match=message):
-        Monitor(metric, "max", strict=True).get_score(RESULTS)
-
-
-def test_monitor_warns_once_about_a_missing_metric() -> None:
-    monitor = Monitor("f1", "max", strict=False)
-    with pytest.warns(HookWarning, match=r"metric is missing\. .*'f1'.* Set `monitor`\."):
-        assert monitor.get_score(RESULTS) is None
-    with warnings.catch_warnings(action="error"):
-        assert monitor.get_score(RESULTS) is None
-    assert monitor.full_name is None
-
-
-def test_metric_is_not_missing_once_a_validation_provides_it() -> None:
-    monitor = Monitor("f1", "max", strict=False)
-    with pytest.warns(HookWarning):
-        monitor.get_score(RESULTS)
-    assert monitor.get_score(Metrics({"val/f1": 0.5})) == 0.5
-    assert monitor.full_name == "val/f1"
-
-
-def test_monitor_does_not_repeat_the_warning_after_a_resume() -> None:
-    first, second = Monitor("f1", "max", strict=False), Monitor("f1", "max", strict=False)
-    with pytest.warns(HookWarning):
-        first.get_score(RESULTS)
-    second.load_state_dict(first.state_dict())
-    with warnings.catch_warnings(action="error"):
-        second.get_score(RESULTS)
-    assert second.full_name is None
-
-
-@pytest.mark.parametrize("metric", ["accuracy", "val_accuracy", "val/accuracy"])
-def test_monitor_accepts_the_state_of_the_same_metric_under_another_name(metric: str) -> None:
-    first = Monitor("accuracy", "max", strict=True)
-    first.get_score(RESULTS)
-    with warnings.catch_warnings(action="error"):
-        assert Monitor(metric, "max", strict=True).matches_state(first.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("metric", "mode", "message"),
-    [
-        ("val_b_loss", "min", r"monitors 'val/accuracy' \(max\), this run 'val_b_loss' \(min\)"),
-        ("accuracy", "min", r"monitors 'val/accuracy' \(max\), this run 'accuracy' \(min\)"),
-    ],
-)
-def test_monitor_rejects_the_state_of_another_metric_or_direction(metric: str, mode: Mode, message: str) -> None:
-    first = Monitor("accuracy", "max", strict=True)
-    first.get_score(RESULTS)
-    with pytest.warns(HookWarning, match=message):
-        assert not Monitor(metric, mode, strict=True).matches_state(first.state_dict())
-
-
-def test_monitor_accepts_a_state_without_a_metric() -> None:
-    assert Monitor("loss", "min", strict=True).matches_state(Monitor("f1", "max", strict=True).state_dict())

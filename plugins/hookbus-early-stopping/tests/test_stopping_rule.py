@@ -53,6 +53,39 @@ class TestImprovement:
         assert rule.best_score == 0.75
         assert rule.best_epoch == 7
 
+    @pytest.mark.parametrize(
+        ("mode", "best", "threshold"),
+        [("max", 2.0, 2.5), ("min", 2.0, 1.5), ("max", -2.0, -1.5), ("min", -2.0, -2.5), ("max", 0.0, 0.0)],
+    )
+    def test_relative_improvement_exceeds_a_fraction_of_the_absolute_best_score(
+        self, mode: Mode, best: float, threshold: float
+    ) -> None:
+        better = math.nextafter(threshold, INF if mode == "max" else -INF)
+        for score, improves in ((threshold, False), (better, True)):
+            rule = StoppingRule(mode, min_delta=0.25, min_delta_mode="rel")
+            rule.update(best, 1)
+            assert rule.update(score, 2) is improves
+
+    @pytest.mark.parametrize(
+        ("settings", "scores", "stop", "best"),
+        [
+            ({}, [4, 4.8, 5, 5.5, 6], None, (6, 5)),
+            ({"min_delta_mode": "rel"}, [4, 4.8, 5, 5.5, 6], 3, (4, 1)),  # an improvement on 4 is above 5
+            ({"min_delta_mode": "rel"}, [4, 5.5, 6, 7, 7, 7], 6, (7, 4)),  # 6.875: 6 is none, 7 is one
+            ({"min_delta_mode": "rel", "baseline": -4}, [-3, -2.5, -2.25, 0, 0.5], None, (0.5, 5)),  # -3 is none
+            ({"min_delta_mode": "rel", "cumulative_delta": False}, [4, 4.8, 5, 6.5, 7, 7.5], 3, (5, 3)),
+            ({"cumulative_delta": False}, [0, 0.125, 0.25, 0.375, 0.5], 3, (0.25, 3)),
+            ({"cumulative_delta": False}, [0, 0.25, 0.75, 0.5, 0.75], 5, (0.75, 3)),
+            ({"cumulative_delta": False}, [0, 0.25, 0.75, 0.875, 1.25, 1.5, 1.5], 7, (1.5, 6)),
+        ],
+    )
+    def test_rule_stops_and_has_the_best_score_worked_out_by_hand(
+        self, settings: dict[str, Any], scores: list[float], stop: int | None, best: tuple[float, int]
+    ) -> None:
+        rule = StoppingRule("max", min_delta=0.25, patience=2, **settings)
+        assert get_stop(rule, scores) == stop
+        assert (rule.best_score, rule.best_epoch) == best
+
     def test_first_improvement_exceeds_the_baseline(self) -> None:
         rule = StoppingRule("max", baseline=0.5, patience=2)
         assert not rule.update(0.5, 1)
@@ -154,6 +187,11 @@ def test_nonfinite_score_stops_immediately(mode: Mode, score: float) -> None:
         ({"patience": 2}, [0.5, 0.5, 0.5], "has not improved on 0.5 (epoch 1) in 2 validations"),
         ({"patience": 1, "baseline": 0.25}, [0.5], "has not improved on 0.25 (the baseline) in 1 validation"),
         ({"patience": 1, "check_finite": False}, [NAN], "has not been finite in 1 validation"),
+        (
+            {"patience": 2, "min_delta": 0.5, "cumulative_delta": False},
+            [0.5, 0.25, 0.125],
+            "has not gained more than `min_delta` in 2 validations; the best is 0.125 (epoch 3)",
+        ),
     ],
 )
 def test_reason_describes_the_cause_of_the_stop(
@@ -167,13 +205,21 @@ def test_reason_describes_the_cause_of_the_stop(
 SCORES = st.lists(st.sampled_from([NAN, INF, -INF, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5]), max_size=12)
 
 
-@hypothesis.given(SCORES, st.integers(0, 12), st.sampled_from(["min", "max"]), st.integers(0, 4), st.booleans())
+SETTINGS = st.fixed_dictionaries(
+    {
+        "patience": st.integers(0, 4),
+        "check_finite": st.booleans(),
+        "min_delta_mode": st.sampled_from(["abs", "rel"]),
+        "cumulative_delta": st.booleans(),
+    }
+)
+
+
+@hypothesis.given(SCORES, st.integers(0, 12), st.sampled_from(["min", "max"]), SETTINGS)
 def test_restored_rule_continues_like_the_uninterrupted_one(
-    scores: list[float], restart: int, mode: Mode, patience: int, check_finite: bool
+    scores: list[float], restart: int, mode: Mode, settings: dict[str, Any]
 ) -> None:
-    uninterrupted, first, second = (
-        StoppingRule(mode, patience=patience, min_delta=0.5, check_finite=check_finite) for _ in range(3)
-    )
+    uninterrupted, first, second = (StoppingRule(mode, min_delta=0.5, **settings) for _ in range(3))
     for epoch, score in enumerate(scores, 1):
         uninterrupted.update(score, epoch)
         if epoch <= restart:
@@ -185,6 +231,16 @@ def test_restored_rule_continues_like_the_uninterrupted_one(
     assert second.reason == uninterrupted.reason
     assert (second.best_score, second.best_epoch) == (uninterrupted.best_score, uninterrupted.best_epoch)
     assert second.wait_count == uninterrupted.wait_count
+
+
+@hypothesis.given(SCORES, st.sampled_from(["min", "max"]))
+def test_best_score_is_the_best_of_all_if_gains_do_not_accumulate(scores: list[float], mode: Mode) -> None:
+    rule = StoppingRule(mode, min_delta=1.0, cumulative_delta=False)
+    get_stop(rule, [*scores])
+    finite = [score for score in scores if math.isfinite(score)]
+    hypothesis.assume(rule.reason is None)
+    best = min if mode == "min" else max
+    assert rule.best_score == (best(finite) if finite else None)
 
 
 @hypothesis.given(SCORES, st.integers(0, 4))

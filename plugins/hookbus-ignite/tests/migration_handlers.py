@@ -87,14 +87,18 @@ def test_restored_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "patience", "delta", "epochs"),
+    ("losses", "patience", "settings", "epochs"),
     [
-        ([3.0, 2.0, 2.0, 2.5, 1.0], 2, 0.0, 4),
+        ([3.0, 2.0, 2.0, 2.5, 1.0], 2, {}, 4),
         # Gains of 0.25 accumulate to one of more than 0.5 in epoch 4; then there is none in 3 epochs.
-        ([3.0, 2.75, 2.5, 2.25, 2.0, 2.0, 2.0, 1.0], 3, 0.5, 7),
+        ([3.0, 2.75, 2.5, 2.25, 2.0, 2.0, 2.0, 1.0], 3, {"min_delta": 0.5}, 7),
+        # No single gain is more than 0.5.
+        ([3.0, 2.75, 2.5, 2.25, 2.0, 2.0, 2.0, 1.0], 3, {"min_delta": 0.5, "cumulative_delta": False}, 4),
+        # The gain of epoch 4 is, compared with epoch 3.
+        ([3.0, 2.75, 2.5, 1.5, 1.25, 1.0, 0.75], 3, {"min_delta": 0.5, "cumulative_delta": False}, 7),
     ],
 )
-def test_early_stopping(losses: Sequence[float], patience: int, delta: float, epochs: int) -> None:
+def test_early_stopping(losses: Sequence[float], patience: int, settings: dict[str, Any], epochs: int) -> None:
     def train(attach: Callable[[Toy], object]) -> tuple[int, int, float]:
         toy = Toy([1.0, 2.0, 4.0])
 
@@ -111,14 +115,14 @@ def test_early_stopping(losses: Sequence[float], patience: int, delta: float, ep
         return state.epoch, state.iteration, toy.weight
 
     def add_handler(toy: Toy) -> None:
-        is_cumulative = True
+        delta, is_cumulative = settings.get("min_delta", 0.0), settings.get("cumulative_delta", True)
         handler = EarlyStopping(
             patience, lambda engine: -engine.state.metrics["loss"], toy.trainer, delta, is_cumulative
         )
         toy.evaluator.add_event_handler(Events.COMPLETED, handler)
 
     def attach_hook(toy: Toy) -> None:
-        hook = EarlyStoppingHook(monitor="loss", patience=patience, min_delta=delta, restore_best_weights=False)
+        hook = EarlyStoppingHook(monitor="loss", patience=patience, restore_best_weights=False, **settings)
         toy.attach(HookBus([hook]), evaluators={"val": toy.evaluator})
 
     expected = (epochs, 3 * epochs, -7.0 * epochs)

@@ -70,7 +70,8 @@ TESTS = {
     ("`Checkpoint.load_objects`", "`checkpoint`, with `resume: auto`"): test_restored_checkpoint,
     (
         "`EarlyStopping`",
-        "`early_stopping` with `restore_best_weights: false`; small gains accumulate, as with `cumulative=True`",
+        "`early_stopping` with `restore_best_weights: false`, and with a `min_delta` `cumulative_delta: false` unless "
+        "`cumulative=True`",
     ): test_early_stopping,
     (
         "`EMAHandler`",
