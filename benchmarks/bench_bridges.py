@@ -2,21 +2,23 @@
 
     .venv/trainers/lightning-2.6.6/bin/python -m benchmarks.bench_bridges [lightning] [--blocks 20]
 
-`make bridges-newest` makes these environments. A block trains without a bus, with an empty one and with jsonl,
-iter_timer and ema, each for one epoch; the ratio is the median over the blocks. The times are those of the CPU.
+`make bridges-newest` makes these environments. A block trains without a bus, with a callback of the trainer that does
+nothing, with an empty bus and with jsonl, iter_timer and ema, each for one epoch; the ratio is the median over the
+blocks. The times are those of the CPU. The callback is the floor of an empty bus: what the trainer spends to call
+one. The floor of the three hooks is what they add in a loop without a trainer, which `custom_loop` measures.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import logging
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -58,32 +60,37 @@ class TimedBatches(DataLoader[Any]):
         yield self.batch
 
 
-Train = Callable[[TimedBatches, HookBus | None, str], None]
-"""Function that trains for an epoch, with a bus unless it is None, and with a directory for files."""
+Addition = HookBus | Literal["callback"] | None
+Train = Callable[[TimedBatches, Addition, str], None]
+"""Function that trains for an epoch, alone or with a bus or a callback, and with a directory for files."""
 
 
-def lightning(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
-    from lightning.pytorch import Trainer
+def lightning(batches: TimedBatches, added: Addition, directory: str) -> None:
+    from lightning.pytorch import Callback, Trainer
 
     from benchmarks.peers.lightning import OFF, Module
 
-    trainer = Trainer(max_epochs=1, **OFF)
-    if bus is not None:
-        bus.attach(trainer, work_dir=directory)
+    trainer = Trainer(max_epochs=1, callbacks=[Callback()] if added == "callback" else None, **OFF)
+    if isinstance(added, HookBus):
+        added.attach(trainer, work_dir=directory)
     trainer.fit(Module(), batches)
 
 
-def transformers(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+def transformers(batches: TimedBatches, added: Addition, directory: str) -> None:
+    from transformers import TrainerCallback
+
     from benchmarks.peers.transformers import LIGHT, make_trainer
 
     trainer = make_trainer(batches, directory, LIGHT)
-    if bus is not None:
-        bus.attach(trainer, work_dir=f"{directory}/hookbus")
+    if added == "callback":
+        trainer.add_callback(TrainerCallback())
+    elif added is not None:
+        added.attach(trainer, work_dir=f"{directory}/hookbus")
     trainer.train()
 
 
-def ignite(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
-    from ignite.engine import Engine
+def ignite(batches: TimedBatches, added: Addition, directory: str) -> None:
+    from ignite.engine import Engine, Events
 
     trained = model()
     optimizer = adam(trained)
@@ -96,50 +103,83 @@ def ignite(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
         return {"loss": loss.detach()}
 
     engine = Engine(step)
-    if bus is not None:
-        bus.attach(engine, model=trained, optimizer=optimizer, work_dir=directory)
+    if added == "callback":
+        for event in (Events.ITERATION_STARTED, Events.ITERATION_COMPLETED):
+            engine.add_event_handler(event, lambda: None)
+    elif added is not None:
+        added.attach(engine, model=trained, optimizer=optimizer, work_dir=directory)
     engine.run(batches, max_epochs=1)
 
 
-def mmengine(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+def mmengine(batches: TimedBatches, added: Addition, directory: str) -> None:
+    from mmengine.hooks import Hook
+
     from benchmarks.peers.mmengine import NO_HOOKS, runner
 
     made = runner(batches, directory, default_hooks=NO_HOOKS)
-    if bus is not None:
-        bus.attach(made, work_dir=f"{directory}/hookbus")
+    if added == "callback":
+        made.register_hook(Hook())
+    elif added is not None:
+        added.attach(made, work_dir=f"{directory}/hookbus")
     made.train()
 
 
-def keras(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
-    from keras import Sequential, layers, losses, optimizers
+def keras(batches: TimedBatches, added: Addition, directory: str) -> None:
+    from keras import Sequential, callbacks, layers, losses, optimizers
 
     trained = Sequential([layers.Flatten(), *(layers.Dense(64, "relu") for _ in range(2)), layers.Dense(10)])
     trained.compile(optimizers.Adam(1e-3), losses.SparseCategoricalCrossentropy(from_logits=True))
     trained.build((None, 1, 8, 8))
-    if bus is not None:
-        bus.attach(trained, work_dir=directory)
-    trained.fit(batches, epochs=1, verbose=0)
+    # Keras calls no callback at all if there is none
+    extra = [callbacks.Callback()] if added == "callback" else None
+    if isinstance(added, HookBus):
+        added.attach(trained, work_dir=directory)
+    trained.fit(batches, epochs=1, verbose=0, callbacks=extra)
 
 
-def accelerate(batches: TimedBatches, bus: HookBus | None, directory: str) -> None:
+def accelerate(batches: TimedBatches, added: Addition, directory: str) -> None:
     from accelerate import Accelerator
 
     accelerator, trained = Accelerator(cpu=True), model()
     trained, optimizer = accelerator.prepare(trained, adam(trained))
 
+    def begin(bus: HookBus) -> Any:
+        bridge: Any = bus.attach(accelerator, work_dir=directory)
+        return bridge.train(model=trained, optimizer=optimizer, epochs=1)
+
+    _run_loop(batches, added, begin, trained, optimizer, accelerator.backward)
+
+
+def custom_loop(batches: TimedBatches, added: Addition, directory: str) -> None:
+    trained = model()
+    optimizer = adam(trained)
+
+    def begin(bus: HookBus) -> Any:
+        return bus.run(model=trained, optimizer=optimizer, epochs=1, work_dir=directory)
+
+    _run_loop(batches, added, begin, trained, optimizer, torch.Tensor.backward)
+
+
+def _run_loop(
+    batches: TimedBatches,
+    bus: Addition,
+    begin: Callable[[HookBus], Any],
+    trained: torch.nn.Module,
+    optimizer: Any,
+    backward: Callable[[torch.Tensor], object],
+) -> None:
     def step(batch: Batch) -> torch.Tensor:
         optimizer.zero_grad()
         loss = compute_loss(trained, batch)
-        accelerator.backward(loss)
+        backward(loss)
         optimizer.step()
         return loss.detach()
 
-    if bus is None:
+    if not isinstance(bus, HookBus):
         for batch in batches:
             step(batch)
         return
-    bridge: Any = bus.attach(accelerator, work_dir=directory)
-    with bridge.train(model=trained, optimizer=optimizer, epochs=1) as run:
+    with begin(bus) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for index, batch in run.batches(batches):
@@ -149,22 +189,23 @@ def accelerate(batches: TimedBatches, bus: HookBus | None, directory: str) -> No
 
 
 TRAINERS: dict[str, Train] = {
-    function.__name__: function for function in (lightning, transformers, accelerate, ignite, mmengine, keras)
+    function.__name__: function
+    for function in (lightning, transformers, accelerate, ignite, mmengine, keras, custom_loop)
 }
 
 
-def measure(train: Train, hooks: tuple[str, ...] | None) -> float:
-    """Return the seconds per iteration of one epoch."""
+def measure(train: Train, added: tuple[str, ...] | Literal["callback"] | None) -> float:
+    """Return the seconds per iteration of one epoch, with hooks of these names, a callback, or alone."""
     batches = TimedBatches()
     with tempfile.TemporaryDirectory() as directory:
-        bus = None if hooks is None else HookBus([build_hook({"type": name}) for name in hooks])
-        run_quietly(lambda _: train(batches, bus, directory), batches)
+        addition = HookBus([build_hook({"type": name}) for name in added]) if isinstance(added, tuple) else added
+        run_quietly(lambda _: train(batches, addition, directory), batches)
     return batches.seconds
 
 
 def compare(train: Train, blocks: int) -> dict[str, list[float]]:
     """Return the seconds per iteration of each candidate, one value per block."""
-    candidates = {"alone": None, "empty bus": (), "three hooks": HOOKS}
+    candidates: dict[str, Any] = {"alone": None, "callback": "callback", "empty bus": (), "three hooks": HOOKS}
     measure(train, HOOKS)  # imports and caches
     results: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(blocks):
@@ -182,15 +223,20 @@ def main() -> None:
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     rows, figures = [], {}
-    for name in options.trainers or filter(importlib.util.find_spec, TRAINERS):
+    for name in options.trainers or [name for name in TRAINERS if name == "custom_loop" or find_spec(name)]:
         results = compare(TRAINERS[name], options.blocks)
         alone = results.pop("alone")
-        targets = {"empty bus": EMPTY_TARGETS.get(name, 1.05), "three hooks": TARGETS.get(name)}
+        targets: dict[str, float | None] = {
+            "empty bus": EMPTY_TARGETS.get(name, 1.05),
+            "three hooks": TARGETS.get(name),
+        }
         for candidate, seconds in results.items():
             added = statistics.median(own - base for own, base in zip(seconds, alone, strict=True)) * 1e6
             ratio = statistics.median(own / base for own, base in zip(seconds, alone, strict=True))
             base = f"{statistics.median(alone) * 1e6:.0f}"
-            rows.append([f"{name}, {candidate}", base, f"{added:+.0f}", f"{ratio:.3f}", str(targets[candidate] or "")])
+            rows.append(
+                [f"{name}, {candidate}", base, f"{added:+.0f}", f"{ratio:.3f}", str(targets.get(candidate) or "")]
+            )
             figures[f"{name}, {candidate}"] = round(ratio, 4)
     print_table("One training iteration", ["", "alone us", "added us", "ratio", "target"], rows)
     report("bridges", **figures)
