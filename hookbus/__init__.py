@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hookbus._config.load import load_config as load_config
     from hookbus._config.models import RunConfig as RunConfig
     from hookbus._events.actions import actionspec as actionspec
+    from hookbus._events.conditions import for_loader as for_loader
+    from hookbus._events.conditions import where as where
     from hookbus._events.markers import hookimpl as hookimpl
     from hookbus._events.markers import hookspec as hookspec
     from hookbus._events.points import CounterView as CounterView
@@ -60,6 +62,7 @@ _MODULES = map_names(
         "hookbus._config.load": "load_config",
         "hookbus._config.models": "RunConfig",
         "hookbus._events.actions": "actionspec",
+        "hookbus._events.conditions": "for_loader where",
         "hookbus._events.markers": "hookimpl hookspec",
         "hookbus._events.points": "CounterView Unit",
         "hookbus._events.schedules": "Schedule between every last once",

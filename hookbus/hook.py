@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from hookbus._events.conditions import as_condition
 from hookbus._events.markers import IMPL_ATTRIBUTE
 from hookbus._events.points import POINT_ALIASES, Unit, get_static_method
 from hookbus._events.schedule_parser import parse_schedule
@@ -166,6 +167,8 @@ class HookConfig(SettingsModel):
     def _parse_schedule(cls, value: object) -> object:
         if value is None or isinstance(value, Schedule):
             return value
+        if (condition := as_condition(value)) is not None:
+            return condition
         if not isinstance(value, str):
             interval = value if isinstance(value, int) else 50
             raise ValueError(f"expected a schedule as a string, got {value!r}. Set every({interval!r}) or similar.")

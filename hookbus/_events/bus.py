@@ -267,7 +267,7 @@ class EventBus(ActionDeclarations):
         self,
         point: str,
         *,
-        when: Schedule | None = None,
+        when: Schedule | Callable[[Any], object] | None = None,
         priority: int | None = None,
         before: str | Iterable[str] = (),
         after: str | Iterable[str] = (),

@@ -30,7 +30,7 @@ def compile_point(
     point: Point,
     listeners: Sequence[Listener],
     clock: Counters,
-    counter_view: Callable[[Any, Point], CounterView],
+    counter_view: Callable[[Any, Point, Any], CounterView],
     run: object,
     default_arguments: dict[str, str],
     namespace: dict[str, object],
@@ -44,7 +44,7 @@ def compile_point(
         point: The point.
         listeners: Listeners in execution order.
         clock: Counters of the run.
-        counter_view: Function that returns the view of the counters from a point.
+        counter_view: Function of counters, point and run that returns the view of the counters from the point.
         run: Value of the argument `run`.
         default_arguments: Expressions, by argument, that replace arguments of None.
         namespace: Globals for these expressions and statements.
@@ -54,7 +54,7 @@ def compile_point(
         epilogue: Statements after the listeners (processing of requests).
     """
     scheduled = [(listener, listener.schedule) for listener in listeners if listener.schedule is not None]
-    schedule = ScheduleGate(counter_view(clock, point), scheduled) if scheduled else None
+    schedule = ScheduleGate(counter_view(clock, point, run), scheduled) if scheduled else None
     source, lines = _generate_source(point, listeners, schedule, default_arguments, prologue, epilogue)
 
     def on_error(error: BaseException, due: Sequence[bool], arguments: dict[str, Any]) -> bool:
@@ -67,7 +67,7 @@ def compile_point(
         return handle_exception(error, raiser, clock, functools.partial(rest, **arguments))
 
     own = {"run": run, "_clock": clock, "_schedule": schedule, "_handle_exception": on_error, LISTENER_LINES: lines}
-    own["_view"] = counter_view(clock, point)
+    own["_view"] = counter_view(clock, point, run)
     own |= {f"_{i}": listener.call for i, listener in enumerate(listeners)}
     own |= {f"_predicate_{i}": listener.predicate for i, listener in enumerate(listeners)}
     own |= {f"_counter_{i}": counter for i, counter in enumerate(schedule.counters if schedule else ())}

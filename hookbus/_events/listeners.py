@@ -19,6 +19,7 @@ from hookbus._events.checks import (
     is_configured,
     registration_error,
 )
+from hookbus._events.conditions import as_condition
 from hookbus._events.markers import Options
 from hookbus._events.ordering import DEFAULT_PRIORITY, Listener
 from hookbus._events.points import Point
@@ -70,8 +71,12 @@ def resolve_schedule(plugin: object, options: Options, point: Point) -> Schedule
     """
     config = plugin.config if is_configured(plugin) else None
     own = resolve_own_schedule(options.get("when"), config)
-    if own is not None and point.unit is None and None in own.units():
-        raise ConfigError([f"when={own!r}: {point.name} counts nothing. Set the unit, as in every(2, unit='epoch')."])
+    if own is not None:
+        own.check_point(point)
+        if point.unit is None and None in own.units():
+            raise ConfigError(
+                [f"when={own!r}: {point.name} counts nothing. Set the unit, as in every(2, unit='epoch')."]
+            )
     # A frequency of 1 equals the default also where schedules are never due, such as at the end of a truncated epoch.
     if config is None or config.frequency in (None, 1) or not applies_frequency(plugin, options, point):
         return own
@@ -98,9 +103,16 @@ def resolve_own_schedule(when: Any, config: PluginConfig | None) -> Schedule | N
     # `when` replaces existing schedules only: the other listeners of the hook, such as its set-up, always run.
     if config is not None and config.when is not None:
         when = config.when
+    if (condition := as_condition(when)) is not None:
+        when = condition
     if not isinstance(when, Schedule):
         if config is None:
-            raise ConfigError(["when=: functions of the config are supported by hookbus.Hook only. Pass a schedule."])
+            raise ConfigError(
+                [
+                    "when=: functions of the config are supported by hookbus.Hook only. Pass a schedule, or a function "
+                    "of the run whose parameter is named `run`."
+                ]
+            )
         when = when(config)
     if not isinstance(when, Schedule):
         raise ConfigError(

@@ -32,7 +32,7 @@ def hookimpl(function: F) -> F: ...
 def hookimpl(
     function: None = None,
     *,
-    when: Schedule | Callable[[Any], Schedule] | None = ...,
+    when: Schedule | Callable[[Any], object] | None = ...,
     frequency: bool = ...,
     priority: int | None = ...,
     before: str | Iterable[str] = ...,
@@ -45,7 +45,7 @@ def hookimpl(
 def hookimpl(
     function: F | None = None,
     *,
-    when: Schedule | Callable[[Any], Schedule] | None = None,
+    when: Schedule | Callable[[Any], object] | None = None,
     frequency: bool = True,
     priority: int | None = None,
     before: str | Iterable[str] = (),
@@ -59,7 +59,8 @@ def hookimpl(
 
     Args:
         function: The listener, if the marker is used without parentheses.
-        when: Schedule, or a function of the config of the hook that returns one.
+        when: Schedule; or a function of the run, whose first parameter is named `run`, that returns whether the
+            listener is due; or a function of the config of the hook that returns a schedule.
         frequency: Whether the setting `frequency` and `should_trigger` may exclude events of this listener. Set False
             if it has to receive every event.
         priority: Priority of this listener, which overrides the priority of its hook.

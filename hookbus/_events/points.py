@@ -87,13 +87,23 @@ class CounterView(Protocol):
 
     Attributes:
         unit: Unit of the point.
+        run: The run, which conditions read.
     """
 
     unit: Unit
+    run: Any
 
     @property
     def clock(self) -> Counters:
         """Counters of the run."""
+
+    @property
+    def loader_name(self) -> str | None:
+        """Name of the validation or test loader that is being read, None if it has none."""
+
+    @property
+    def loader_names(self) -> Collection[str] | None:
+        """Names of the loaders of the point, None if they are unknown."""
 
     def get_counter(self, unit: Unit) -> tuple[str, int, int] | None:
         """Return how to compute the numbers of a unit from an attribute of the counters.
@@ -134,8 +144,8 @@ class CounterView(Protocol):
             unit: Unit, None for that of the point.
         """
 
-    def next_limit(self, unit: Unit, number: int) -> int | None:
-        """Return the limit, or the first number after `number` at which the limit may change.
+    def next_limit_change(self, unit: Unit, number: int) -> int | None:
+        """Return the first number after `number` at which the limit may change, None if it is fixed.
 
         Args:
             unit: Unit to count in.

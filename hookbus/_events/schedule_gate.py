@@ -51,8 +51,10 @@ class ScheduleCounter:
         # Several events may have the same number (the iterations of an epoch), so the current number may recur.
         self.last_value = getattr(self._view.clock, self._name)
         number = self.last_value + self._least
-        limit = self._view.next_limit(self._unit, number)
-        self.next = min(schedule.next_due(number - 1, limit) for schedule in self._schedules) - self._greatest
+        limit = self._view.limit(self._unit)
+        following = min(schedule.next_due(number - 1, limit) for schedule in self._schedules)
+        change = self._view.next_limit_change(self._unit, number)
+        self.next = (following if change is None else min(following, change)) - self._greatest
 
 
 class ScheduleGate:
@@ -86,6 +88,7 @@ class ScheduleGate:
         Raises:
             ConfigError: If a schedule requires a limit that the run does not have. The message contains the hook and
                 the point.
+            Exception: If the function of a condition raises one. A note contains the hook and the point.
         """
         due = [self._is_due(schedule) for schedule in self._schedules]
         for counter in self.counters:
@@ -96,6 +99,12 @@ class ScheduleGate:
         try:
             return schedule.due(self._view)
         except ConfigError as error:
-            listener = next(listener for listener, other in self._listeners if other == schedule)
-            where = f"hook {listener.hook!r} at {listener.point}"
-            raise ConfigError(f"{where}: {problem}" for problem in error.problems) from None
+            raise ConfigError(f"{self._locate(schedule)}: {problem}" for problem in error.problems) from None
+        except Exception as error:
+            error.add_note(f"Raised by when={schedule!r} of {self._locate(schedule)}.")
+            raise
+
+    def _locate(self, schedule: Schedule) -> str:
+        """Return hook and point of the first listener with a schedule, for a message."""
+        listener = next(listener for listener, other in self._listeners if other == schedule)
+        return f"hook {listener.hook!r} at {listener.point}"

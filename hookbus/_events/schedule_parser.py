@@ -7,9 +7,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from hookbus._events.conditions import for_loader
 from hookbus._events.schedules import Schedule, between, every, last, once
 from hookbus.errors import ConfigError, suggest_names
 
+FUNCTIONS: dict[str, Callable[..., Schedule]] = {
+    "every": every,
+    "between": between,
+    "once": once,
+    "last": last,
+    "for_loader": for_loader,
+}
 _HINT = "Use every(50), between(1, 1000), once(12) or last, combined with &, | and ~."
 
 
@@ -49,13 +57,12 @@ def _parse_node(node: ast.expr) -> Schedule:
 
 
 def _build_call(name: str, args: list[Any], keywords: dict[str, Any]) -> Schedule:
-    functions: dict[str, Callable[..., Schedule]] = {"every": every, "between": between, "once": once, "last": last}
-    if name not in functions:
-        raise TypeError(f"unknown function {name}.{suggest_names(name, functions)}")
-    return functions[name](*args, **keywords)
+    if name not in FUNCTIONS:
+        raise TypeError(f"unknown function {name}.{suggest_names(name, FUNCTIONS)}")
+    return FUNCTIONS[name](*args, **keywords)
 
 
-def _parse_literal(node: ast.expr) -> int | str | None:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, str, type(None)):
+def _parse_literal(node: ast.expr) -> int | float | str | None:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str, type(None)):
         return node.value  # type: ignore[return-value]
-    raise TypeError(f"expected an integer or a string, got {ast.unparse(node)}")
+    raise TypeError(f"expected a number or a string, got {ast.unparse(node)}")

@@ -9,6 +9,9 @@ continues them exactly.
 A unit coarser than that of the point acts as a filter (every iteration of a due epoch). `step` at an iteration point
 selects the iteration in which the optimizer steps: `every(10, unit="step")` is due once per ten optimizer steps, for
 any number of accumulated micro-batches.
+
+A float from 0 to 1 is a share of the run: in a run of n iterations, the share s is complete at iteration `ceil(s * n)`.
+`hookbus._events.conditions` contains the schedules that depend on the run and not on its clock.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from math import ceil
 from typing import Any, ClassVar, Protocol
 
-from hookbus._events.points import CounterView, Unit, parse_unit
-from hookbus._utils.arguments import check_count
+from hookbus._events.points import CounterView, Point, Unit, parse_unit
+from hookbus._events.shares import Number, check_number, is_share, to_position
 from hookbus.errors import ConfigError, suggest_names
 
 NEVER = sys.maxsize
@@ -89,6 +93,20 @@ class Schedule:
             ConfigError: If a limit is unknown.
         """
 
+    def check_point(self, point: Point) -> None:
+        """Check, at registration, that this schedule can be evaluated at a point.
+
+        Args:
+            point: Point of the listener.
+
+        Raises:
+            ConfigError: If it cannot.
+        """
+
+    def reads_run(self) -> bool:
+        """Return whether this schedule depends on more than the clock, so that it may differ between ranks."""
+        return False
+
     def resolve(self, config: FieldConfig | None) -> Schedule:
         """Replace the names of config fields, as in `every("interval")`, by their values.
 
@@ -116,7 +134,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Counted(Schedule):
-    """Schedule that counts in a single unit. Its other fields are numbers, or names of config fields.
+    """Schedule that counts in a single unit. Its other fields are numbers, shares, or names of config fields.
 
     Attributes:
         minimum: Smallest valid number.
@@ -147,7 +165,27 @@ class Counted(Schedule):
 
     def _check_number(self, number: object, where: str) -> None:
         if not (self.optional and number is None):
-            check_count(number, where, minimum=self.minimum)
+            check_number(number, where, minimum=self.minimum)
+
+    def uses_limit(self) -> bool:
+        """Return whether the due numbers depend on the limit of the run."""
+        return any(map(is_share, self._numbers()))
+
+    def check_limit(self, view: CounterView) -> None:
+        self._get_limit(view)
+
+    def _get_limit(self, view: CounterView) -> int | None:
+        """Return the limit of the run if this schedule depends on it.
+
+        Raises:
+            ConfigError: If the limit is unknown.
+        """
+        if not self.uses_limit():
+            return None
+        limit = view.limit(self.unit)
+        if limit is None:
+            raise ConfigError([_no_limit_message(self, view)])
+        return limit
 
     def _resolve(self, config: FieldConfig | None, value: Any) -> Any:
         if isinstance(value, tuple):
@@ -172,22 +210,25 @@ class Counted(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class Every(Counted):
-    interval: int | str | None
-    start: int | str | None
+    interval: Number | str | None
+    start: Number | str | None
     optional = True
 
     def due(self, view: CounterView) -> bool:
         first, final = view.range(self.unit)
         # An event may cover a range of numbers, such as the samples of a batch.
-        return first <= final and self.next_due(first - 1, None) <= final
+        return first <= final and self.next_due(first - 1, self._get_limit(view)) <= final
 
     def next_due(self, number: int, limit: int | None) -> int:
         if self.interval is None:
             return NEVER
-        interval, start = int(self.interval), int(self.interval if self.start is None else self.start)
+        if limit is None and self.uses_limit():
+            return number + 1
+        interval = to_position(self.interval, limit)
+        start = interval if self.start is None else to_position(self.start, limit)
         if number < start:
-            return start
-        return start + ((number - start) // interval + 1) * interval
+            return ceil(start)
+        return ceil(start + ((number - start) // interval + 1) * interval)
 
     def __repr__(self) -> str:
         start = "" if self.start is None else f", start={self.start!r}"
@@ -196,22 +237,29 @@ class Every(Counted):
 
 @dataclass(frozen=True, repr=False)
 class Between(Counted):
-    first: int | str
-    final: int | str
+    first: Number | str
+    final: Number | str
     minimum = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.first, int) and isinstance(self.final, int) and self.first > self.final:
+        first, final = self.first, self.final
+        # A number and a share are compared in the run only.
+        if not isinstance(first, str) and not isinstance(final, str) and type(first) is type(final) and first > final:
             raise ConfigError([f"{self!r}: never due, because the first number is greater than the last. Swap them."])
 
     def due(self, view: CounterView) -> bool:
-        return max(int(self.first), 1) <= view.current(self.unit) <= int(self.final)
+        limit = self._get_limit(view)
+        first, final = (ceil(to_position(number, limit)) for number in (self.first, self.final))
+        return max(first, 1) <= view.current(self.unit) <= final
 
     def next_due(self, number: int, limit: int | None) -> int:
-        if number < int(self.first):
-            return int(self.first)
-        return number + 1 if number < int(self.final) else NEVER
+        if limit is None and self.uses_limit():
+            return number + 1
+        first, final = (ceil(to_position(bound, limit)) for bound in (self.first, self.final))
+        if number < first:
+            return first
+        return number + 1 if number < final else NEVER
 
     def __repr__(self) -> str:
         return f"between({self.first!r}, {self.final!r}{self._unit_text()})"
@@ -219,17 +267,21 @@ class Between(Counted):
 
 @dataclass(frozen=True, repr=False)
 class Once(Counted):
-    numbers: tuple[int | str, ...]
+    numbers: tuple[Number | str, ...]
 
     def _numbers(self) -> Iterator[object]:
         return iter(self.numbers)
 
     def due(self, view: CounterView) -> bool:
         first, final = view.range(self.unit)
-        return any(first <= int(n) <= final for n in self.numbers)
+        limit = self._get_limit(view)
+        return any(first <= ceil(to_position(number, limit)) <= final for number in self.numbers)
 
     def next_due(self, number: int, limit: int | None) -> int:
-        return min((int(n) for n in self.numbers if int(n) > number), default=NEVER)
+        if limit is None and self.uses_limit():
+            return number + 1
+        positions = (ceil(to_position(n, limit)) for n in self.numbers)
+        return min((position for position in positions if position > number), default=NEVER)
 
     def __repr__(self) -> str:
         return f"once({', '.join(map(repr, self.numbers))}{self._unit_text()})"
@@ -237,18 +289,13 @@ class Once(Counted):
 
 @dataclass(frozen=True, repr=False)
 class Last(Counted):
+    def uses_limit(self) -> bool:
+        return True
+
     def due(self, view: CounterView) -> bool:
         first, final = view.range(self.unit)
-        return first <= self._get_limit(view) <= final
-
-    def check_limit(self, view: CounterView) -> None:
-        self._get_limit(view)
-
-    def _get_limit(self, view: CounterView) -> int:
-        limit = view.limit(self.unit)
-        if limit is None:
-            raise ConfigError([_no_limit_message(self, view)])
-        return limit
+        limit = self._get_limit(view)
+        return limit is not None and first <= limit <= final
 
     def next_due(self, number: int, limit: int | None) -> int:
         if limit is None:
@@ -276,6 +323,13 @@ class Combined(Schedule):
     def check_limit(self, view: CounterView) -> None:
         self.left.check_limit(view)
         self.right.check_limit(view)
+
+    def check_point(self, point: Point) -> None:
+        self.left.check_point(point)
+        self.right.check_point(point)
+
+    def reads_run(self) -> bool:
+        return self.left.reads_run() or self.right.reads_run()
 
     def resolve(self, config: FieldConfig | None) -> Schedule:
         return replace(self, left=self.left.resolve(config), right=self.right.resolve(config))
@@ -327,6 +381,12 @@ class Not(Schedule):
     def check_limit(self, view: CounterView) -> None:
         self.inner.check_limit(view)
 
+    def check_point(self, point: Point) -> None:
+        self.inner.check_point(point)
+
+    def reads_run(self) -> bool:
+        return self.inner.reads_run()
+
     def resolve(self, config: FieldConfig | None) -> Schedule:
         return Not(self.inner.resolve(config))
 
@@ -334,44 +394,48 @@ class Not(Schedule):
         return f"~{self.inner!r}"
 
 
-def every(interval: int | str | None, *, start: int | str | None = None, unit: Unit | None = None) -> Schedule:
+def every(interval: Number | str | None, *, start: Number | str | None = None, unit: Unit | None = None) -> Schedule:
     """Return a schedule that is due at `interval`, 2 * `interval`, ...; with `start`, at start, start + interval, ...
 
+    A float from 0 to 1 is a share of the run. In a run of n units, the k-th multiple of the share s is complete at unit
+    `ceil(k * s * n)`: `every(0.1)` is due ten times, the last time in the last unit.
+
     Args:
-        interval: A positive integer, the name of a config field of the hook, or None for never.
-        start: First number that is due. Default: `interval`.
+        interval: A positive integer, a share, the name of a config field of the hook, or None for never.
+        start: First number or share that is due. Default: `interval`.
         unit: Unit to count in: `"iter"`, `"batch"`, `"step"`, `"epoch"`, `"sample"` or `"seconds"`. Default: the unit
             of the point.
 
     Raises:
-        ConfigError: If `interval` or `start` is less than 1.
+        ConfigError: If `interval` or `start` is an integer less than 1, or a share that is 0 or greater than 1. Before
+            a run starts: if one of them is a share and the length of the run in this unit is unknown.
     """
     return Every(parse_unit(unit), interval, start)
 
 
-def between(first: int | str, final: int | str, *, unit: Unit | None = None) -> Schedule:
+def between(first: Number | str, final: Number | str, *, unit: Unit | None = None) -> Schedule:
     """Return a schedule that is due from `first` to `final`, both inclusive.
 
     Args:
-        first: First number that is due, or the name of a config field of the hook.
-        final: Last number that is due, or the name of a config field of the hook.
+        first: First number that is due, a share of the run as in `every`, or the name of a config field of the hook.
+        final: Last number that is due, a share of the run, or the name of a config field of the hook.
         unit: Unit to count in. Default: the unit of the point.
 
     Raises:
-        ConfigError: If a number is less than 0, or `first` is greater than `final`.
+        ConfigError: If a number is less than 0, a share is greater than 1, or `first` is greater than `final`.
     """
     return Between(parse_unit(unit), first, final)
 
 
-def once(*numbers: int | str, unit: Unit | None = None) -> Schedule:
-    """Return a schedule that is due at each of the numbers; `once()` is due at number 1.
+def once(*numbers: Number | str, unit: Unit | None = None) -> Schedule:
+    """Return a schedule that is due at each of the numbers; `once()` is due at number 1, `once(0.5)` halfway.
 
     Args:
-        numbers: Numbers, or names of config fields of the hook. Default: 1.
+        numbers: Numbers, shares of the run as in `every`, or names of config fields of the hook. Default: 1.
         unit: Unit to count in. Default: the unit of the point.
 
     Raises:
-        ConfigError: If a number is less than 1.
+        ConfigError: If a number is less than 1, or a share is 0 or greater than 1.
     """
     return Once(parse_unit(unit), numbers or (1,))
 
@@ -380,12 +444,13 @@ last = Last(unit=None)
 """Schedule that is due at the last number of the run, which must have a limit. `last(unit="epoch")` sets the unit."""
 
 
-def _no_limit_message(schedule: Schedule, view: CounterView) -> str:
-    """Return the error message of `last` for a run without a limit in its unit."""
+def _no_limit_message(schedule: Counted, view: CounterView) -> str:
+    """Return the error message of a schedule that depends on the limit, for a run without a limit in its unit."""
     ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
     known = [unit for unit in ends if view.limit(unit) is not None]
     if known:
-        names, instead = " and ".join(ends[unit] for unit in known), " or ".join(repr(Last(unit)) for unit in known)
+        names = " and ".join(ends[unit] for unit in known)
+        instead = " or ".join(repr(replace(schedule, unit=unit)) for unit in known)
         return f"when={schedule!r}: the run has no known limit in this unit, only in {names}. Use {instead}."
     return (
         f"when={schedule!r}: the run has no known limit. Set `epochs` and pass a training loader with a length, or set "

@@ -34,7 +34,8 @@ class PointEffects:
         prologue, epilogue: Functions that return the statements before and after the listeners of a point.
         default_arguments: Function that returns the expressions that replace omitted arguments of a point, by name.
         namespace: Function that returns the globals of these statements and expressions for a run.
-        counter_view: Function that returns the view of the counters of a run from a point.
+        counter_view: Function of the counters, a point and the run that returns the view of the counters from the
+            point.
         non_aborting: Points that call every listener even if one of them fails.
     """
 
@@ -42,7 +43,7 @@ class PointEffects:
     epilogue: Statements
     default_arguments: Callable[[Point], dict[str, str]]
     namespace: Callable[[Any], dict[str, Any]]
-    counter_view: Callable[[Any, Point], CounterView]
+    counter_view: Callable[[Any, Point, Any], CounterView]
     non_aborting: Collection[str]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 from hookbus._events.points import Point, Unit
 from hookbus._run.clock import Clock
 
@@ -22,12 +25,23 @@ AFTER_EPOCH = ("after_train_epoch", "after_epoch")
 
 
 class PointCounters:
-    """View of the clock from one point, as used by schedules."""
+    """View of the clock from one point, as used by schedules.
 
-    __slots__ = ("_ahead", "_closes_epoch", "_has_unit", "_opens_epoch", "clock", "unit")
+    Args:
+        clock: Clock of the run.
+        point: The point.
+        run: The run, which conditions read. Default: None, for schedules that read the clock only.
 
-    def __init__(self, clock: Clock, point: Point) -> None:
-        self.clock = clock
+    Attributes:
+        clock: Clock of the run.
+        run: The run.
+        unit: Unit of the point.
+    """
+
+    __slots__ = ("_ahead", "_closes_epoch", "_has_unit", "_opens_epoch", "_point", "clock", "run", "unit")
+
+    def __init__(self, clock: Clock, point: Point, run: Any = None) -> None:
+        self.clock, self.run, self._point = clock, run, point
         self.unit: Unit = point.unit or "iter"
         self._has_unit = point.unit is not None
         self._ahead = int(point.name in BEFORE_UPDATE)
@@ -94,16 +108,35 @@ class PointCounters:
         """Return the last number of the run, None if it is unknown."""
         return self.clock.limit(unit or self.unit)
 
-    def next_limit(self, unit: Unit, number: int) -> int | None:
-        """Return the limit, or the first number after `number` at which the limit may change.
+    def next_limit_change(self, unit: Unit, number: int) -> int | None:
+        """Return the first number after `number` at which the limit may change, None if it is fixed.
 
-        The limit in iterations is an estimate until an epoch ends, because the epoch may end before the end of its
-        loader.
+        The limit in iterations is an estimate until an epoch ends, because the epoch may have more iterations than its
+        loader has batches. `TrainingData` invalidates the schedules if it has fewer.
         """
-        limit, length = self.limit(unit), self.clock.epoch_length
-        if limit is None or unit != "iter" or length is None:
-            return limit
-        return min(limit, max(self.clock.epoch_first_iter + length, number) + 1)
+        length = self.clock.epoch_length
+        if unit != "iter" or length is None or self.limit(unit) is None:
+            return None
+        return max(self.clock.epoch_first_iter + length, number) + 1
+
+    @property
+    def loader_name(self) -> str | None:
+        """Name of the validation or test loader that is being read, None if it has none."""
+        if self.run is None:
+            return None
+        name: str | None = self.run.validations.loader_name
+        return name
+
+    @property
+    def loader_names(self) -> Collection[str] | None:
+        """Names of the loaders of the point, None if they are unknown, as in a custom loop."""
+        if self.run is None:
+            return None
+        loader = self.run.test_loader if "_test_" in self._point.name else self.run.val_loader
+        if isinstance(loader, Mapping):
+            return loader
+        # The loaders of a Trainer are known, and a single one has no name.
+        return None if loader is None or self.run.trainer is None else ()
 
     def _step_range(self) -> tuple[int, int]:
         clock = self.clock

@@ -136,7 +136,7 @@ def _find_output_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[ConfigE
 
 
 def find_limit_errors(run: Run, hooks: Collection[str]) -> Iterator[ConfigError]:
-    """Yield the errors of schedules that require the end of the training if the end is unknown."""
+    """Yield the errors of schedules that require the end of the training, or a loader, if there is none."""
     if run.mode != "train":
         return
     for name, point in run.bus.points.items():
@@ -153,7 +153,7 @@ def _find_limit_problem(run: Run, listener: Listener, point: Point) -> str:
         clock.epoch_length = clock.epoch_length or 1
     try:
         if listener.schedule is not None:
-            listener.schedule.check_limit(PointCounters(clock, point))
+            listener.schedule.check_limit(PointCounters(clock, point, run))
     except ConfigError as error:
         return str(error)
     return ""

@@ -70,7 +70,12 @@ class RequestSync:
         self.skipping = frozenset(point for _, points in gathered for point in points)
         counters = PointCounters(run.clock, POINTS[ITERATION])
         listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if may_request(listener.plugin)]
-        self._schedules = [(listener.schedule, counters) for listener in listeners if listener.schedule is not None]
+        # A condition may differ between ranks, so its requests wait for the next synchronization.
+        self._schedules = [
+            (listener.schedule, counters)
+            for listener in listeners
+            if listener.schedule is not None and not listener.schedule.reads_run()
+        ]
         # The compiled events contain calls of the synchronization, depending on `active` and `skipping`.
         run.bus.invalidate()
 

@@ -107,6 +107,8 @@ class TrainingData:
         clock.end_epoch()
         if was_open and clock.epoch_complete and not self.leaving_epoch:
             clock.observed_epoch_length = clock.iters_done - clock.epoch_first_iter
+            if clock.observed_epoch_length != clock.epoch_length and clock.max_epochs is not None:
+                self._run.bus.invalidate()  # the limit in iterations has changed, by which compiled schedules count
             self._lengths.observe(clock.observed_epoch_length, clock.epoch_length)
             clock.epoch_length = self._lengths.observed or clock.epoch_length
 

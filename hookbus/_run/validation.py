@@ -37,6 +37,7 @@ class Validations:
         on_results: Function of the loop that is called with the results after each validation of its training, before
             the functions of `request_results`.
         result_requests: Pending requests of `request_results`: name of the hook, and function.
+        loader_name: Name of the loader of the current or last event of a loader, None if it has none.
     """
 
     def __init__(self, run: Run, evaluators: Mapping[EvaluationKind, Evaluator | None], validated_at: int) -> None:
@@ -52,6 +53,7 @@ class Validations:
         self.result_requests: list[tuple[str, Callable[[Metrics], object]]] = []
         self._logged: LoggedResults | None = None  # values logged outside the loaders of the validation in progress
         self._is_measuring = False  # whether the batches of a loader are in progress
+        self.loader_name: str | None = None
         self._published: set[str] = set()  # results of the validation in progress that have passed `log_scalars`
         self._has_loader = False  # whether a loader of the validation in progress has begun
         self._begun: EvaluationKind | None = None  # validation that the loop performs between `begin` and `end_begun`
@@ -225,12 +227,14 @@ class Validations:
     def begin_loader(self, kind: EvaluationKind, name: str | None) -> None:
         """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
         self._run.clock.batch, self._has_loader = -1, True
+        self.loader_name = name
         self._evaluation, self._is_measuring = EvaluationMeans(self._get_scope(kind, name)), True
         self._run.metrics.evaluation = self._evaluation
 
     def begin_batch(self, kind: EvaluationKind, batch_idx: int | None, batch: Any, name: str | None) -> None:
         """Record the index and the size of a batch; called before the listeners of `before_val_iter`."""
         self._ensure_loader(kind, name)
+        self.loader_name = name
         self._run.clock.set_batch(batch_idx, opening=True)
         self._measure(batch)
 
@@ -239,6 +243,7 @@ class Validations:
     ) -> None:
         """Add the outputs of a batch, weighted by its size; called before the listeners of `after_val_iter`."""
         self._ensure_loader(kind, name)
+        self.loader_name = name
         # A custom loop may emit `after_val_iter` only, or pass the batch only there.
         if not self._run.clock.mid_iteration or self._evaluation.weight is None:
             self._measure(batch)
@@ -265,6 +270,7 @@ class Validations:
         Returns:
             Results by full name, equal on all ranks.
         """
+        self.loader_name = name
         named = self._take_means(kind, name, metrics)
         self._run.metrics.evaluation = LoggedResults(self._get_scope(kind, name), set(named))
         return named

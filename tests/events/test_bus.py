@@ -60,7 +60,7 @@ class Count:
 
     def limit(self, unit: Unit | None) -> None: ...
 
-    def next_limit(self, unit: Unit, number: int) -> None: ...
+    def next_limit_change(self, unit: Unit, number: int) -> None: ...
 
 
 class Renderer:
@@ -98,7 +98,7 @@ class RenderBus(EventBus):
                 epilogue=lambda point, run: [],
                 default_arguments=lambda point: {"image": "blank"},
                 namespace=lambda run: {"blank": "a blank image"},
-                counter_view=lambda clock, point: clock,
+                counter_view=lambda clock, point, run: clock,
                 non_aborting=(),
             ),
             emitter_wrapper=lambda point, emitter, run: emitter,

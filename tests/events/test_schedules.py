@@ -221,7 +221,7 @@ def test_unknown_unit_raises_and_suggests_a_unit(make: object) -> None:
         (lambda: every(0), r"every\(0\): expected an integer >= 1, got 0"),
         (lambda: every(-2), r"every\(-2\): expected an integer >= 1, got -2"),
         (lambda: every(True), "expected an integer >= 1, got True"),
-        (lambda: every(2.0), r"every\(2.0\): expected an integer >= 1, got 2.0"),
+        (lambda: every(2.0), r"every\(2.0\): expected an integer >= 1, or a share of the run .*, got 2.0"),
         (lambda: every(2, start=0), r"every\(2, start=0\): expected an integer >= 1, got 0"),
         (lambda: between(-1, 3), "expected an integer >= 0, got -1"),
         (lambda: between(1, None), "expected an integer >= 0, got None"),

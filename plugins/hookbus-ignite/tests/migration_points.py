@@ -161,6 +161,23 @@ def test_filters_of_events() -> None:
     assert {"iterations": hook.iterations, "epochs": hook.epochs, "once": hook.once} == native
 
 
+def test_filters_by_a_function() -> None:
+    toy, bus = Toy([1.0] * 30), HookBus()
+    native: list[int] = []
+    recorded: list[int] = []
+    tenths: list[int] = []
+    toy.trainer.add_event_handler(
+        Events.ITERATION_COMPLETED(event_filter=lambda engine, event: event % 40 == 7),
+        lambda engine: native.append(engine.state.iteration),
+    )
+    bus.on("after_train_iter", when=lambda run: run.iters_done % 40 == 7)(lambda run: recorded.append(run.iters_done))
+    bus.on("after_train_iter", when=every(0.1))(lambda run: tenths.append(run.iters_done))
+    toy.attach(bus)
+    toy.trainer.run(toy.data, max_epochs=4)
+    assert native == recorded == [7, 47, 87]
+    assert tenths == list(range(12, 121, 12))
+
+
 class BackwardEvents(EventEnum):
     """Event of the test."""
 

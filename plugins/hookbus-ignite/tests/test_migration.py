@@ -35,6 +35,7 @@ from .migration_points import (
     test_end_of_a_validation,
     test_events_of_the_user,
     test_exception,
+    test_filters_by_a_function,
     test_filters_of_events,
     test_requests,
     test_start_and_end_of_epochs,
@@ -54,6 +55,10 @@ TESTS = {
     ("`Events.EXCEPTION_RAISED`", "`on_exception`, once, and only if the exception ends the training"): test_exception,
     ("an evaluator's `Events.COMPLETED`", "`after_val`"): test_end_of_a_validation,
     ("`(every=50)`, `(once=3)`", "`when=every(50)`, `when=once(3)`"): test_filters_of_events,
+    (
+        "`(event_filter=f)`",
+        "`when=lambda run: ...`; `when=every(0.1)` is due ten times in the run",
+    ): test_filters_by_a_function,
     (
         "`engine.register_events`, `engine.fire_event`",
         "`bus.declare` and the function that it returns",
