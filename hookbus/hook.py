@@ -275,6 +275,11 @@ class Hook(BaseListeners):
         return False
 
     @property
+    def lr_schedulers(self) -> Collection[Any]:
+        """Learning-rate schedulers that the hook steps, whose base values `run.scale_learning_rates` multiplies."""
+        return ()
+
+    @property
     def best_metrics(self) -> Mapping[str, Direction | None]:
         """Metrics whose best checkpoint to keep, mapped to their direction. None infers the direction from the name."""
         return {}

@@ -163,6 +163,35 @@ class LoopMixin(RequestMixin):
                 "batches for trial steps."
             )
 
+    @property
+    def max_batch_size(self) -> int | None:
+        """Number of samples that a rank reads of the training loader per epoch, the limit of `set_batch_size`.
+
+        None if the dataset has no length.
+
+        Raises:
+            ConfigError: If the batch size of the training loader cannot be changed.
+        """
+        maximum: int | None = self.training_data.batch_size.maximum
+        return maximum
+
+    def set_batch_size(self, size: int) -> None:
+        """Read the training loader with another batch size from the next epoch on.
+
+        `run.train_loader` is then a copy of the loader with this batch size, which `run.batches` reads instead of the
+        loader of the loop. Length of the epoch, schedules and estimates follow. A checkpoint contains the batch size.
+
+        Args:
+            size: Number of samples per batch of each rank; the same on every rank.
+
+        Raises:
+            ConfigError: If the loader has fewer samples, or its batch size cannot be changed: it is not a DataLoader,
+                has no `batch_size`, or has a batch sampler of its own.
+            LoopError: If the loader is being read.
+        """
+        self._check_trains("run.set_batch_size")
+        self.training_data.batch_size.set(size)
+
     def register_dataset_hook(self, hook: DatasetHook) -> None:
         """Register a function that modifies the dataset while `run.batches` reads it, in the process that reads it.
 

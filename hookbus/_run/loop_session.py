@@ -112,6 +112,7 @@ class RunSession(AbstractContextManager["Run"]):
         run.train_loader, run.val_loader = self._loaders
         run.test_loader = run.val_loader if mode == "test" else None
         run.clock.epoch_length = self._epoch_length or _get_length(run.train_loader)
+        run.training_data.batch_size.apply()
         continued = find_recorded_run(resume, self._work_dir) if isinstance(resume, Mapping) else ""
         run.id = continued or run.id
         # A validation or test uses the directory of the training.

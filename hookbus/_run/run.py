@@ -281,6 +281,25 @@ class Run(ProgressMixin, LoopMixin):
         """Learning-rate schedulers by name; a single scheduler has the name ""."""
         return get_by_name(self.scheduler)
 
+    def scale_learning_rates(self, factor: float) -> None:
+        """Multiply the learning rates of all parameter groups by a factor.
+
+        The base values of the schedulers of the run, and of those that hooks step (`Hook.lr_schedulers`), are
+        multiplied as well, so that the whole schedule is.
+
+        Args:
+            factor: Factor, greater than 0.
+
+        Raises:
+            ConfigError: If the factor is not a finite number greater than 0.
+        """
+        # Imports torch, which a run without an optimizer does not need.
+        from hookbus._training.learning_rates import scale_learning_rates
+
+        self._check_trains("run.scale_learning_rates")
+        hooks = [scheduler for hook in self.bus.hooks.values() for scheduler in getattr(hook, "lr_schedulers", ())]
+        scale_learning_rates(self.optimizers.values(), [*self.schedulers.values(), *hooks], factor)
+
     def track_learning_rates(self) -> None:
         """Record the learning rates that the optimizers use in each step, for `learning_rates()`."""
         self.optimizer_events.track_rates()
@@ -502,7 +521,7 @@ class Run(ProgressMixin, LoopMixin):
 
     # -- the loop ----------------------------------------------------------------------------
 
-    def sandbox(self) -> AbstractContextManager[Trial]:
+    def sandbox(self, *, local: bool = False) -> AbstractContextManager[Trial]:
         """Return a context manager for trial steps, such as a learning-rate range test or a search for the batch size.
 
         On exit, also after an exception, everything is as before: counts, clock and axes of the log, metrics and
@@ -513,6 +532,10 @@ class Run(ProgressMixin, LoopMixin):
         Inside, no event is emitted. Logged values are discarded; requests and records of the `log_*` points are
         discarded with a warning. Hooks that replace or wrap the action `train_step` are called. The copies of the
         weights, gradients and optimizer states are on the host. With multiple ranks, enter it on every rank.
+
+        Args:
+            local: Whether the steps of the Trainer use the gradients of this rank only, so that they do not communicate
+                and a step that fails on one rank does not block the others. Default: False.
 
         Example:
             ```py
@@ -527,9 +550,10 @@ class Run(ProgressMixin, LoopMixin):
 
         Raises:
             LoopError: If it is entered before `before_train`, within an iteration after `before_train_iter`, within a
-                validation or a save, or in a run that only evaluates.
+                validation or a save, or in a run that only evaluates; with `local`, if its steps communicate: those
+                of a custom loop with multiple ranks, or of sharded parameters.
         """
-        return sandbox(self)
+        return sandbox(self, local=local)
 
     def settle(self) -> None:
         """Process the pending requests now, in a custom loop between two iterations.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from hookbus._events.call_stack import current_points
@@ -54,19 +54,25 @@ class Trial:
         run.should_skip_iter = False
         return run.bus.calls.get("train_step")(run, batch)
 
-    def batches(self, loader: Iterable[Any] | None = None) -> Iterator[Any]:
+    def batches(self, loader: Iterable[Any] | None = None, *, batch_size: int | None = None) -> Iterator[Any]:
         """Yield the batches of a loader from the start of the epoch, without a change of the position in the data.
 
         Args:
             loader: Training data. Default: the training loader of the run.
+            batch_size: Number of samples per batch. Default: that of the loader.
 
         Raises:
             LoopError: If there is no loader, or its batches can be read only once.
+            ConfigError: If the batch size of the loader cannot be changed.
         """
         loader = self._run.train_loader if loader is None else loader
         if loader is None:
             raise LoopError("trial.batches: the run has no training loader. Pass the loader.")
         self._preserve(loader)
+        if batch_size is not None:
+            from hookbus.data.resizing import resize_loader
+
+            loader = resize_loader(loader, batch_size)
         batches: Iterator[Any] = self._run.training_data.trial_batches(loader)
         return batches
 
@@ -90,17 +96,18 @@ class Trial:
 
 
 @contextmanager
-def sandbox(run: Any) -> Iterator[Trial]:
+def sandbox(run: Any, *, local: bool) -> Iterator[Trial]:
     """Context manager for trial steps, see `Run.sandbox`.
 
     Raises:
-        LoopError: If trial steps at this position would change the training.
+        LoopError: If trial steps at this position would change the training, or cannot be local.
     """
     if place := _find_refused_place(run):
         raise LoopError(
             f"run.sandbox: called {place}. Call it from before_train on, between two iterations or at "
             "before_train_iter."
         )
+    local_steps = _get_local_steps(run) if local else nullcontext()
     run.weights.wait_for_threads()
     with ExitStack() as stack:
         # The RNG states are restored last: everything inside may draw from them.
@@ -110,7 +117,25 @@ def sandbox(run: Any) -> Iterator[Trial]:
         stack.enter_context(run.bus.muted(trial.replace_event))
         stack.enter_context(_preserved_run(run, trial))
         stack.enter_context(_preserved_objects(run))
+        stack.enter_context(local_steps)
         yield trial
+
+
+def _get_local_steps(run: Any) -> AbstractContextManager[Any]:
+    """Return a context manager in which the steps of the Trainer do not communicate.
+
+    Raises:
+        LoopError: If the steps of the loop may communicate.
+    """
+    if run.ranks.world_size == 1:
+        return nullcontext()
+    if run.trainer is None:
+        raise LoopError(
+            f"run.sandbox(local=True): the step of the loop may communicate with the {run.ranks.world_size} ranks. Use "
+            "the Trainer, or a single process."
+        )
+    steps: AbstractContextManager[Any] = run.trainer.steps.local()
+    return steps
 
 
 def _find_refused_place(run: Any) -> str:

@@ -13,6 +13,7 @@ from hookbus._run.interrupts import handle_lost_workers
 from hookbus._run.loader_pool import LoaderPool, check_equal_lengths, check_not_empty, warn_changed_length
 from hookbus._run.pass_list import Moment, PassList, are_exhausted, convert_former_state, split_former_pass
 from hookbus._run.requests import SETTLE, process_requests
+from hookbus._run.train_batch_size import TrainBatchSize
 from hookbus.errors import LoopError
 
 if TYPE_CHECKING:
@@ -29,12 +30,13 @@ class TrainingData:
 
     Attributes:
         loaders: Loaders that are read, with the shard of this rank.
+        batch_size: Changed batch size of the training loader.
         leaving_epoch: Whether the epoch is to end after this iteration, as if its loader had ended.
     """
 
     def __init__(self, run: Run, state: Mapping[str, Any]) -> None:
         self._run = run
-        self.loaders = LoaderPool()
+        self.loaders, self.batch_size = LoaderPool(), TrainBatchSize(run)
         self._epoch_passes, self._run_passes, self._lengths = PassList(), PassList(), EpochLengths()
         self._last_ended: DataPass | None = None
         self._in_epoch = self.leaving_epoch = False
@@ -128,7 +130,8 @@ class TrainingData:
             if clock.epoch_open and not self.leaving_epoch:
                 clock.epoch_truncated = True
             return iter(())
-        data_pass, iterations = DataPass(loader, clock.iters_done), clock.iters_done
+        self.batch_size.apply()
+        data_pass, iterations = DataPass(self.batch_size.resolve(loader), clock.iters_done), clock.iters_done
         data_pass.parents = [(p, p.position) for p in self._passes if p.encloses_call(iterations)]
         self._add_pass(data_pass)
         return self._iter_pass(data_pass)
@@ -209,6 +212,15 @@ class TrainingData:
             check_equal_lengths(run.ranks, data_pass.length)
         return batches
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a pass is in progress."""
+        return any(data_pass.started and not data_pass.ended for data_pass in self._passes)
+
+    def forget_lengths(self) -> None:
+        """Expect epochs of another length than those before."""
+        self._lengths = EpochLengths()
+
     # -- trial steps ------------------------------------------------------------------------------
 
     def trial_batches(self, loader: Iterable[Any]) -> Iterator[Any]:
@@ -221,6 +233,7 @@ class TrainingData:
         from hookbus.data.samplers import PassPosition
 
         run = self._run
+        loader = self.batch_size.resolve(loader)
         resumable = self.loaders.build(loader, run.seed, run.logger)
         is_copy = isinstance(resumable, SeededLoader)  # with workers and a sampler of its own
         in_use = loader is run.train_loader or loader in self.loaders
@@ -322,6 +335,7 @@ class TrainingData:
             "epoch": self._epoch_passes.to_state(moment, complete=not self._run.clock.epoch_open),
             "run": self._run_passes.to_state(moment),
             "lengths": self._lengths.state_dict(),
+            **({} if self.batch_size.size is None else {"batch_size": self.batch_size.size}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -337,6 +351,8 @@ class TrainingData:
         self._lengths.load_state_dict(state["lengths"])
         clock = self._run.clock
         clock.observed_epoch_length = self._lengths.last
+        self.batch_size.size = state.get("batch_size")
+        self.batch_size.apply()
         clock.epoch_length = self._lengths.observed or clock.epoch_length
 
 

@@ -73,9 +73,9 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> list[str]:
     Returns:
         A message for each length that differs between the scheduler and the checkpoint.
     """
-    built = [_get_lengths(part) for part in _iter_schedulers(scheduler)]
+    built = [_get_lengths(part) for part in iter_schedulers(scheduler)]
     scheduler.load_state_dict(state)
-    pairs = zip(_iter_schedulers(scheduler), built, strict=False)
+    pairs = zip(iter_schedulers(scheduler), built, strict=False)
     return [message for part, lengths in pairs for message in _reconcile(part, lengths)]
 
 
@@ -86,7 +86,7 @@ def get_first_changes(scheduler: Any) -> dict[str, int]:
         scheduler: Scheduler. Numbers that equal the default of its class are omitted.
     """
     changes = {}
-    for part in _iter_schedulers(scheduler) if type(scheduler) is lr_scheduler.ChainedScheduler else [scheduler]:
+    for part in iter_schedulers(scheduler) if type(scheduler) is lr_scheduler.ChainedScheduler else [scheduler]:
         if (name := FIRST_CHANGES.get(type(part))) is not None:
             value, setting = getattr(part, name), name.lstrip("_")
             number = value if isinstance(value, int) else min(value, default=0)
@@ -120,7 +120,7 @@ def check_scheduler_steps(scheduler: Any, steps: int) -> None:
                 f"built for {limit} steps, and the run needs {done + steps}. Build it for {done + steps} steps."
             )
         return
-    if all(type(part) in UNLIMITED | COMBINED for part in _iter_schedulers(scheduler)):
+    if all(type(part) in UNLIMITED | COMBINED for part in iter_schedulers(scheduler)):
         steps = min(steps, 1)
     dry_run(scheduler, min(steps, MAX_DRY_RUN_STEPS))
 
@@ -134,7 +134,7 @@ def dry_run(scheduler: Any, steps: int, *arguments: Any) -> None:
     trial = copy_scheduler(scheduler)
     if trial is None:
         return
-    done = max(getattr(part, "last_epoch", 0) for part in _iter_schedulers(trial))
+    done = max(getattr(part, "last_epoch", 0) for part in iter_schedulers(trial))
     # torch warns that the scheduler is stepped before the optimizer, which is intended here.
     with warnings.catch_warnings(action="ignore"):
         for number in range(done + 1, done + steps + 1):
@@ -158,11 +158,11 @@ def copy_scheduler(scheduler: Any) -> Any:
         return None
 
 
-def _iter_schedulers(scheduler: Any) -> Iterator[Any]:
+def iter_schedulers(scheduler: Any) -> Iterator[Any]:
     """Yield a scheduler and those it consists of."""
     yield scheduler
     for part in getattr(scheduler, "_schedulers", ()):
-        yield from _iter_schedulers(part)
+        yield from iter_schedulers(part)
 
 
 def _get_lengths(scheduler: Any) -> dict[str, Any]:

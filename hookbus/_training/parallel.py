@@ -7,8 +7,8 @@ forward contains no collective, so that ranks may evaluate different numbers of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from torch import nn
@@ -18,7 +18,7 @@ from hookbus._training.steps import Steps
 from hookbus._utils.torch_versions import require_torch
 from hookbus.data.samplers import TrainShard
 from hookbus.distributed.fsdp import apply_fsdp, broadcast_buffers
-from hookbus.errors import ConfigError, suggest_names
+from hookbus.errors import ConfigError, LoopError, suggest_names
 
 if TYPE_CHECKING:
     import torch
@@ -138,9 +138,15 @@ class DDPSteps(Steps):
     def eval_step(self, run: Run, batch: Any) -> dict[str, Any]:
         """Evaluate one batch with the unwrapped model."""
         # A forward of the wrapper may broadcast buffers, and would deadlock if another rank has fewer batches.
+        with self.local():
+            return super().eval_step(run, batch)
+
+    @contextmanager
+    def local(self) -> Iterator[None]:
+        """Context manager in which the steps use the unwrapped model, whose gradients are not averaged."""
         self.model, self.loss_fn = self._unwrapped_model, self._unwrapped_loss
         try:
-            return super().eval_step(run, batch)
+            yield
         finally:
             self.model, self.loss_fn = self._wrapper, self._loss_wrapper
 
@@ -152,6 +158,17 @@ class FSDPSteps(Steps):
         """Compute forward and backward with the buffers of rank 0; every backward reduces the gradients."""
         broadcast_buffers(self.model)
         return super().forward_backward(run, batch, weight)
+
+    def local(self) -> AbstractContextManager[None]:
+        """Raise, because each forward pass gathers the parameters.
+
+        Raises:
+            LoopError: Always.
+        """
+        raise LoopError(
+            "run.sandbox(local=True): the parameters are sharded, so that each step communicates, got fsdp2. Use "
+            'distributed="ddp", or a single process.'
+        )
 
     def prepare_eval(self, _ranks: Collectives) -> None:
         """Copy the buffers of rank 0, so that the evaluated model is the model that is saved."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -182,6 +183,14 @@ class Steps:
             # Reset before the step: if the step fails, its gradients must not become part of the next group.
             run.accumulated = 0
             self._optimizer_step(run)
+
+    def local(self) -> AbstractContextManager[None]:
+        """Return a context manager in which the steps do not communicate with other ranks.
+
+        Raises:
+            LoopError: If the parameters are sharded, so that each step communicates.
+        """
+        return nullcontext()
 
     def prepare_eval(self, ranks: Collectives) -> None:
         """Make sure that all ranks evaluate the same model. Called before each validation and test."""

@@ -142,7 +142,7 @@ _lengths = record(
         **dict.fromkeys(("current", "previous"), list_of(nullable(_count))),
     }
 )
-_current_data = record({"epoch": _passes, "run": _passes, "lengths": _lengths})
+_current_data = record({"epoch": _passes, "run": _passes, "lengths": _lengths}, {"batch_size": integer(1)})
 _former_data = record({}, {"epoch_began": _rng, "inside": boolean})
 
 

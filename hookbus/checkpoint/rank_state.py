@@ -76,11 +76,25 @@ def reshard(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     before, now = {"processes": 1, "batch_size": None, **checkpoint["meta"]}, get_parallel_metadata(run)
     if before["processes"] == now["processes"]:
         return checkpoint
+    # A size that was set by `run.set_batch_size` replaces that of the loader.
+    size = checkpoint["loop"]["data"].get("batch_size")
+    if size is not None:
+        now["batch_size"] = max(size * before["processes"] // now["processes"], 1)
+        checkpoint = _replace_batch_size(checkpoint, now["batch_size"])
     _check_samples_per_iter(before, now, run)
     rank_states: Sequence[Mapping[str, Any]] = checkpoint.get("ranks", ())
     grads = _average_grads([state["grads"] for state in rank_states if "grads" in state])
     common = {**(rank_states[0] if rank_states else {}), **grads}
     return {**checkpoint, **grads, "ranks": [{**common, "rng": state["rng"]} for state in rank_states]}
+
+
+def _replace_batch_size(checkpoint: Mapping[str, Any], size: int) -> Mapping[str, Any]:
+    """Return a checkpoint with another batch size in the position in the data of each rank."""
+    loop, ranks = (
+        [{**part, "data": {**part["data"], "batch_size": size}} for part in parts]
+        for parts in ([checkpoint["loop"]], checkpoint.get("ranks", ()))
+    )
+    return {**checkpoint, "loop": loop[0], **({"ranks": ranks} if ranks else {})}
 
 
 def _check_samples_per_iter(before: Mapping[str, Any], now: Mapping[str, Any], run: Run) -> None:

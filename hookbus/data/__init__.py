@@ -2,8 +2,9 @@
 
 `resumable_loader` resumes loaders at any batch: it copies map-style loaders, with the order of `samplers` and the
 samples of `seeded_dataset`, and reads all others by `iterated_loaders`. `samplers` also splits the data across ranks.
-`loaders` reads and copies data loaders. `batches` contains the operations on a batch, and `batch_sizes` determines its
-number of samples. `rng` contains the state of the generators, and `workers` the worker processes.
+`loaders` reads and copies data loaders, `resizing` with another batch size. `batches` contains the operations on a
+batch, and `batch_sizes` determines its number of samples. `rng` contains the state of the generators, and `workers` the
+worker processes.
 """
 
 from __future__ import annotations

@@ -150,6 +150,7 @@ class TrainerRuns:
         )
         run.training_data.loaders.shard, run.request_sync.every = trainer.train_shard, trainer.agree_every
         run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
+        run.training_data.batch_size.apply()
         run.optimizer_events.on_step = trainer.scheduler.after_optimizer_step
         run.validations.on_results = trainer.scheduler.after_validation
         run.services.provide_all(self._services)

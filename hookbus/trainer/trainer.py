@@ -62,9 +62,10 @@ class Trainer(TrainerSetup):
         fire = self.bus.fire
         if self.validate_first:
             run.request_validation("before training")
+        fire("before_train")
+        # Hooks may have changed the batch size, and thereby the number of steps.
         self.scheduler.warn_if_never_stepped(run.clock, run.logger)
         self.scheduler.check_length(count_scheduler_steps(self, run.epochs_done, run.iters_done))
-        fire("before_train")
         for _ in run.epochs():
             fire("before_epoch")
             fire("before_train_epoch")

@@ -78,7 +78,7 @@ def make_run(processes: int, batch_size: int | None, rank: int = 0) -> Run:
 
 
 def make_rank_state(rank: int) -> dict[str, Any]:
-    return {"rng": f"rng of {rank}", "metrics": f"sums of {rank}", "data": f"position of {rank}"}
+    return {"rng": f"rng of {rank}", "metrics": f"sums of {rank}", "data": {"position": rank}}
 
 
 def make_checkpoint(processes: int, batch_size: int | None, **more: Any) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_existing_rank_keeps_its_rng_and_gets_the_state_of_rank_0() -> None:
     resumed = select_rank_state(reshard(make_checkpoint(2, 4), make_run(4, 2, rank=1)), make_run(4, 2, rank=1))
 
     assert resumed["rng"] == "rng of 1"
-    assert resumed["loop"]["data"] == "position of 0"
+    assert resumed["loop"]["data"] == {"position": 0}
     assert resumed["loop"]["metrics"] == "sums of 0"
 
 
@@ -116,7 +116,7 @@ def test_new_rank_is_reseeded() -> None:
     resumed = select_rank_state(reshard(make_checkpoint(2, 4), run), run)
     other = select_rank_state(reshard(make_checkpoint(1, 8), run), run)
 
-    assert resumed["loop"]["data"] == other["loop"]["data"] == "position of 0"
+    assert resumed["loop"]["data"] == other["loop"]["data"] == {"position": 0}
     assert torch.equal(resumed["rng"]["torch"], other["rng"]["torch"])
     assert resumed["rng"].keys() >= {"python", "torch"}
 
@@ -126,7 +126,7 @@ def test_single_process_gets_the_state_of_rank_0() -> None:
     resumed = select_rank_state(reshard(make_checkpoint(2, 4), run), run)
 
     assert resumed["rng"] == "rng of 0"
-    assert resumed["loop"]["data"] == "position of 0"
+    assert resumed["loop"]["data"] == {"position": 0}
 
 
 def test_gradients_become_their_mean_over_the_ranks() -> None:
@@ -178,3 +178,17 @@ def test_checkpoint_without_a_world_size_is_from_a_single_process() -> None:
     checkpoint["meta"] = {}
 
     assert reshard(checkpoint, make_run(1, 8)) is checkpoint
+
+
+@pytest.mark.parametrize("saved", [(2, 6), (1, 12)], ids=["fewer", "more"])
+def test_changed_batch_size_is_adapted_to_the_world_size(saved: tuple[int, int]) -> None:
+    processes, size = saved
+    checkpoint = make_checkpoint(processes, size)
+    for data in [checkpoint["loop"]["data"], *(state["data"] for state in checkpoint.get("ranks", ()))]:
+        data["batch_size"] = size
+    # The loader has another size, which the changed one replaces.
+    run = make_run(3, 5, rank=1)
+
+    assert select_rank_state(reshard(checkpoint, run), run)["loop"]["data"]["batch_size"] == 4
+    with pytest.raises(CheckpointError, match="Use a world size that divides 12"):
+        reshard(checkpoint, make_run(5, 5))

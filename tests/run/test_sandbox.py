@@ -453,3 +453,20 @@ def test_added_parameter_groups_and_modes_are_removed() -> None:
         assert [module.training for module in model.modules()] == [True, True, False]
         assert all(parameter.requires_grad for parameter in model.parameters())
         assert [group["lr"] for group in optimizer.param_groups] == [0.1]
+
+
+class TestLocal:
+    def test_single_process_has_nothing_to_disable(self) -> None:
+        def try_step(run: Run) -> None:
+            with run.sandbox(local=True) as trial:
+                trial.train_step((torch.ones(2, 3), torch.tensor([0, 1])))
+
+        assert fake_training([CallAt("before_train_iter", 2, try_step)]).run.steps_done == 6
+
+    def test_step_of_a_custom_loop_with_several_ranks_is_refused(self) -> None:
+        bus = HookBus()
+        with bus.run(epochs=1) as run:
+            run.ranks.world_size = 2
+            with pytest.raises(LoopError, match="may communicate with the 2 ranks"), run.sandbox(local=True):
+                pytest.fail("the sandbox was entered")
+            run.ranks.world_size = 1

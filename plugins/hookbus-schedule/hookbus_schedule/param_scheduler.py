@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from hookbus import Hook, Metrics, Needs, Run, Unit, hookimpl
+from hookbus import Hook, Metrics, Needs, Priority, Run, Unit, hookimpl
 from hookbus.checkpoint import check_scheduler_steps, get_first_changes, load_scheduler, schema
 from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
 from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
 from hookbus_schedule.scheduler_entries import (
+    MomentumSchedule,
     SchedulerEntry,
     build_scheduler_entry,
     check_scheduler_config,
@@ -54,6 +55,13 @@ class ParamSchedulerHook(Hook):
     def schedules_learning_rate(self) -> bool:  # type: ignore[override]
         """Whether a scheduler sets the learning rate; the scheduler of a loop is assumed to do so."""
         return not self.config.schedulers or any(part.parameter == "lr" for part in self.config.schedulers)
+
+    @property
+    def lr_schedulers(self) -> list[Any]:
+        """Schedulers of the learning rate, once they are built."""
+        return [
+            entry.scheduler for entry in self._schedulers or () if not isinstance(entry.scheduler, MomentumSchedule)
+        ]
 
     @property
     def required_metrics(self) -> list[str]:
@@ -106,14 +114,15 @@ class ParamSchedulerHook(Hook):
         if self._pending_states is not None:
             self.load_state_dict({"schedulers": self._pending_states})
 
+    # Last, because hooks may change the batch size, and thereby the number of steps.
+    @hookimpl(priority=Priority.LOWEST)
     def before_train(self, run: Run) -> None:
-        """Check that the schedulers of a run that could resume accept all steps.
+        """Check that the schedulers accept all steps, also those of a run that has resumed.
 
         Raises:
             ConfigError: If one of them is too short.
         """
-        if run.may_resume:
-            _check_lengths(run, self._schedulers or ())
+        _check_lengths(run, self._schedulers or ())
 
     @hookimpl(frequency=False)
     def after_optimizer_step(self, optimizer: Any) -> None:

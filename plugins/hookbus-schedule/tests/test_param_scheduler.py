@@ -385,3 +385,23 @@ def test_length_of_a_scheduler_is_checked_against_the_fewest_steps_of_a_schedule
 
     assert run.steps_done == 6
     assert len(recorder.rates) == 8
+
+
+def test_schedulers_of_the_learning_rate_follow_its_scaling_and_those_of_the_momentum_do_not() -> None:
+    class Scale(Hook):
+        def before_train(self, run: Run) -> None:
+            run.scale_learning_rates(4.0)
+
+    halving = {"type": "ExponentialLR", "gamma": 0.5, "interval": "step"}
+    hook = ParamSchedulerHook(schedulers=[halving, {**halving, "parameter": "momentum"}])
+    optimizer = torch.optim.SGD([weight := nn.Parameter(torch.ones(1))], lr=0.5, momentum=0.5)
+    bus, values = HookBus([Scale(), hook]), []
+    with bus.run(optimizer=optimizer, iterations=2):
+        for _ in range(2):
+            bus.emit("before_train_iter")
+            weight.grad = torch.zeros(1)
+            values.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]))
+            optimizer.step()
+            bus.emit("after_train_iter")
+    assert values == [(2.0, 0.5), (1.0, 0.25)]
+    assert [scheduler.base_lrs for scheduler in hook.lr_schedulers] == [[2.0]]
