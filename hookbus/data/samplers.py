@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
 from hookbus.data.loaders import clone_loader, index_sampler, is_rebuildable
 from hookbus.data.rng import SamplerRNG, derive_seed
@@ -212,7 +212,9 @@ class SeededSampler:
         return part
 
 
-def shard_loader(loader: Any, rank: int, world_size: int, seed: int) -> DataLoader[Any] | None:
+def shard_loader(
+    loader: Any, rank: int, world_size: int, seed: int, *, complete: bool = False
+) -> DataLoader[Any] | None:
     """Return a copy of a loader that reads the batches `rank`, `rank + world_size`, ... only.
 
     A torch DistributedSampler, which pads, is replaced with a sequential sampler of the full dataset.
@@ -222,6 +224,8 @@ def shard_loader(loader: Any, rank: int, world_size: int, seed: int) -> DataLoad
         rank: Rank of this process, from 0.
         world_size: Number of processes.
         seed: Seed of the order if the loader shuffles, equal on all ranks.
+        complete: Whether to read a dataset that torch's RandomSampler shuffles in its own order, and a last batch that
+            `drop_last` of torch's BatchSampler drops. Default: False.
 
     Returns:
         The loader of this rank. None if the loader cannot be sharded, because it is not a map-style DataLoader or its
@@ -229,7 +233,7 @@ def shard_loader(loader: Any, rank: int, world_size: int, seed: int) -> DataLoad
     """
     if not is_rebuildable(loader):
         return None
-    batched, source = loader.batch_sampler is not None, _get_full_sampler(loader)
+    batched, source = loader.batch_sampler is not None, _get_full_sampler(loader, complete)
     if source is None:
         return None
     sampler = SeededSampler(source, batched=batched, keyed=False, shard=EvalShard(rank, world_size))
@@ -238,12 +242,26 @@ def shard_loader(loader: Any, rank: int, world_size: int, seed: int) -> DataLoad
     return clone_loader(loader, sampler)
 
 
-def _get_full_sampler(loader: DataLoader[Any]) -> Any:
+def _get_full_sampler(loader: DataLoader[Any], complete: bool) -> Any:
     """Return the sampler of the full dataset, or None if the loader shards the data itself."""
     source = index_sampler(loader)
     sampler = source if loader.batch_sampler is None else getattr(source, "sampler", source)
-    if isinstance(sampler, DistributedSampler):
-        # Its padding evaluates some samples twice, which changes the results.
-        full: Any = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
-        return full if sampler is source else BatchSampler(full, source.batch_size, source.drop_last)
-    return None if hasattr(sampler, "num_replicas") else source
+    if not isinstance(sampler, DistributedSampler) and hasattr(sampler, "num_replicas"):
+        return None
+    # Exact type: a subclass may group the samples.
+    completes = complete and (sampler is source or type(source) is BatchSampler)
+    full: Any = sampler
+    # The padding of a DistributedSampler evaluates some samples twice, which changes the results.
+    if isinstance(sampler, DistributedSampler) or (completes and _is_permutation(sampler, loader.dataset)):
+        full = SequentialSampler(loader.dataset)  # type: ignore[arg-type]
+    if sampler is source:
+        return full
+    if full is sampler and not (completes and source.drop_last):
+        return source
+    return BatchSampler(full, source.batch_size, drop_last=source.drop_last and not completes)
+
+
+def _is_permutation(sampler: Any, dataset: Any) -> bool:
+    """Whether a sampler yields each sample of a dataset once, in random order."""
+    is_random = type(sampler) is RandomSampler and not sampler.replacement
+    return is_random and sampler.data_source is dataset and sampler.num_samples == len(dataset)

@@ -1,14 +1,15 @@
-"""Iterators over DataLoaders: workers that ignore the signals which end a run, and the sizes of the batches.
+"""Iterators over DataLoaders: workers that ignore signals which end a run, and sizes and indices of the batches.
 
 A signal to the process group (Ctrl-C in a terminal, `scancel`, the time limit of a SLURM job) reaches the workers, too.
 The main process finishes its iteration and saves, so the workers have to keep running until it closes them.
 
-DataLoader requests batches ahead of time, so the numbers of their indices are queued until their batch arrives.
+DataLoader requests batches ahead of time, so their indices, or the numbers of them, are queued until a batch arrives.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import signal
 import threading
@@ -45,25 +46,26 @@ def init_worker(signals: frozenset[int], user: Callable[[int], None] | None, wor
         user(worker)
 
 
-def iter_loader(loader: Iterable[Any]) -> Iterator[Any]:
+def iter_loader(loader: Iterable[Any], *, indices: bool = False) -> Iterator[Any]:
     """Return an iterator over a loader, whose workers ignore the signals that the main process handles.
 
     A signal without a handler ends the main process, so it has to end the workers as well.
 
     Args:
         loader: The loader. Loaders other than DataLoader are iterated unchanged.
+        indices: Whether a `SizedBatches` provides the indices of each batch.
     """
     if not isinstance(loader, DataLoader):
         return iter(loader)
     if loader.num_workers == 0:
-        return iter_sized(loader)
+        return iter_sized(loader, indices=indices)
     user, earlier = loader.worker_init_fn, set(active_children())
     signals = _handled_signals()
     loader.worker_init_fn = functools.partial(init_worker, signals, user)
     try:
         context = loader.multiprocessing_context or torch.multiprocessing.get_context()
         with _block_signals(signals, context.get_start_method()):
-            return iter_sized(loader)
+            return iter_sized(loader, indices=indices)
     finally:
         # The workers are started by now; the user's loader must not keep the change.
         loader.worker_init_fn = user
@@ -148,15 +150,17 @@ class SizedBatches:
 
     Args:
         batches: Iterator of the loader.
-        sizes: Queue of the sizes of the batches that were requested.
+        steps: Queue of the sizes, or of the indices, of the batches that were requested.
 
     Attributes:
         size: Number of indices that the batch sampler yielded for the last batch; None if it is unknown.
+        indices: These indices, if they are integers and were requested.
     """
 
-    def __init__(self, batches: Iterator[Any], sizes: deque[int | None]) -> None:
-        self._batches, self._sizes = batches, sizes
+    def __init__(self, batches: Iterator[Any], steps: deque[int | list[Any] | None]) -> None:
+        self._batches, self._steps = batches, steps
         self.size: int | None = None
+        self.indices: list[int] | None = None
 
     def __iter__(self) -> SizedBatches:
         return self
@@ -169,42 +173,53 @@ class SizedBatches:
             return next(self._batches)
         finally:
             # Also after an error: the loader continues with the next batch.
-            self.size = self._sizes.popleft() if self._sizes else None
+            step = self._steps.popleft() if self._steps else None
+            self.size = len(step) if isinstance(step, list) else step
+            self.indices = _as_integers(step) if isinstance(step, list) else None
 
 
 class SizeRecorder:
-    """Sampler or batch sampler that records the number of indices of each step.
+    """Sampler or batch sampler that records the number of indices of each step, or the indices.
 
     Args:
         source: The sampler or batch sampler.
         batched: Whether `source` yields batches of indices.
         limit: Maximum number of batches that are requested ahead of time.
+
+    Attributes:
+        indices: Whether the next iterator records indices.
+        steps: Queue of the last iterator.
     """
 
     def __init__(self, source: Any, *, batched: bool, limit: int) -> None:
         self._source, self._batched, self._limit = source, batched, limit
-        self.sizes: deque[int | None] | None = None  # of the last iterator
+        self.indices = False
+        self.steps: deque[int | list[Any] | None] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         # One queue for each iterator: a loader may be read twice at the same time.
-        sizes: deque[int | None] = deque(maxlen=self._limit)
-        self.sizes = sizes
-        return self._record(sizes)
+        steps: deque[int | list[Any] | None] = deque(maxlen=self._limit)
+        self.steps = steps
+        return self._record(steps, self.indices)
 
     def __len__(self) -> int:
         return len(self._source)
 
-    def _record(self, sizes: deque[int | None]) -> Iterator[Any]:
+    def _record(self, steps: deque[int | list[Any] | None], indices: bool) -> Iterator[Any]:
         for step in self._source:
-            sizes.append(len(step) if self._batched else _count_indices(step))
+            if indices and (self._batched or isinstance(step, list)):
+                steps.append(list(step))  # a copy: a batch sampler may reuse one list for all batches
+            else:
+                steps.append(len(step) if self._batched else _count_indices(step))
             yield step
 
 
-def iter_sized(loader: DataLoader[Any]) -> Iterator[Any]:
+def iter_sized(loader: DataLoader[Any], *, indices: bool = False) -> Iterator[Any]:
     """Return an iterator over a DataLoader, a `SizedBatches` if the order of the batches is that of the batch sampler.
 
     Args:
         loader: The loader, which is unchanged afterwards.
+        indices: Whether the `SizedBatches` provides the indices of each batch.
     """
     if not _is_ordered(loader):
         return iter(loader)
@@ -217,12 +232,12 @@ def iter_sized(loader: DataLoader[Any]) -> Iterator[Any]:
             source, batched=name == "batch_sampler", limit=loader.num_workers * (loader.prefetch_factor or 0) + 2
         ),
     )
-    recorder.sizes, vars(loader)[name] = None, recorder
+    recorder.steps, recorder.indices, vars(loader)[name] = None, indices, recorder
     try:
         batches = iter(loader)
     finally:
         vars(loader)[name] = source
-    return batches if recorder.sizes is None else SizedBatches(batches, recorder.sizes)
+    return batches if recorder.steps is None else SizedBatches(batches, recorder.steps)
 
 
 def _is_ordered(loader: DataLoader[Any]) -> bool:
@@ -238,6 +253,14 @@ def _count_indices(step: Any) -> int | None:
     while isinstance(step, tuple) and step:
         step = step[-1]
     return len(step) if isinstance(step, list) else None
+
+
+def _as_integers(step: list[Any]) -> list[int] | None:
+    """Return the indices of a batch as integers, None if they are keys of another type."""
+    try:
+        return [operator.index(index) for index in step]
+    except TypeError:
+        return None
 
 
 _recorders: weakref.WeakKeyDictionary[Any, SizeRecorder] = weakref.WeakKeyDictionary()

@@ -417,6 +417,44 @@ def test_loader_that_cannot_be_reordered_is_not_sharded(stream: Any) -> None:
     assert shard_loader(stream, 0, 2, 0) is None
 
 
+class TestComplete:
+    """Loaders of predictions, which read each sample of a dataset once, in its order."""
+
+    @staticmethod
+    def read(loader: Any, world_size: int = 1) -> list[list[list[int]]]:
+        shards = [shard_loader(loader, rank, world_size, 0, complete=True) for rank in range(world_size)]
+        return [[torch.as_tensor(batch).flatten().tolist() for batch in shard or ()] for shard in shards]
+
+    @settings(deadline=None)
+    @given(dataset_sizes, st.integers(1, 7), world_sizes, st.booleans(), st.booleans())
+    def test_samples_are_read_once_and_in_order(
+        self, count: int, batch_size: int, world_size: int, shuffle: bool, drop_last: bool
+    ) -> None:
+        loader = make_loader(count, batch_size=batch_size, shuffle=shuffle and count > 0, drop_last=drop_last)
+        batches = [list(range(start, min(start + batch_size, count))) for start in range(0, count, batch_size)]
+        assert self.read(loader, world_size) == [batches[rank::world_size] for rank in range(world_size)]
+
+    @pytest.mark.parametrize("batch_size", [2, None])
+    def test_padding_of_a_distributed_sampler_is_removed(self, batch_size: int | None) -> None:
+        sampler = DistributedSampler(range(5), 2, 0)
+        loader = make_loader(5, batch_size=batch_size, sampler=sampler, drop_last=batch_size is not None)
+        assert [index for batch in self.read(loader)[0] for index in batch] == [0, 1, 2, 3, 4]
+
+    def test_other_samplers_are_kept(self) -> None:
+        torch.manual_seed(0)
+        repeated = RandomSampler(range(5), replacement=True, num_samples=4)
+        assert sum(map(len, self.read(make_loader(5, sampler=repeated))[0])) == 4
+        assert self.read(make_loader(5, batch_size=2, sampler=[3, 1])) == [[[3, 1]]]
+        assert self.read(make_loader(5, batch_sampler=[[4], [2, 0]])) == [[[4], [2, 0]]]
+
+    def test_batches_of_a_subclass_are_kept(self) -> None:
+        class Grouped(BatchSampler):
+            """A batch sampler that drops what is left over."""
+
+        grouped = Grouped(SequentialSampler(range(5)), 2, drop_last=True)
+        assert self.read(make_loader(5, batch_sampler=grouped)) == [[[0, 1], [2, 3]]]
+
+
 class TestDistributedSampler:
     @pytest.mark.parametrize("options", [{"batch_size": 2}, {"batch_size": None}])
     def test_padding_sampler_of_torch_is_replaced(self, options: dict[str, Any]) -> None:

@@ -310,3 +310,24 @@ def test_loader_read_without_sizes_does_not_accumulate_them() -> None:
         pass
 
     assert len(batches._sizes) == 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 2, "persistent_workers": True}], ids=["main process", "workers"]
+)
+def test_indices_of_each_batch_are_provided_on_request(options: dict[str, Any]) -> None:
+    loader = DataLoader(list(range(5)), batch_sampler=[[4, 1], [0], [3, 2]], **options)  # type: ignore[arg-type]
+    for _ in range(2):
+        batches = iter_loader(loader, indices=True)
+        assert [(batch.tolist(), batches.indices, batches.size) for batch in batches] == [  # type: ignore[attr-defined]
+            ([4, 1], [4, 1], 2),
+            ([0], [0], 1),
+            ([3, 2], [3, 2], 2),
+        ]
+    batches = iter_loader(loader)
+    assert [(batches.indices, batches.size) for _ in batches] == [(None, 2), (None, 1), (None, 2)]  # type: ignore[attr-defined]
+
+
+def test_keys_that_are_no_integers_are_no_indices() -> None:
+    batches = iter_loader(DataLoader({"a": 1, "b": 2}, batch_sampler=[["b", "a"]]), indices=True)  # type: ignore[arg-type]
+    assert [(batches.indices, batches.size) for _ in batches] == [(None, 2)]  # type: ignore[attr-defined]
