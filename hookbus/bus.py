@@ -50,6 +50,10 @@ class ActionSpecs:
     def test_step(self, run, batch):  # type: ignore[no-untyped-def]
         """Evaluate one test batch. Return the outputs, including the loss if there is one."""
 
+    @actionspec
+    def predict_step(self, run, batch):  # type: ignore[no-untyped-def]
+        """Predict one batch. Return the outputs, which contain no loss."""
+
 
 class HookBus(RunBus):
     """Event bus for training.

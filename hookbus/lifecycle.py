@@ -12,7 +12,7 @@ values. The clock advances immediately before an `after_*` event. Schedules coun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._events.points import Point, counted, parse_points
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["POINTS", "Lifecycle", "Mode"]
 
-Mode = Literal["train", "val", "test"]
-"""Call that starts a run: fit, validate or test."""
+Mode = Literal["train", "val", "test", "predict"]
+"""Call that starts a run: fit, validate, test or predict."""
 
 
 class Lifecycle:
@@ -38,7 +38,7 @@ class Lifecycle:
     # fmt: off
 
     def before_run(self, mode: Mode) -> None:
-        """Start of a call of fit, validate or test; `mode` is "train", "val" or "test"."""
+        """Start of a call of fit, validate, test or predict; `mode` is "train", "val", "test" or "predict"."""
     def after_load_checkpoint(self, checkpoint: dict[str, Any], path: Path) -> None:
         """Checkpoint loaded, before it is applied; the dict may be modified."""
 
@@ -115,6 +115,25 @@ class Lifecycle:
     def after_test(self, model: nn.Module, metrics: Metrics) -> None:
         """End of the test; `metrics` contains the results of all loaders."""
 
+    def before_predict(self, model: nn.Module) -> None:
+        """Start of a prediction."""
+    @counted("epoch")
+    def before_predict_epoch(self, epoch: int, model: nn.Module, dataloader_name: str) -> None:
+        """Start of a prediction loader; `dataloader_name` is its name if there are multiple loaders."""
+    @counted("batch")
+    def before_predict_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module,
+                            dataloader_name: str) -> None:
+        """Start of a prediction batch, before the forward pass."""
+    @counted("batch")
+    def after_predict_iter(self, step: int, batch_idx: int, batch: Any, model: nn.Module, outputs: Any,
+                           indices: Sequence[int], dataloader_name: str) -> None:
+        """End of a prediction batch; `indices` contains the position of each of its samples in the data, from 0."""
+    @counted("epoch")
+    def after_predict_epoch(self, epoch: int, model: nn.Module, metrics: Metrics, dataloader_name: str) -> None:
+        """End of a prediction loader; `metrics` contains the values that hooks have logged, `predict/...`."""
+    def after_predict(self, model: nn.Module, metrics: Metrics) -> None:
+        """End of the prediction; `metrics` contains the logged values of all loaders."""
+
     def before_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checkpoint state collected, before it is written; the dict may be modified."""
     def after_save_checkpoint(self, path: Path, is_best: bool, metrics: Metrics) -> None:
@@ -138,7 +157,7 @@ class Lifecycle:
     def on_exception(self, exception: BaseException) -> None:
         """Failure or interruption of the run. Every hook is called, even if one of them raises an exception."""
     def after_run(self, mode: Mode) -> None:
-        """End of a call of fit, validate or test, emitted exactly once; `run.outcome` is its outcome."""
+        """End of a call of fit, validate, test or predict, emitted exactly once; `run.outcome` is its outcome."""
     def cleanup(self) -> None:
         """Release of threads, files and handles; always the last point. May be emitted more than once."""
 

@@ -24,7 +24,7 @@ HEADER = '''"""Type of `bus.emit`, with an overload per list of arguments. Gener
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 if TYPE_CHECKING:

@@ -44,6 +44,12 @@ EXPECTED = {
     "after_test_iter": (*ITER, "outputs", "loss", LOADER),
     "after_test_epoch": (*EPOCH, "metrics", LOADER),
     "after_test": ("model", "metrics"),
+    "before_predict": ("model",),
+    "before_predict_epoch": (*EPOCH, LOADER),
+    "before_predict_iter": (*ITER, LOADER),
+    "after_predict_iter": (*ITER, "outputs", "indices", LOADER),
+    "after_predict_epoch": (*EPOCH, "metrics", LOADER),
+    "after_predict": ("model", "metrics"),
     "before_save_checkpoint": ("checkpoint",),
     "after_save_checkpoint": ("path", "is_best", "metrics"),
     "log_scalars": ("values", "step"),
@@ -60,10 +66,12 @@ EXPECTED = {
 
 UNITS = {
     "iter": {"before_train_iter", "after_forward", "after_backward", "after_train_iter"},
-    "batch": {"before_val_iter", "after_val_iter", "before_test_iter", "after_test_iter"},
+    "batch": {f"{side}_{name}_iter" for side in ("before", "after") for name in ("val", "test", "predict")},
     "step": {"before_optimizer_step", "after_optimizer_step"},
     "epoch": {
-        f"{side}_{name}" for side in ("before", "after") for name in ("epoch", "train_epoch", "val_epoch", "test_epoch")
+        f"{side}_{name}"
+        for side in ("before", "after")
+        for name in ("epoch", "train_epoch", "val_epoch", "test_epoch", "predict_epoch")
     },
 }
 

@@ -16,6 +16,7 @@ CHAPTERS = {
     "before_val": "Validation",
     "after_epoch": "End of training",
     "before_test": "Test",
+    "before_predict": "Prediction",
     "before_save_checkpoint": "Checkpoints",
     "log_scalars": "Logging",
     "on_exception": "End of the run",

@@ -88,7 +88,7 @@ class ActionDeclarations:
         """Make a step of a custom loop an action, which hooks may replace or wrap.
 
         Args:
-            name: `"train_step"`, `"val_step"`, `"test_step"`, or the name of a declared action.
+            name: `"train_step"`, `"val_step"`, `"test_step"`, `"predict_step"`, or the name of a declared action.
             step: `step(batch)` or `step(run, batch)`; with the arguments of a declared action instead of `batch`.
 
         Returns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Emit(Protocol):
     @overload
     def __call__(
         self,
-        point: Literal["before_train", "before_val", "before_test", "before_training"],
+        point: Literal["before_train", "before_val", "before_test", "before_predict", "before_training"],
         /,
         *,
         model: nn.Module | None = ...,
@@ -112,7 +112,7 @@ class Emit(Protocol):
     @overload
     def __call__(
         self,
-        point: Literal["before_val_epoch", "before_test_epoch"],
+        point: Literal["before_val_epoch", "before_test_epoch", "before_predict_epoch"],
         /,
         *,
         epoch: int | None = ...,
@@ -123,7 +123,7 @@ class Emit(Protocol):
     @overload
     def __call__(
         self,
-        point: Literal["before_val_iter", "before_test_iter"],
+        point: Literal["before_val_iter", "before_test_iter", "before_predict_iter"],
         /,
         *,
         step: int | None = ...,
@@ -151,7 +151,7 @@ class Emit(Protocol):
     @overload
     def __call__(
         self,
-        point: Literal["after_val_epoch", "after_test_epoch"],
+        point: Literal["after_val_epoch", "after_test_epoch", "after_predict_epoch"],
         /,
         *,
         epoch: int | None = ...,
@@ -163,11 +163,26 @@ class Emit(Protocol):
     @overload
     def __call__(
         self,
-        point: Literal["after_val", "after_train", "after_test", "after_training"],
+        point: Literal["after_val", "after_train", "after_test", "after_predict", "after_training"],
         /,
         *,
         model: nn.Module | None = ...,
         metrics: Mapping[str, Any] | None = ...,
+    ) -> None: ...
+
+    @overload
+    def __call__(
+        self,
+        point: Literal["after_predict_iter"],
+        /,
+        *,
+        step: int | None = ...,
+        batch_idx: int | None = ...,
+        batch: Any = ...,
+        model: nn.Module | None = ...,
+        outputs: Any = ...,
+        indices: Sequence[int] | None = ...,
+        dataloader_name: str | None = ...,
     ) -> None: ...
 
     @overload

@@ -181,8 +181,8 @@ def _advise(hook: Hook) -> str:
 
 def _iter_differences(hook: Hook, capabilities: Capabilities) -> Iterator[tuple[str, str]]:
     """Yield the points of a hook that a host emits with a difference, or does not emit, and the description."""
-    # A host trains: the points of tests belong to other runs.
-    for point in (name for name in hook.get_triggered_stages() if "_test" not in name):
+    # A host trains: the points of tests and predictions belong to other runs.
+    for point in (name for name in hook.get_triggered_stages() if not {"test", "predict"} & {*name.split("_")}):
         if point in capabilities.approximate:
             yield point, f"{point}: {capabilities.approximate[point]}"
         elif point in capabilities.missing:

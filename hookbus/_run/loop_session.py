@@ -46,7 +46,7 @@ class RunSession(AbstractContextManager["Run"]):
     Args:
         bus: Bus with the hooks of the run.
         resume, work_dir, overwrite, fresh: As in `bus.run`.
-        loaders: Training loader, and validation or test loader.
+        loaders: Training loader, and validation, test or prediction loader.
         epoch_length: As in `bus.run`.
         arguments: Arguments of `Run`.
     """
@@ -110,7 +110,8 @@ class RunSession(AbstractContextManager["Run"]):
         previous = None if self._fresh or bus.current.outcome == "running" else bus.current
         run = Run(bus, **self._arguments, auto_nesting=True, ranks=ranks, previous=previous)
         run.train_loader, run.val_loader = self._loaders
-        run.test_loader = run.val_loader if mode == "test" else None
+        if mode in ("test", "predict"):
+            setattr(run, f"{mode}_loader", run.val_loader)
         run.clock.epoch_length = self._epoch_length or _get_length(run.train_loader)
         run.training_data.batch_size.apply()
         continued = find_recorded_run(resume, self._work_dir) if isinstance(resume, Mapping) else ""
@@ -161,7 +162,8 @@ def run_context(
 
     Args:
         bus: Bus with the hooks of the run.
-        mode: "train", or "val" or "test" for a loop that only evaluates: it writes no checkpoint and advances no count.
+        mode: "train", or "val", "test" or "predict" for a loop that only evaluates: it writes no checkpoint and
+            advances no count.
         model, optimizer, scheduler: Objects of the training, or mappings of names to objects; saved in checkpoints.
         scaler: Gradient scaler; saved in checkpoints.
         loss: Loss function that is a module. Its parameters and buffers are saved in checkpoints, and validations
@@ -171,7 +173,8 @@ def run_context(
         epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
         work_dir: Directory for the files of the run; None for a run without files.
         validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
-            metrics by name. In the mode "test", the test function.
+            metrics by name. In the mode "test", the test function; in the mode "predict", the function whose result
+            `run.predict()` returns.
         host: Owner of the loop, such as another trainer, which stops, saves and validates when hooks request it. A run
             without one does so itself.
         train_loader, val_loader: Loaders to register as services.
@@ -241,8 +244,9 @@ def run_context(
         "epochs": epochs,
         "iterations": iterations,
         "host": host,
-        "validate": evaluator if mode != "test" else None,
+        "validate": evaluator if mode in ("train", "val") else None,
         "test": evaluator if mode == "test" else None,
+        "predict": evaluator if mode == "predict" else None,
         "counts_steps": counts_steps,
         "batch_size": batch_size,
     }

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 Place = tuple[CodeType, int]
 """Code and line that emitted an event."""
 
-INNER = {"train": "epoch", "epoch": "train_epoch", "val": "val_epoch", "test": "test_epoch"}
+EVALUATIONS = ("val", "test", "predict")
+INNER = {"train": "epoch", "epoch": "train_epoch", **{name: f"{name}_epoch" for name in EVALUATIONS}}
 OUTER = {inner: outer for outer, inner in INNER.items()}
 TRAIN_ITER = ("before_train_iter", "after_forward", "after_backward", "after_train_iter")
-EVALUATIONS = ("val", "test")
 
 NESTED_POINTS = frozenset(
     {"before_run", "after_run", "before_train", "after_train", "before_epoch", "after_epoch"}

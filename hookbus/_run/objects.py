@@ -172,7 +172,10 @@ def find_mode_problems(mode: object, **training: Any) -> Iterator[str]:
         training: Such arguments by name.
     """
     if mode not in get_args(Mode):
-        yield f"mode: expected 'train', 'val' or 'test', got {mode!r}.{suggest_names(str(mode), get_args(Mode))}"
+        yield (
+            f"mode: expected 'train', 'val', 'test' or 'predict', got {mode!r}."
+            f"{suggest_names(str(mode), get_args(Mode))}"
+        )
     elif mode != "train":
         for name, value in training.items():
             # A loader is not compared, since its class may define the comparison.

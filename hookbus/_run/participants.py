@@ -17,10 +17,11 @@ CLOSING_POINTS = frozenset({"on_exception", "after_run", "cleanup"})
 WITHIN: Mapping[str, str] = {
     **dict.fromkeys(("before_train_iter", "after_forward", "after_backward", "after_train_iter"), "iteration"),
     **dict.fromkeys(("before_optimizer_step", "after_optimizer_step", "train_step"), "iteration"),
-    **{f"{side}_{kind}{part}": "evaluation" for side in ("before", "after") for kind in ("val", "test")
+    **{f"{side}_{kind}{part}": "evaluation" for side in ("before", "after") for kind in ("val", "test", "predict")
        for part in ("", "_epoch", "_iter")},
     "val_step": "evaluation",
     "test_step": "evaluation",
+    "predict_step": "evaluation",
 }  # fmt: skip
 """Points and actions that a hook does not receive before the end of the iteration or evaluation it is registered in."""
 

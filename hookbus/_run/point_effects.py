@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._events.points import Point
 from hookbus._run.requests import AFTER_VAL, RECORDED_POINTS, VALIDATION_POINTS, process_requests
+from hookbus.metrics.logged import EVALUATIONS
 from hookbus.metrics.results import Metrics
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ COUNTED = {
     "after_optimizer_step": "_run.optimizer_events.count_emitted(optimizer)",
 }
 """Statements of a loop that counts its optimizer steps."""
-CONVERTED_POINTS = frozenset({"after_train_epoch", "after_epoch", "after_train", "after_val", "after_test"})
+CONVERTED_POINTS = frozenset(f"after_{name}" for name in ("train_epoch", "epoch", "train", *EVALUATIONS))
 CONVERT_METRICS = "if metrics is not None: metrics = _to_metrics(metrics)"
 """Statement that makes the metrics that a custom loop passes read-only, at the points that do not name them."""
 EPILOGUE: dict[str, list[str]] = {"after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"]}
@@ -52,7 +53,7 @@ AFTER_REQUESTS: dict[str, list[str]] = {
     "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]
 }
 
-for _kind in ("val", "test"):
+for _kind in EVALUATIONS:
     PROLOGUE[f"before_{_kind}"] = [f"_run.validations.enter({_kind!r})"]
     PROLOGUE[f"before_{_kind}_epoch"] = [f"_run.validations.begin_loader({_kind!r}, dataloader_name)"]
     PROLOGUE[f"before_{_kind}_iter"] = [f"_run.validations.begin_batch({_kind!r}, batch_idx, batch, dataloader_name)"]
@@ -63,6 +64,9 @@ for _kind in ("val", "test"):
     EPILOGUE[f"after_{_kind}_epoch"] = [f"_run.validations.close_loader({_kind!r}, dataloader_name)"]
     PROLOGUE[f"after_{_kind}"] = [f"_run.validations.end({_kind!r}, metrics)"]
     EPILOGUE[f"after_{_kind}"] = [f"_run.validations.finish({_kind!r})"]
+PROLOGUE["after_predict_iter"] = [
+    "indices = _run.validations.end_prediction(batch_idx, batch, indices, dataloader_name)"
+]
 
 DEFAULTS = {
     "step": "_clock.steps_done",
@@ -118,7 +122,7 @@ def default_arguments(point: Point) -> dict[str, str]:
     if "outputs" not in point.args:
         # The default loss is taken from the outputs.
         defaults.pop("loss", None)
-    if point.name in ("after_val", "after_test"):  # the results of all loaders
+    if point.name.removeprefix("after_") in EVALUATIONS:  # the results of all loaders
         defaults["metrics"] = f"_run.validations.get_results({point.name.removeprefix('after_')!r})"
     return defaults
 

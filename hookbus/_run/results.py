@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus.errors import MetricError
-from hookbus.metrics.logged import get_prefix
+from hookbus.metrics.logged import EVALUATIONS, get_prefix
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.windows import to_float
 
 if TYPE_CHECKING:
     from hookbus._events.bus import EventBus
 
-EvaluationKind = Literal["val", "test"]
+EvaluationKind = Literal["val", "test", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def name_results(kind: EvaluationKind, loader: str | None, results: Mapping[str,
     """Return results under their full names.
 
     Args:
-        kind: "val" or "test".
+        kind: "val", "test" or "predict".
         loader: Name of the loader if there are multiple loaders.
         results: Results by name. A name that is not a string, such as a class index, is converted.
 
@@ -120,10 +120,9 @@ def check_returned(kind: EvaluationKind, returned: Any) -> Mapping[str, Any] | N
     """Check that a validation or test function returned a mapping or None, and return it."""
     if returned is None or isinstance(returned, Mapping):
         return returned
-    label = {"val": "validation", "test": "test"}[kind]
     raise MetricError(
-        f"The {label} function must return a mapping or None, got {type(returned).__name__}. Return metrics by name, "
-        "such as {'accuracy': 0.9}."
+        f"The {EVALUATIONS[kind]} function must return a mapping or None, got {type(returned).__name__}. Return "
+        "metrics by name, such as {'accuracy': 0.9}."
     )
 
 
@@ -132,11 +131,11 @@ class LogSource:
     """Source of the values of a `log_scalars` event that no hook emitted.
 
     Attributes:
-        stage: "train" for the means of training, "val" or "test" for results.
+        stage: "train" for the means of training, "val", "test" or "predict" for results.
         dataloader_name: Name of the loader if there are multiple loaders.
     """
 
-    stage: Literal["train", "val", "test"]
+    stage: Literal["train", "val", "test", "predict"]
     dataloader_name: str | None = None
 
 

@@ -27,7 +27,7 @@ from hookbus._run.participants import Participants
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.results import BestResult as BestResult
-from hookbus._run.results import LogSource, Recording
+from hookbus._run.results import EvaluationKind, LogSource, Recording
 from hookbus._run.sandbox import Trial, sandbox
 from hookbus._run.services import OwnedServices
 from hookbus._run.status import Metadata
@@ -43,6 +43,7 @@ from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
 from hookbus.errors import LoopError, MetricError
+from hookbus.metrics.logged import EVALUATIONS
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import MetricStore
 from hookbus.metrics.windows import Window
@@ -63,7 +64,7 @@ class Run(ProgressMixin, LoopMixin):
     Attributes:
         bus: Bus that emits the events of the run.
         id (str): Unique ID of the run; a run that resumes from a checkpoint keeps it.
-        mode (Mode): "train", "val" or "test".
+        mode (Mode): "train", "val", "test" or "predict".
         metrics (MetricStore): Store of logged values; `run.log` writes into it.
         weights (Weights): Raw and averaged weights.
         best (dict[str, BestResult]): Best result of each metric so far, by name.
@@ -77,6 +78,7 @@ class Run(ProgressMixin, LoopMixin):
         train_loader (Any): Training loader; None if the loop has not set it.
         val_loader (Any): Validation loader, or a mapping of names to loaders; None if the loop has not set it.
         test_loader (Any): Test loader, or a mapping of names to loaders; None if the loop has not set it.
+        predict_loader (Any): Prediction loader, or a mapping of names to loaders; None if the loop has not set it.
         trainer (Any): Trainer that executes the run; None in a custom loop.
         host (Host | None): Other trainer that executes the run; None if there is none.
         config (Any): Resolved configuration; {} if there is none.
@@ -90,7 +92,7 @@ class Run(ProgressMixin, LoopMixin):
             `before_run`.
         may_resume (bool): Whether the run may continue from a checkpoint, whose state then replaces the settings that
             a check reads. Set before the checks of a run; whether it has resumed is known in `resumed`.
-        validating: Whether a validation or test is in progress.
+        validating: Whether a validation, test or prediction is in progress.
         sanity_checking (bool): Whether it is the sanity check before training, whose results are discarded.
         exception: Exception that ended a failed run.
         metadata (Metadata): Metadata that hooks collect for `status.json`, as built-in Python types. Each assignment
@@ -145,6 +147,7 @@ class Run(ProgressMixin, LoopMixin):
         "outcome",
         "participants",
         "planned_directory",
+        "predict_loader",
         "ranks",
         "recording",
         "records",
@@ -191,6 +194,7 @@ class Run(ProgressMixin, LoopMixin):
         iterations: int | None = None,
         validate: Evaluator | None = None,
         test: Evaluator | None = None,
+        predict: Evaluator | None = None,
         work_dir: WorkDir | None = None,
         counts_steps: bool = False,
         auto_nesting: bool = False,
@@ -208,6 +212,7 @@ class Run(ProgressMixin, LoopMixin):
         self.train_loader: Any = None
         self.val_loader: Any = None
         self.test_loader: Any = None
+        self.predict_loader: Any = None
         self.counts_steps, self.auto_nesting = counts_steps, auto_nesting
         self.ranks = ranks or Collectives()
         # The parts below read the clock and the ID: both are inherited first.
@@ -219,7 +224,8 @@ class Run(ProgressMixin, LoopMixin):
         self.batch_sizes = BatchSizes(batch_size, lambda message: self.logger.warning("%s", message))
         self.clock.measure_batch = self.batch_sizes.measure
         validated_at = previous.validations.validated_at if previous else -1
-        self.validations: Validations = Validations(self, {"val": validate, "test": test}, validated_at)
+        evaluators: dict[EvaluationKind, Evaluator | None] = {"val": validate, "test": test, "predict": predict}
+        self.validations: Validations = Validations(self, evaluators, validated_at)
         self.training_data: TrainingData = TrainingData(self, previous.training_data.state_dict() if previous else {})
         self.request_sync: RequestSync = RequestSync(self)
         self.optimizer_events: OptimizerEvents = OptimizerEvents(
@@ -419,7 +425,7 @@ class Run(ProgressMixin, LoopMixin):
         """
         if self.mode != "train" and self.is_running and not self.validating:
             raise MetricError(
-                f"run.log: no {'validation' if self.mode == 'val' else 'test'} is in progress in this run of mode "
+                f"run.log: no {EVALUATIONS[self.mode]} is in progress in this run of mode "
                 f"{self.mode!r}, got {', '.join(map(repr, values or more))}. Log between before_{self.mode} and "
                 f"after_{self.mode}."
             )
@@ -512,6 +518,18 @@ class Run(ProgressMixin, LoopMixin):
         self._check_no_trial("run.test")
         return self.validations.execute("test", sanity=False)
 
+    def predict(self) -> Any:
+        """Predict now. Training modes, gradient mode and RNG states are restored afterwards.
+
+        Returns:
+            What the prediction function returns: the predictions of the Trainer, see `Trainer.predict`.
+
+        Raises:
+            RequestError: If the run has no prediction function.
+        """
+        self._check_no_trial("run.predict")
+        return self.validations.predict()
+
     def all_metrics(self) -> Metrics:
         """Return the means of the epoch and the latest validation results: the argument `metrics` during training.
 
@@ -597,7 +615,7 @@ class Run(ProgressMixin, LoopMixin):
         self.closer(error)
 
     def begin_validation(self, *, sanity: bool = False) -> None:
-        """Begin a validation that the loop performs itself, in the mode "test" a test.
+        """Begin a validation that the loop performs itself; a test or prediction in the modes "test" and "predict".
 
         Averaged weights are applied, and `before_val` is emitted unless the loop emits it next. Modes of the model,
         gradients and random numbers are left to the loop.

@@ -39,7 +39,7 @@ class RunBus(EventBus):
         """Return whether a loop has registered the step of an action.
 
         Args:
-            name: `"train_step"`, `"val_step"` or `"test_step"`.
+            name: `"train_step"`, `"val_step"`, `"test_step"` or `"predict_step"`.
         """
         return name in self.table.steps
 

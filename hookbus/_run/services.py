@@ -44,6 +44,7 @@ SERVICES: Mapping[str, Service] = {
     "train_loader": Service("Any", "training loader", True),
     "val_loader": Service("Any", "validation loader, or a mapping of names to loaders", True),
     "test_loader": Service("Any", "test loader, or a mapping of names to loaders", True),
+    "predict_loader": Service("Any", "prediction loader, or a mapping of names to loaders", True),
     "optimizer": Service("Any", "optimizer, or a read-only mapping of named optimizers", True),
     "scheduler": Service("Any", "learning-rate scheduler, or a read-only mapping of named schedulers", True),
     "device": Service("torch.device", "device of the model", True),

@@ -1,10 +1,10 @@
-"""Validations and tests of a run: their context, and the names of their results."""
+"""Validations, tests and predictions of a run: their context, and the names of their results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._events.call_stack import current_point
 from hookbus._run.requests import deliver_results
@@ -12,22 +12,25 @@ from hookbus._run.results import EvaluationKind, LogSource, check_returned, find
 from hookbus._run.validation_contexts import ValidationContexts
 from hookbus.errors import LoopError, RequestError
 from hookbus.hook import Hook
-from hookbus.metrics.logged import EvaluationMeans, LoggedResults, LogScope
+from hookbus.metrics.logged import EVALUATIONS, EvaluationMeans, LoggedResults, LogScope
 from hookbus.metrics.results import Metrics
 
 if TYPE_CHECKING:
     from hookbus._run.host import Host
     from hookbus._run.run import Run
 
-Evaluator = Callable[["Run"], Mapping[str, Any] | None]
+Evaluator = Callable[["Run"], Any]
+"""Function that returns the results of a validation or test, by name or None, or predictions."""
 
 
 class Validations:
-    """Validations and tests of a run.
+    """Validations, tests and predictions of a run.
+
+    A prediction is one that has no results but the values that hooks log.
 
     Args:
         run: The run.
-        evaluators: Validation or test function by type; None if the run has none.
+        evaluators: Validation, test or prediction function by type; None if the run has none.
         validated_at: Initial value of the attribute.
 
     Attributes:
@@ -59,6 +62,7 @@ class Validations:
         self._begun: EvaluationKind | None = None  # validation that the loop performs between `begin` and `end_begun`
         self._is_requested = False  # whether a host validates because a hook requested it
         self._kept_results: Metrics | None = None  # results before a sanity check of the loop
+        self._predicted = 0  # number of samples of the loader in progress whose positions are known or counted
 
     def is_available(self, kind: EvaluationKind) -> bool:
         """Return whether the run has a validation or test function, or a host that validates on request."""
@@ -67,7 +71,7 @@ class Validations:
         return is_of_host or self.has_evaluator(kind)
 
     def has_evaluator(self, kind: EvaluationKind) -> bool:
-        """Return whether the loop or a hook has passed a validation or test function."""
+        """Return whether the loop or a hook has passed a validation, test or prediction function."""
         return self._find(kind) is not None
 
     def get_evaluator(self, kind: EvaluationKind) -> Evaluator:
@@ -79,15 +83,15 @@ class Validations:
         evaluator = self._find(kind)
         if evaluator is not None:
             return evaluator
-        if kind == "val":
-            problem = "no validation function. Pass val_loader= to the Trainer, or validate= to bus.run."
-        else:
-            problem = "no test function. Pass test_loader= to the Trainer, or validate= to bus.run(mode='test')."
-        raise RequestError(f"The run has {problem}")
+        mode = "" if kind == "val" else f"(mode={kind!r})"
+        raise RequestError(
+            f"The run has no {EVALUATIONS[kind]} function. Pass {kind}_loader= to the Trainer, or validate= to "
+            f"bus.run{mode}."
+        )
 
     def _find(self, kind: EvaluationKind) -> Evaluator | None:
         """Return the validation function of a hook that provides one, otherwise that of the run."""
-        if kind == "test":
+        if kind != "val":
             return self._evaluators[kind]
         hooks = {name: hook for name, hook in self._run.bus.hooks.items() if isinstance(hook, Hook)}
         provided = {name: hook.validation_fn for name, hook in hooks.items() if hook.validation_fn is not None}
@@ -98,7 +102,7 @@ class Validations:
             )
         return next(iter(provided.values()), self._evaluators[kind])
 
-    def execute(self, kind: EvaluationKind, *, sanity: bool) -> Metrics:
+    def execute(self, kind: Literal["val", "test"], *, sanity: bool) -> Metrics:
         """Validate or test now. Training modes, gradient mode and RNG states are restored afterwards.
 
         Args:
@@ -111,6 +115,34 @@ class Validations:
         Raises:
             RequestError: If the run has no validation or test function, or one is in progress.
         """
+        run = self._run
+        with self._evaluating(kind, sanity) as evaluator:
+            returned = check_returned(kind, evaluator(run))
+            run.nesting.close(f"{kind}_epoch", metrics=returned)
+            run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
+            run.nesting.close(kind)
+            results = self.get_results(kind)
+        if kind == "val" and not sanity:
+            self.validated_at = run.clock.steps_done
+        return results
+
+    def predict(self) -> Any:
+        """Predict now. Training modes, gradient mode and RNG states are restored afterwards.
+
+        Returns:
+            What the prediction function returns.
+
+        Raises:
+            RequestError: If the run has no prediction function, or an evaluation is in progress.
+        """
+        with self._evaluating("predict", sanity=False) as evaluator:
+            predictions = evaluator(self._run)
+            self._run.nesting.close("predict")
+        return predictions
+
+    @contextmanager
+    def _evaluating(self, kind: EvaluationKind, sanity: bool) -> Iterator[Evaluator]:
+        """Context manager in which the function that it yields is called; its points are open."""
         from hookbus._training.evaluation import eval_mode
 
         run, evaluator = self._run, self.get_evaluator(kind)
@@ -121,14 +153,7 @@ class Validations:
             # The function of a hook emits the events of its loaders itself; that of a custom loop may omit them.
             if run.auto_nesting and evaluator is self._evaluators[kind]:
                 run.nesting.auto_open(f"{kind}_epoch")
-            returned = check_returned(kind, evaluator(run))
-            run.nesting.close(f"{kind}_epoch", metrics=returned)
-            run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
-            run.nesting.close(kind)
-            results = self.get_results(kind)
-        if kind == "val" and not sanity:
-            self.validated_at = run.clock.steps_done
-        return results
+            yield evaluator
 
     def execute_by_host(self, host: Host) -> None:
         """Let the host validate at a boundary, now or later."""
@@ -139,7 +164,7 @@ class Validations:
             self._is_requested = False
 
     def begin(self, *, sanity: bool) -> None:
-        """Begin a validation or test that the loop performs itself.
+        """Begin a validation, test or prediction that the loop performs itself.
 
         Raises:
             LoopError: If a validation or test is in progress, or it is called within an event.
@@ -151,7 +176,7 @@ class Validations:
             )
         if (point := current_point(run)) and not self._is_requested:
             raise LoopError(f"run.begin_validation: called within {point}. Call it in the loop, between two events.")
-        self._begun = "test" if run.mode == "test" else "val"
+        self._begun = "val" if run.mode == "train" else run.mode
         self._kept_results = run.metrics.results if sanity else None
         run.sanity_checking = sanity
         run.nesting.auto_open(self._begun, caller_closes=True)
@@ -226,7 +251,7 @@ class Validations:
 
     def begin_loader(self, kind: EvaluationKind, name: str | None) -> None:
         """Reset the means of a loader; called before the listeners of `before_val_epoch`."""
-        self._run.clock.batch, self._has_loader = -1, True
+        self._run.clock.batch, self._has_loader, self._predicted = -1, True, 0
         self.loader_name = name
         self._evaluation, self._is_measuring = EvaluationMeans(self._get_scope(kind, name)), True
         self._run.metrics.evaluation = self._evaluation
@@ -250,6 +275,21 @@ class Validations:
         self._run.clock.set_batch(batch_idx, opening=False)
         self._run.metrics.log_outputs(outputs, loss)
 
+    def end_prediction(
+        self, batch_idx: int | None, batch: Any, indices: Sequence[int] | None, name: str | None
+    ) -> Sequence[int] | None:
+        """End a batch of a prediction; called before the listeners of `after_predict_iter`.
+
+        Returns:
+            Positions of the samples in the data, counted on this rank if they are not passed; None if the number of
+            samples is unknown.
+        """
+        self.end_batch("predict", batch_idx, batch, None, None, name)
+        if indices is None and (count := self.batch_samples) is not None:
+            indices = range(self._predicted, self._predicted + count)
+        self._predicted += 0 if indices is None else len(indices)
+        return indices
+
     @property
     def batch_samples(self) -> int | None:
         """Number of samples of the current batch, None if it is unknown."""
@@ -263,7 +303,7 @@ class Validations:
         """Add the results of a loader under their full names; called before the listeners of `after_val_epoch`.
 
         Args:
-            kind: "val" or "test".
+            kind: "val", "test" or "predict".
             metrics: Results of the loop. They have precedence over the means of logged values.
             name: Name of the loader if there are multiple loaders.
 
@@ -347,7 +387,7 @@ class Validations:
             self.begin_loader(kind, name)
 
     def _get_scope(self, kind: EvaluationKind, name: object) -> LogScope:
-        loaders = self._run.val_loader if kind == "val" else self._run.test_loader
+        loaders = getattr(self._run, f"{kind}_loader")
         return LogScope(kind, name, list(loaders) if isinstance(loaders, Mapping) else ())
 
     def _collect(self, logged: LoggedResults | None) -> None:

@@ -1,4 +1,4 @@
-"""Validation and test loops of the Trainer.
+"""Loops of validations, tests and predictions of the Trainer.
 
 Evaluation preserves the training modes of all modules, the gradient mode and the RNG states.
 """
@@ -24,6 +24,7 @@ from hookbus.metrics.windows import to_float
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
+    from hookbus._training.output_collector import OutputCollector
 
 
 @contextmanager
@@ -60,7 +61,12 @@ def preserve_training_modes(model: nn.Module) -> Iterator[None]:
 
 
 def evaluate(
-    run: Run, stage: Literal["val", "test"], loaders: Any, metrics: Mapping[str, EvalMetric], device: torch.device
+    run: Run,
+    stage: Literal["val", "test", "predict"],
+    loaders: Any,
+    metrics: Mapping[str, EvalMetric],
+    device: torch.device,
+    collector: OutputCollector | None = None,
 ) -> None:
     """Evaluate the model on each loader and emit the evaluation events.
 
@@ -68,10 +74,11 @@ def evaluate(
 
     Args:
         run: The run.
-        stage: Prefix of the events and results, "val" or "test".
+        stage: Prefix of the events and results, "val", "test" or "predict".
         loaders: A loader, or a mapping of name to loader.
         metrics: Metrics by name, computed in addition to the scalars that the model returns.
         device: The device of the model.
+        collector: Receiver of the outputs of each batch. Default: None, to keep none.
 
     Raises:
         LoopError: If there is no loader, a loader yields no batches on any rank, or the outputs or targets that the
@@ -87,7 +94,9 @@ def evaluate(
         run.trainer.steps.prepare_eval(run.ranks)
     for name, loader in pairs:
         run.bus.fire(f"before_{stage}_epoch", dataloader_name=name)
-        _evaluate_loader(run, stage, name, loader, metrics, device)
+        if collector is not None:
+            collector.begin(name)
+        _evaluate_loader(run, stage, name, loader, metrics, device, collector)
         results = _compute_synced_metrics(run, metrics)
         # Metrics such as `EpochMetric` keep all outputs, whose memory the listeners of the next event may need.
         for metric in metrics.values():
@@ -167,15 +176,16 @@ def update_metrics(metrics: Mapping[str, EvalMetric], batch: Any, outputs: Any, 
             metric.update(output, targets)
 
 
-def _shard_loader(run: Run, loader: Iterable[Any]) -> Iterable[Any]:
+def _shard_loader(run: Run, stage: str, loader: Iterable[Any]) -> Iterable[Any]:
     """Return the batches of this rank: all of them if there is one rank or if the user shards the data."""
-    ranks = run.ranks
-    if ranks.world_size == 1 or (run.trainer is not None and run.trainer.train_shard is None):
+    ranks, is_complete = run.ranks, stage == "predict"
+    is_alone = ranks.world_size == 1
+    if (is_alone and not is_complete) or (not is_alone and run.trainer is not None and run.trainer.train_shard is None):
         return loader
-    make = partial(shard_loader, loader, ranks.rank, ranks.world_size, run.seed)
+    make = partial(shard_loader, loader, ranks.rank, ranks.world_size, run.seed, complete=is_complete)
     # Cached if the loader has persistent workers: a new loader would start new ones for each validation.
     shard: Iterable[Any] | None = run.validations.cached_loader(loader, make)
-    if shard is None:
+    if shard is None and not is_alone:
         run.validations.warn_once(
             "The evaluation loader (%s) cannot be sharded: each of the %s ranks reads all of its batches. Use a "
             "sampler that shards the data; otherwise samples are counted more than once.",
@@ -192,10 +202,12 @@ def _evaluate_loader(
     loader: Iterable[Any],
     metrics: Mapping[str, EvalMetric],
     device: torch.device,
+    collector: OutputCollector | None,
 ) -> None:
     fire, step, batch_idx = run.bus.fire, run.bus.calls.get(f"{stage}_step"), -1
     reset_metrics(metrics, device)
-    batches = iter_loader(_shard_loader(run, loader))
+    predicts = stage == "predict"
+    batches = iter_loader(_shard_loader(run, stage, loader), indices=predicts or collector is not None)
     for batch_idx, batch in enumerate(batches):
         if device.type != "cpu":
             batch = move_to_device(batch, device)
@@ -204,7 +216,11 @@ def _evaluate_loader(
         outputs = step(run, batch)
         if metrics:
             update_metrics(metrics, batch, outputs, run.validations.batch_samples)
-        fire(f"after_{stage}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name)
+        indices = getattr(batches, "indices", None)
+        more = {"indices": indices} if predicts else {}
+        fire(f"after_{stage}_iter", batch_idx=batch_idx, batch=batch, outputs=outputs, dataloader_name=name, **more)
+        if collector is not None:
+            collector.add(name, outputs, indices, run.validations.batch_samples)
     # A rank without batches is valid, so the count is summed over ranks; all ranks then raise the same error.
     if not sum(run.ranks.all_gather("evaluated batches", batch_idx + 1)):
         which = f" {name!r}" if name else ""

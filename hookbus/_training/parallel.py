@@ -141,6 +141,11 @@ class DDPSteps(Steps):
         with self.local():
             return super().eval_step(run, batch)
 
+    def predict_step(self, run: Run, batch: Any) -> dict[str, Any]:
+        """Return the outputs of the unwrapped model."""
+        with self.local():
+            return super().predict_step(run, batch)
+
     @contextmanager
     def local(self) -> Iterator[None]:
         """Context manager in which the steps use the unwrapped model, whose gradients are not averaged."""

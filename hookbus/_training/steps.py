@@ -1,11 +1,10 @@
 """Default steps of the Trainer: forward, backward, optimizer step and evaluation of one batch.
 
-Hooks can replace or wrap them through the actions `train_step`, `val_step` and `test_step`.
+Hooks can replace or wrap them through the actions `train_step`, `val_step`, `test_step` and `predict_step`.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hookbus._training.predictions import matches_signature, predict_batch
 from hookbus._utils.arguments import check_count
 from hookbus._utils.torch_versions import require_torch
 from hookbus.data.batches import detach_tree
@@ -199,6 +199,12 @@ class Steps:
         """Evaluate one batch and return the outputs, with "loss" if there is one."""
         return self.forward(batch) if self._dtype is None else self._autocast_forward(batch)
 
+    def predict_step(self, _run: Run, batch: Any) -> dict[str, Any]:
+        """Return the outputs of the model for one batch, without a loss."""
+        context = nullcontext() if self._dtype is None else torch.autocast(self.device.type, dtype=self._dtype)
+        with context:
+            return predict_batch(self.model, batch, step_fn=self.step_fn, has_loss_fn=self.loss_fn is not None)
+
     def forward(self, batch: Any) -> dict[str, Any]:
         """Call the model and the loss function.
 
@@ -260,17 +266,6 @@ def iter_parameters(model: nn.Module, loss_fn: object) -> Iterator[nn.Parameter]
     yield from model.parameters()
     if isinstance(loss_fn, nn.Module):
         yield from loss_fn.parameters()
-
-
-def matches_signature(model: nn.Module, arguments: Sequence[Any]) -> bool:
-    """Whether a model may be called with positional arguments, as far as its signature is known."""
-    try:
-        inspect.signature(model.forward).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # a function without a signature
-        return True
-    return True
 
 
 def outputs_to_dict(output: Any) -> dict[str, Any]:

@@ -181,6 +181,7 @@ FRAMEWORK_ALIASES: Mapping[str, Mapping[str, str]] = {
         **_pair("start", "end", sanity_check="val", validation="val", validation_epoch="val_epoch"),
         **_pair("start", "end", validation_batch="val_iter", test_epoch="test_epoch", test_batch="test_iter"),
         **_pair("start", "end", test="test"),
+        **_pair("start", "end", predict="predict", predict_epoch="predict_epoch", predict_batch="predict_iter"),
         "on_before_backward": "after_forward",
         "on_after_backward": "after_backward",
         "on_before_optimizer_step": "before_optimizer_step",
@@ -193,10 +194,14 @@ FRAMEWORK_ALIASES: Mapping[str, Mapping[str, str]] = {
         "on_pre_optimizer_step": "before_optimizer_step",
         "on_optimizer_step": "after_optimizer_step",
         "on_evaluate": "after_val",
+        "on_predict": "after_predict",
         "on_save": "after_save_checkpoint",
         "on_log": "log_scalars",
     },
-    "Keras": _pair("begin", "end", train="train", epoch="epoch", train_batch="train_iter", batch="train_iter"),
+    "Keras": {
+        **_pair("begin", "end", train="train", epoch="epoch", train_batch="train_iter", batch="train_iter"),
+        **_pair("begin", "end", predict="predict", predict_batch="predict_iter"),
+    },
 }
 """Callback names by framework, and the point that is emitted at the same moment; also listed in docs/coming-from.md."""
 

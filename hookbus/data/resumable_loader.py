@@ -50,6 +50,7 @@ class Splits:
         test: Test dataset or data loader; None if there is no such split.
         input_shape: Shape of one input without the batch dimension, for models that require it.
         num_classes: Number of classes, for models that require it.
+        predict: Dataset or data loader to predict, with or without targets; None if there is no such split.
     """
 
     train: Any
@@ -57,6 +58,7 @@ class Splits:
     test: Any = None
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
+    predict: Any = None
 
 
 class SeededLoader(ResumableLoader):

@@ -13,7 +13,10 @@ from hookbus.metrics.windows import exact_sum, to_float, to_floats, to_widest_fl
 if TYPE_CHECKING:
     from hookbus.distributed.collectives import Collectives
 
-STAGES = ("train", "val", "test")
+EVALUATIONS = {"val": "validation", "test": "test", "predict": "prediction"}
+"""Evaluations by the first part of the full names of their results, and what messages call them."""
+
+STAGES = ("train", *EVALUATIONS)
 """First parts of full names that denote where a value was measured."""
 
 
@@ -21,7 +24,7 @@ class LogScope:
     """Part of a validation or test in which values are logged: one of its loaders, or the validation as a whole.
 
     Args:
-        stage: "val" or "test".
+        stage: "val", "test" or "predict".
         loader: Name of the loader; None for the validation as a whole, or for its only loader.
         loaders: Names of all loaders; empty if there is only one.
 
@@ -46,7 +49,7 @@ class LogScope:
         if name.startswith(self.prefix):
             return name[len(self.prefix) :]
         if name.startswith(self._refused):
-            where = "validation" if self._stage == "val" else "test"
+            where = EVALUATIONS[self._stage]
             part = where if self._loader in (None, "") else f"{where} loader {self._loader!r}"
             raise MetricError(
                 f"run.log: the prefix does not denote the {part} in progress, got {name!r}. Log "
@@ -150,7 +153,7 @@ def check_training_name(name: str) -> None:
     if stage != "train" and stage in STAGES:
         point = f"after_{stage}"
         raise MetricError(
-            f"run.log: no {'validation' if stage == 'val' else 'test'} is in progress, got {name!r}. Log it between "
+            f"run.log: no {EVALUATIONS[stage]} is in progress, got {name!r}. Log it between "
             f"before_{stage} and {point}, or pass it as metrics={{...}} when the loop emits {point}."
         )
 

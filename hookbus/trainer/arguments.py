@@ -31,6 +31,8 @@ from hookbus.errors import ConfigError
 
 FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
 
+LOADERS = ("train_loader", "val_loader", "test_loader", "predict_loader")
+
 STEP_SETTINGS = {"accumulate": 1, "clip_grad_norm": None}
 """Settings of the default training step, with their defaults."""
 
@@ -59,7 +61,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
     raise_config_error(
         [
             *(check_bool(name, arguments[name]) for name in FLAGS),
-            *(check_loader(name, arguments[name]) for name in ("train_loader", "val_loader", "test_loader")),
+            *(check_loader(name, arguments[name]) for name in LOADERS),
             *(check_is_instance(name, arguments[name]) for name in ("loss_fn", "step_fn", "batch_size")),
             *(check_path(name, arguments[name]) for name in ("work_dir", "load_from")),
             check_callable("loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),

@@ -29,6 +29,7 @@ from hookbus.hook import Hook
 from hookbus.metrics.logged import EvaluationMeans
 from hookbus.metrics.results import resolve_metric_name
 from hookbus.metrics.store import MetricStore
+from hookbus.trainer.arguments import LOADERS
 from hookbus.trainer.preconditions import Check, build_preconditions, execute_checks, find_loss_problem
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def check_trainer(trainer: TrainerSetup) -> list[str]:
 
 def _build_checks(trainer: TrainerSetup) -> list[Check]:
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = []
-    for kind in ("train", "val", "test"):
+    for kind in (name.removesuffix("_loader") for name in LOADERS):
         split = getattr(trainer, f"{kind}_loader")
         named = [(None, split)] if kind == "train" else named_loaders(split)
         loaders += [(kind, name, loader) for name, loader in named if loader is not None]
@@ -192,10 +193,11 @@ def _try_batch(trainer: TrainerSetup, kind: str, batch: Any) -> Any:
         return None
     mode = _isolated_train_mode if kind == "train" else eval_mode
     with mode(trainer.model, trainer.loss):
-        outputs = trainer.steps.eval_step(trainer.bus.current, batch)
+        step = trainer.steps.predict_step if kind == "predict" else trainer.steps.eval_step
+        outputs = step(trainer.bus.current, batch)
     if kind == "train":
         extract_loss(outputs, trainer.steps.loss_fn)
-    elif trainer.eval_metrics:
+    elif trainer.eval_metrics and kind != "predict":
         reset_metrics(trainer.eval_metrics, trainer.device)
         update_metrics(trainer.eval_metrics, batch, outputs)
     return outputs

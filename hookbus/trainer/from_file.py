@@ -158,7 +158,7 @@ class _TrainerBuilder:
             return {}
         if splits.train is None:
             self._add_problem(("dataset", "type"), "its training dataset is missing. Return a dataset for 'train'.")
-        value = {"train": splits.train, "val": splits.val, "test": splits.test}
+        value = {"train": splits.train, "val": splits.val, "test": splits.test, "predict": splits.predict}
         return {f"{name}_loader": self._build_loader(name, split) for name, split in value.items() if split is not None}
 
     def _build_loader(self, name: str, split: Any) -> Any:

@@ -15,12 +15,13 @@ from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 from hookbus._run.preconditions import check_preconditions, describe_missing_validation
 from hookbus._run.session import check_work_dir_options
 from hookbus._training.lr_scheduler import LRSchedulerStepper, copy_scheduler, load_scheduler
-from hookbus._training.steps import matches_signature
+from hookbus._training.predictions import matches_signature
 from hookbus._utils.arguments import get_by_name, raise_config_error, raise_errors
 from hookbus.data.loaders import loader_length
 from hookbus.distributed.unwrap import unwrap_model
 from hookbus.errors import ConfigError, HookbusError, RequestError, WorkDirError
 from hookbus.hook import Hook
+from hookbus.trainer.arguments import LOADERS
 from hookbus.trainer.initial_weights import file_checks, load_resume_metadata
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _check_steps(trainer: TrainerSetup) -> None:
             f"optimizer: the default step trains one loss with one optimizer, got {', '.join(optimizers)}. "
             "Register a hook with a `train_step(run, batch)` that steps them, or write a loop with `bus.run`."
         )
-    loaders = {"train_step": trainer.train_loader, "val_step": trainer.val_loader, "test_step": trainer.test_loader}
+    loaders = {f"{name.removesuffix('loader')}step": getattr(trainer, name) for name in LOADERS}
     missing = [step for step, loader in loaders.items() if loader is not None and step not in implemented]
     if trainer.model_names and missing and trainer.steps.step_fn is None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Runs of a Trainer. Each call of `fit`, `validate` and `test` is a run that continues from the previous one."""
+"""Runs of a Trainer. Each call of `fit`, `validate`, `test` and `predict` continues from the previous run."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hookbus._training.evaluation import evaluate
 from hookbus.data.loaders import loader_length
 from hookbus.data.rng import rank_seed, seed_everything
 from hookbus.distributed.process_collectives import get_collectives
+from hookbus.trainer.arguments import LOADERS
 from hookbus.trainer.initial_weights import check_files
 from hookbus.trainer.missing_hooks import warn_of_missing_hooks
 from hookbus.trainer.preconditions import check_training
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from hookbus._run.results import EvaluationKind
     from hookbus._run.validation import Evaluator
     from hookbus._run.work_dir import WorkDir
+    from hookbus._training.output_collector import OutputCollector
     from hookbus.lifecycle import Mode
     from hookbus.trainer.setup import TrainerSetup
 
@@ -76,8 +78,12 @@ class TrainerRuns:
         self._services.release(owner)
 
     @contextmanager
-    def run_scope(self, mode: Mode) -> Iterator[Run]:
+    def run_scope(self, mode: Mode, collector: OutputCollector | None = None) -> Iterator[Run]:
         """Context manager for one run, from `before_run` to `cleanup`.
+
+        Args:
+            mode: Mode of the run.
+            collector: Receiver of the outputs of the evaluation. Default: None, to keep none.
 
         Raises:
             HookbusError: If the run cannot start, see `hookbus._run.session.run_scope`.
@@ -86,7 +92,7 @@ class TrainerRuns:
         ensure_no_active_run(trainer.bus)
         # The bus may have been used by a custom loop in between. Only runs of this trainer are continued.
         earlier = trainer.bus.current if self.continues else None
-        run = self.create(mode, earlier)
+        run = self.create(mode, earlier, collector)
         with preconditions_scope(run):  # before the work directory is acquired
             if mode == "train":
                 check_training(trainer, run)
@@ -108,7 +114,7 @@ class TrainerRuns:
                 warn_of_missing_hooks(trainer, run)
             yield run
 
-    def create(self, mode: Mode, earlier: Run | None = None) -> Run:
+    def create(self, mode: Mode, earlier: Run | None = None, collector: OutputCollector | None = None) -> Run:
         """Create a run without a work directory and without starting it."""
         trainer = self._trainer
         run = Run(
@@ -127,8 +133,9 @@ class TrainerRuns:
             epochs=trainer.epochs,
             iterations=trainer.iterations,
             batch_size=trainer.batch_size,
-            validate=self._get_evaluator("val"),
-            test=self._get_evaluator("test"),
+            validate=self._get_evaluator("val", collector),
+            test=self._get_evaluator("test", collector),
+            predict=self._get_evaluator("predict", collector),
             ranks=get_collectives(trainer.device),
             previous=earlier,
         )
@@ -143,11 +150,8 @@ class TrainerRuns:
     def _connect(self, run: Run) -> None:
         """Connect a run with the loaders, the scheduler and the services of the trainer."""
         trainer = self._trainer
-        run.train_loader, run.val_loader, run.test_loader = (
-            trainer.train_loader,
-            trainer.val_loader,
-            trainer.test_loader,
-        )
+        for name in LOADERS:
+            setattr(run, name, getattr(trainer, name))
         run.training_data.loaders.shard, run.request_sync.every = trainer.train_shard, trainer.agree_every
         run.clock.epoch_length = loader_length(trainer.train_loader, trainer.train_shard)
         run.training_data.batch_size.apply()
@@ -155,12 +159,13 @@ class TrainerRuns:
         run.validations.on_results = trainer.scheduler.after_validation
         run.services.provide_all(self._services)
 
-    def _get_evaluator(self, kind: EvaluationKind) -> Evaluator | None:
-        """Return the function that runs a validation or test, or None if the trainer has no loader for it."""
+    def _get_evaluator(self, kind: EvaluationKind, collector: OutputCollector | None) -> Evaluator | None:
+        """Return the function that runs an evaluation, or None if the trainer has no loader for it."""
         trainer, loader = self._trainer, f"{kind}_loader"
         if getattr(trainer, loader) is None:
             return None
-        return lambda run: evaluate(run, kind, getattr(trainer, loader), trainer.eval_metrics, trainer.device)
+        metrics = {} if kind == "predict" else trainer.eval_metrics
+        return lambda run: evaluate(run, kind, getattr(trainer, loader), metrics, trainer.device, collector)
 
     def _acquire_work_dir(self, mode: Mode, resume: str | Path) -> WorkDir | None:
         """Return the work directory of a run, or None.

@@ -56,6 +56,7 @@ class TrainerSetup:
         val_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
         test_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
         *,
+        predict_loader: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
         scheduler: Any = None,
         scheduler_interval: Literal["epoch", "step"] = "epoch",
         scheduler_monitor: str | None = None,
@@ -93,13 +94,14 @@ class TrainerSetup:
                 like a run file; only `overwrite` is accepted in addition.
             optimizer: Optimizer, or a function that takes the parameters of the model and of the loss function, and
                 returns an optimizer; or a mapping of names to optimizers. Several optimizers require a hook with a
-                `train_step`, which steps them. Default: None, for `validate` and `test` only.
+                `train_step`, which steps them. Default: None, for `validate`, `test` and `predict` only.
             loss_fn: Loss function `loss_fn(output, target)`. Default: None, if the model or `step_fn` returns the loss.
                 A module is moved to the device and saved in checkpoints, and its parameters are trained if they are
                 in the optimizer.
             train_loader: Training batches; an iterable that can be iterated in every epoch.
             val_loader: Validation batches, or a mapping of names to loaders.
             test_loader: Test batches, or a mapping of names to loaders.
+            predict_loader: Batches of `predict`, with or without targets, or a mapping of names to loaders.
             scheduler: Learning-rate scheduler, or a mapping of names to schedulers.
             scheduler_interval: Unit after which the scheduler is stepped, "epoch" or "step". A scheduler that requires
                 a metric is stepped after each validation. Default: "epoch".
@@ -157,6 +159,7 @@ class TrainerSetup:
         self.optimizer = resolve_optimizer(optimizer, iter_parameters(combined, loss_fn))
         self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
         self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
+        self.predict_loader = predict_loader
         self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
         self.work_dir, self.resume, self.overwrite = work_dir, resume, overwrite
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
@@ -180,7 +183,10 @@ class TrainerSetup:
         self.bus = HookBus(order=order)
         # The default actions; a hook with a `train_step` replaces the step of the loop.
         self.bus.table.steps.update(
-            train_step=self.steps.train_step, val_step=self.steps.eval_step, test_step=self.steps.eval_step
+            train_step=self.steps.train_step,
+            val_step=self.steps.eval_step,
+            test_step=self.steps.eval_step,
+            predict_step=self.steps.predict_step,
         )
         self.runs = TrainerRuns(self, resume)
         self.default_hooks = default_hooks

@@ -428,7 +428,7 @@ def test_every_argument_of_every_point_reaches_the_listeners(point: Point, name:
     bus: Any = RecordingBus()
     bus.emit(point.name, **{name: value})
     (arguments,) = bus.get_arguments(point.name)
-    if point.name in ("after_val_epoch", "after_test_epoch") and name == "metrics":
+    if point.name in ("after_val_epoch", "after_test_epoch", "after_predict_epoch") and name == "metrics":
         value = {f"{point.name[6:].partition('_')[0]}/accuracy": 0.5}
     assert arguments[name] == value
 

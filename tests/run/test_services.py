@@ -122,8 +122,17 @@ class TestList:
         with HookBus().run(work_dir=tmp_path) as run:
             missing = [name for name in SERVICES if run.get(name) is None]
             assert missing == [
-                *("trainer", "model", "train_loader", "val_loader", "test_loader", "optimizer", "scheduler", "device"),
-                "checkpoint_saver",
+                *(
+                    "trainer",
+                    "model",
+                    "train_loader",
+                    "val_loader",
+                    "test_loader",
+                    "predict_loader",
+                    "optimizer",
+                    "scheduler",
+                ),
+                *("device", "checkpoint_saver"),
             ]
 
     @pytest.mark.parametrize("method", [ServiceMethods.get, ServiceMethods.require])

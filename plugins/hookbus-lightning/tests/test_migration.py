@@ -65,7 +65,10 @@ TESTS = {
         "`on_fit_end`, `teardown`",
         "`after_run`, `cleanup`, also after an error",
     ): points.test_error_is_reported_and_the_run_is_cleaned_up,
-    ("`on_predict_…`", "none; hookbus has no prediction mode"): points.test_prediction_emits_nothing,
+    (
+        "`on_predict_…`",
+        "`before_predict…`, `after_predict…` in `Trainer.predict`; `trainer.predict` of Lightning emits none",
+    ): points.test_points_of_a_prediction,
     ("`state_dict`, `load_state_dict`", "the same"): points.test_state_is_saved_and_restored,
     ('`pl_module.log("x", x)`', "`run.log(x=x)`"): points.test_logged_value_is_the_same,
     ("`trainer.should_stop = True`", '`run.request_stop("reason")`'): points.test_stop_ends_at_the_same_step,

@@ -14,8 +14,9 @@ import pytest
 pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
 
 from lightning.pytorch.callbacks import Callback
+from torch import nn
 
-from hookbus import Hook, HookBus, hookimpl
+from hookbus import Hook, HookBus, Trainer, hookimpl
 from hookbus.testing import RecordingBus
 from tests.migration_page import read_rows
 
@@ -203,15 +204,25 @@ def test_error_is_reported_and_the_run_is_cleaned_up(tmp_path: Path) -> None:
     assert ours.order == points
 
 
-def test_prediction_emits_nothing(tmp_path: Path) -> None:
+def test_points_of_a_prediction(tmp_path: Path) -> None:
     class Module(Validated):
         def predict_step(self, batch: Any, batch_idx: int) -> Any:
             return batch[0]
 
-    bus = RecordingBus()
-    bridge = attach(bus, tmp_path)
+    bus, parts = RecordingBus(), ("", "_epoch", "_batch")
+    methods = [f"on_predict{part}_{side}" for part in parts for side in ("start", "end")]
+    calls = Calls(bus, methods, ())
+    bridge = attach(bus, tmp_path, callbacks=[calls])
+    calls.trainer = bridge.host
     assert len(bridge.host.predict(Module(), make_loader(1.0, 2.0))) == 2
     assert bus.emitted_points == []
+
+    ours: list[str] = []
+    points = [f"{side}_predict{part.replace('batch', 'iter')}" for part in parts for side in ("before", "after")]
+    trainer = Trainer(nn.Identity(), default_hooks=False, work_dir=None, device="cpu")
+    trainer.register_hook(SimpleNamespace(**{p: hookimpl(lambda name=p: ours.append(name)) for p in points}), "ours")
+    trainer.predict(make_loader(1.0, 2.0), return_predictions=False)
+    assert ours == [dict(zip(methods, points, strict=True))[name] for name in calls.order]
 
 
 class Count:
