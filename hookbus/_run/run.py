@@ -564,7 +564,7 @@ class Run(ProgressMixin, LoopMixin):
             ```
 
         Returns:
-            Context manager that returns the trial, with the methods `train_step` and `batches`.
+            Context manager that returns the trial, with the methods `train_step`, `eval_step` and `batches`.
 
         Raises:
             LoopError: If it is entered before `before_train`, within an iteration after `before_train_iter`, within a

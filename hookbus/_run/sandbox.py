@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -53,6 +53,34 @@ class Trial:
             batch = move_to_device(batch, run.device)
         run.should_skip_iter = False
         return run.bus.calls.get("train_step")(run, batch)
+
+    def eval_step(self, batch: Any) -> Any:
+        """Execute the action `val_step`, which computes the outputs of a batch, without events and gradients.
+
+        The modes of the layers remain as they are. In a loop without such an action the model is called: with the items
+        of a mapping as keyword arguments, with the first element of a tuple or list, or with the batch itself.
+
+        Args:
+            batch: A batch. It is moved to the device of the model.
+
+        Returns:
+            Return value of the step or of the model.
+        """
+        import torch  # importing this module must not import torch
+
+        from hookbus.data.batches import move_to_device
+        from hookbus.distributed.unwrap import strip_wrappers
+
+        run = self._run
+        parameter = next(iter(run.model.parameters()), None)
+        batch = batch if parameter is None else move_to_device(batch, parameter.device)
+        with torch.no_grad():
+            if "val_step" in run.bus.table.steps:
+                return run.bus.calls.get("val_step")(run, batch)
+            model = strip_wrappers(run.model)
+            if isinstance(batch, Mapping):
+                return model(**batch)
+            return model(batch[0] if isinstance(batch, (tuple, list)) else batch)
 
     def batches(self, loader: Iterable[Any] | None = None, *, batch_size: int | None = None) -> Iterator[Any]:
         """Yield the batches of a loader from the start of the epoch, without a change of the position in the data.

@@ -28,6 +28,7 @@ REQUIRE_EVERY_EVENT = [
     "profiler",
     "set_epoch_info",
     "startup_check",
+    "swa",
     "sync_buffers",
     "sync_metrics",
     "sync_norm",

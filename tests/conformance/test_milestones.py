@@ -70,6 +70,7 @@ def build_trainer(work_dir: Any, settings: dict[str, Any]) -> Trainer:
         ({"type": "ema", "warm_up": 7}, "7 optimizer steps for 'warm_up'"),
         ({"type": "ema", "warm_up": 0, "start_step": 6}, "7 optimizer steps for 'start_step'"),
         ({"type": "ema", "warm_up": 0, "start_epoch": 3}, "4 epochs for 'start_epoch'"),
+        ({"type": "swa", "swa_epoch_start": 4}, "4 epochs for 'swa_epoch_start'"),
         ({"type": "early_stopping", "min_epochs": 4}, "4 epochs for 'min_epochs'"),
         ({"type": "early_stopping", "min_steps": 7}, "7 optimizer steps for 'min_steps'"),
         ({"type": "early_stopping", "start_from_epoch": 3}, "4 epochs for 'start_from_epoch'"),

@@ -224,6 +224,8 @@ CASES = [
         UNUSED,
         reports="is missing 1 trainable parameters",
     ),
+    Case("swa", lambda loop: loop.hook.average is not None, {"swa_epoch_start": 1}),
+    Case("swa", lambda loop: loop.hook.average is not None, {"swa_epoch_start": 1, "swa_lrs": 0.1}),
     Case("sync_buffers", lambda loop: loop.model.mean.item() < 1, {}, {"ranks": OtherRank()}),
     Case("sync_metrics", lambda loop: loop.losses[0] < 0.5, {}, {"ranks": OtherRank()}),
     Case("sync_metrics", lambda loop: loop.accuracies[0] < 0.5, {"metrics": ["accuracy"]}, {"ranks": OtherRank()}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import compress
 from typing import Any
@@ -177,6 +177,17 @@ class WeightAverage:
         finally:
             self._copy_to_model(raw)
             self._raw = None
+
+    def keep(self, changed: Iterable[Tensor]) -> None:
+        """Copy tensors of the model into their averages, inside `applied`, whose end discards them otherwise.
+
+        Args:
+            changed: Tensors of the model, such as recomputed statistics.
+        """
+        index = {id(weight): i for i, weight in enumerate(self._weights)}
+        with torch.no_grad():
+            for tensor in changed:
+                self._averages[index[id(tensor)]].copy_(tensor)
 
     def _copy_to_model(self, values: list[Tensor]) -> None:
         copyable = [tensors.can_be_copied(weight) for weight in self._weights]

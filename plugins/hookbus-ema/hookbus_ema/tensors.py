@@ -106,11 +106,14 @@ class Group(NamedTuple):
 
     def update(self, alpha: float) -> None:
         """Interpolate the averages towards the weights: `average += alpha * (weight - average)`."""
-        weights = self.weights
-        if self.staging is not None:
-            torch._foreach_copy_(self.staging, self.weights)
-            weights = self.staging
-        torch._foreach_lerp_(self.averages, weights, alpha)
+        torch._foreach_lerp_(self.averages, self.stage(), alpha)
+
+    def stage(self) -> list[Tensor]:
+        """Return the weights on the device and with the dtype of the averages."""
+        if self.staging is None:
+            return self.weights
+        torch._foreach_copy_(self.staging, self.weights)
+        return self.staging
 
 
 def build_groups(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Group]:

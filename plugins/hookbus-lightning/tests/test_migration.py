@@ -98,6 +98,10 @@ TESTS = {
         "`ema` with `warm_up: 0` and `start_step: 1`; `update_starting_at_step=n` is `start_step: n + 1`",
     ): training.test_averages_have_the_same_decay_and_start,
     (
+        "`StochasticWeightAveraging`",
+        "`swa` with `swa_lrs`; it averages the weights after each epoch, not those before it",
+    ): training.test_last_epochs_are_averaged_at_the_same_learning_rates,
+    (
         "`update_starting_at_epoch`",
         "`ema` with `start_epoch`; its first average is that of the weights at the start of the epoch",
     ): training.test_average_starts_with_an_epoch,

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
     EarlyStopping,
     GradientAccumulationScheduler,
     LambdaCallback,
+    StochasticWeightAveraging,
     Timer,
 )
 
@@ -26,7 +27,7 @@ from hookbus import Hook, HookBus, Trainer
 from hookbus.errors import HookbusError
 from hookbus.testing import RecordingBus
 from hookbus_early_stopping import EarlyStoppingHook
-from hookbus_ema import EMAHook
+from hookbus_ema import EMAHook, SWAHook
 from hookbus_eval import EvalHook
 from hookbus_guards import CheckInvalidLossHook
 from hookbus_runtime import TimeLimitHook
@@ -166,6 +167,38 @@ def test_average_starts_with_an_epoch(tmp_path: Path) -> None:
     weights, native = read_weights(tmp_path)
     ours = fit_average(tmp_path, native, start_epoch=1)
     torch.testing.assert_close(ours, average(weights[4], weights[5:]))  # an epoch has 4 steps
+
+
+def test_last_epochs_are_averaged_at_the_same_learning_rates(tmp_path: Path) -> None:
+    class Read(Hook):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rates: list[float] = []
+            self.weights: list[torch.Tensor] = []
+
+        def after_train_iter(self, run: Any) -> None:
+            self.rates.append(run.optimizer.param_groups[0]["lr"])
+
+        def before_train_epoch(self, model: Any) -> None:
+            self.weights.append(model.vector)
+
+        def after_train(self, model: Any) -> None:
+            self.weights.append(model.vector)
+
+    def read(*hooks: Any, **options: Any) -> tuple[list[float], list[torch.Tensor], Any]:
+        record = Read()
+        _, module = fit(tmp_path, hooks=[*hooks, record], max_epochs=5, **options)
+        return record.rates, record.weights, module
+
+    options = {"swa_epoch_start": 3, "annealing_epochs": 2, "annealing_strategy": "linear"}
+    native, begins, module = read(callbacks=[StochasticWeightAveraging(0.3, **options)])
+    hook = SWAHook(swa_lrs=0.3, **options)
+    rates, ends, other = read(hook)
+    assert native[::4] == rates[::4] == pytest.approx([0.1, 0.1, 0.1, 0.2, 0.3])
+    assert hook.average is not None
+    ours = torch.cat([hook.average.averaged()[name].flatten() for name, _ in other.named_parameters()])
+    torch.testing.assert_close(module.vector, torch.stack(begins[2:5]).mean(0))
+    torch.testing.assert_close(ours, torch.stack(ends[3:6]).mean(0))
 
 
 def test_validations_follow_the_same_epochs(tmp_path: Path) -> None:
