@@ -295,11 +295,3 @@ class TestRefusals:
         with pytest.raises(HookbusError, match="without meta"):
             Loop(accelerator, bridge)()
         assert bus.emitted_points == []
-
-
-def test_example_package_runs_unchanged(caplog: pytest.LogCaptureFixture) -> None:
-    hookbus_hello = pytest.importorskip("hookbus_hello", reason="the example is not installed")
-    caplog.set_level("INFO")
-    accelerator = Accelerator(cpu=True)
-    Loop(accelerator, attach(HookBus([hookbus_hello.HelloHook(interval=2)]), accelerator))()
-    assert "hello again: loss -34.0000 after 4 steps" in caplog.text

@@ -447,12 +447,3 @@ def test_deterministic_engine_is_an_engine() -> None:
     toy.trainer.run(toy.data, max_epochs=2)
     assert isinstance(toy.trainer, DeterministicEngine)
     assert bus.current.epochs_done == 2
-
-
-def test_example_package_runs_unchanged(caplog: pytest.LogCaptureFixture) -> None:
-    hookbus_hello = pytest.importorskip("hookbus_hello", reason="the example is not installed")
-    caplog.set_level("INFO")
-    toy = Toy()
-    toy.attach(HookBus([hookbus_hello.HelloHook(interval=2)]))
-    toy.trainer.run(toy.data)
-    assert "hello again: loss -1.0000 after 2 steps" in caplog.text
