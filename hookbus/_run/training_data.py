@@ -229,17 +229,19 @@ class TrainingData:
         Raises:
             LoopError: If the loader cannot be read a second time.
         """
+        from hookbus.data.limited_loader import LimitedLoader
         from hookbus.data.resumable_loader import SeededLoader
         from hookbus.data.samplers import PassPosition
 
         run = self._run
         loader = self.batch_size.resolve(loader)
+        source = loader.loader if isinstance(loader, LimitedLoader) else loader
         resumable = self.loaders.build(loader, run.seed, run.logger)
         is_copy = isinstance(resumable, SeededLoader)  # with workers and a sampler of its own
         in_use = loader is run.train_loader or loader in self.loaders
-        if isinstance(loader, Iterator) or (in_use and not is_copy and not resumable.concurrent):
+        if isinstance(source, Iterator) or (in_use and not is_copy and not resumable.concurrent):
             raise LoopError(
-                f"trial.batches: reading the loader changes its position, got {type(loader).__name__}. Pass a second "
+                f"trial.batches: reading the loader changes its position, got {type(source).__name__}. Pass a second "
                 "loader: trial.batches(loader)."
             )
         return resumable.batches(PassPosition(run.clock.epoch, 0, run.iters_done))

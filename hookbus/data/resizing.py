@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader
 
+from hookbus.data.limited_loader import LimitedSampler
 from hookbus.data.loaders import clone_loader
 from hookbus.errors import ConfigError
 
@@ -41,6 +42,8 @@ def _find_obstacle(loader: Any) -> str:
         return f"{kind.__name__} reads its batches in its own way"
     if loader.batch_sampler is None:
         return f"its dataset ({type(loader.dataset).__name__}) determines the batches, got batch_size=None"
+    if isinstance(loader.batch_sampler, LimitedSampler):
+        return "its number of batches is limited, see `limit_train_batches`, `overfit_batches` and `fast_dev_run`"
     # Exact type: the batches of another class may have a structure, such as one class each.
     if type(loader.batch_sampler) is not BatchSampler:
         return f"its batch sampler determines the batches, got {type(loader.batch_sampler).__name__}"

@@ -17,12 +17,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, default_collate, default_convert
 
 from hookbus.data.iterated_loaders import ReplayLoader, ResumableLoader, StatefulLoader, saves_position
+from hookbus.data.limited_loader import LimitedLoader
 from hookbus.data.loaders import (
     clone_loader,
     clone_wrapper,
@@ -143,6 +145,42 @@ class SeededLoader(ResumableLoader):
         return clone_wrapper(self._loader, clone), clone
 
 
+class LimitedResumableLoader(ResumableLoader):
+    """First batches of each pass over another resumable loader.
+
+    Args:
+        source: The resumable loader.
+        limit: Maximum number of batches per pass.
+    """
+
+    def __init__(self, source: ResumableLoader, limit: int) -> None:
+        self._source, self._limit = source, limit
+        self.exact, self.concurrent = source.exact, source.concurrent
+        self.length = self._get_length()
+
+    def batches(self, position: PassPosition, start: Mapping[str, Any] | None = None) -> Iterator[Any]:
+        """Return an iterator over the remaining batches of a pass, see `ResumableLoader.batches`."""
+        batches = self._source.batches(position, start)
+        self.length = self._get_length()
+        return islice(batches, max(self._limit - position.skip, 0))
+
+    def _get_length(self) -> int:
+        length = self._source.length
+        return self._limit if length is None else min(length, self._limit)
+
+    def get_start_state(self) -> dict[str, Any]:
+        """Return the state to save for a pass that is about to start."""
+        return self._source.get_start_state()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader itself."""
+        return self._source.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by `state_dict()`."""
+        self._source.load_state_dict(state)
+
+
 class WorkerEpochHook:
     """Dataset hook that calls `set_epoch` of the datasets in a persistent worker, once per epoch.
 
@@ -175,6 +213,8 @@ def make_resumable(
     Raises:
         LoopError: If there are dataset hooks and they cannot be called in the workers of the loader.
     """
+    if isinstance(loader, LimitedLoader):
+        return LimitedResumableLoader(make_resumable(loader.loader, seed, dataset_hooks, shard), loader.limit)
     stateful = saves_position(loader)
     if not stateful and get_base_loader(loader) is not None:
         return SeededLoader(loader, seed, dataset_hooks, shard)

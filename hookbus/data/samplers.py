@@ -18,6 +18,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
+from hookbus.data.limited_loader import LimitedSampler
 from hookbus.data.loaders import clone_loader, index_sampler, is_rebuildable
 from hookbus.data.rng import SamplerRNG, derive_seed
 
@@ -245,6 +246,17 @@ def shard_loader(
 def _get_full_sampler(loader: DataLoader[Any], complete: bool) -> Any:
     """Return the sampler of the full dataset, or None if the loader shards the data itself."""
     source = index_sampler(loader)
+    if not isinstance(source, LimitedSampler):
+        return _complete_sampler(loader, source, complete)
+    full = _complete_sampler(loader, source.source, complete=False)
+    if full is None or full is source.source:
+        return None if full is None else source
+    # The limit is the number of batches of one rank, as that of the DistributedSampler is.
+    sampler = source.source if loader.batch_sampler is None else source.sampler
+    return LimitedSampler(full, source.limit * sampler.num_replicas)
+
+
+def _complete_sampler(loader: DataLoader[Any], source: Any, complete: bool) -> Any:
     sampler = source if loader.batch_sampler is None else getattr(source, "sampler", source)
     if not isinstance(sampler, DistributedSampler) and hasattr(sampler, "num_replicas"):
         return None
