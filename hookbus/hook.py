@@ -197,6 +197,8 @@ class Hook(BaseListeners):
         records_means: Whether the hook writes the means of training on its own schedule, through `run.request_record`.
             These records are emitted at `log_scalars` as well, for hooks that observe them.
         skips_iterations: Whether the hook may request to skip an iteration on a subset of the ranks.
+        stops_training: Whether the hook exists to stop the training early, by its metrics. A `fast_dev_run` omits it,
+            and all hooks that write files.
         requires_work_dir: Whether the hook requires a work directory, unless one of its `output_paths` is set. A
             training without one is refused.
         state_version: Version of the format of `state_dict()`. Increment it when the format changes, and
@@ -218,6 +220,7 @@ class Hook(BaseListeners):
     makes_requests: ClassVar[bool] = True
     records_means: ClassVar[bool] = False
     skips_iterations: ClassVar[bool] = False
+    stops_training: ClassVar[bool] = False
     requires_work_dir: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
     state_schema: ClassVar[Callable[[Any, str], None] | None] = None

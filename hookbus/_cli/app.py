@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 import hookbus
 from hookbus._cli.console import (
@@ -60,7 +61,18 @@ Overrides = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
-@app.command()
+class _TrainCommand(TyperCommand):
+    """Command whose option `--fast-dev-run` has an optional value: an override that follows it is no value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the default value of the option unless an integer follows."""
+        option, complete = "--fast-dev-run", list[str]()
+        for arg, following in zip(args, [*args[1:], ""], strict=True):
+            complete.append(f"{option}=1" if arg == option and not following.isdecimal() else arg)
+        return super().parse_args(ctx, complete)
+
+
+@app.command(cls=_TrainCommand)
 def train(
     file: File,
     overrides: Overrides = None,
@@ -74,12 +86,22 @@ def train(
         ),
     ] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Print a profile of time and memory at the end.")] = False,
+    fast_dev_run: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="[N]",
+            help="Try all code paths with one batch, or N batches, of each loader. Nothing is written or resumed.",
+        ),
+    ] = None,
 ) -> None:
     """Train a model from a run file."""
     with handle_errors():
         if resume and overwrite:
             raise ConfigError("--resume continues the run that --overwrite removes. Pass only one of the two options.")
-        trainer = _build_trainer(file, [*(overrides or ()), *(["resume=auto"] if resume else [])], overwrite=overwrite)
+        options = [(resume, "resume=auto"), (fast_dev_run, f"training.fast_dev_run={fast_dev_run}")]
+        extra = [override for is_set, override in options if is_set]
+        trainer = _build_trainer(file, [*(overrides or ()), *extra], overwrite=overwrite)
         if profile:
             from hookbus._config.hooks import PROFILING_HOOKS, register_defaults
 

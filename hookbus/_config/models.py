@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from types import NoneType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     PrivateAttr,
@@ -26,6 +27,7 @@ from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.interpolation import dump_resolved, show_references
 from hookbus._run.work_dir import check_resume
+from hookbus._utils.batch_limits import find_dev_run_problem, find_limit_problem
 from hookbus._utils.known_keys import suggest_type
 from hookbus._utils.packages import cached_lookups
 from hookbus._utils.plugin_entries import get_publishing_package
@@ -120,6 +122,27 @@ class FSDP2Config(Section):
     )
 
 
+def _check_batch_limit(value: object) -> object:
+    if problem := find_limit_problem(value):
+        raise ValueError(problem)
+    return value
+
+
+def _check_dev_run(value: object) -> object:
+    if problem := find_dev_run_problem(value):
+        raise ValueError(problem)
+    return value
+
+
+BatchLimit = Annotated[
+    Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, le=1)], BeforeValidator(_check_batch_limit)
+]
+"""Number of batches as an int, or a fraction of all batches as a float."""
+
+DevRun = Annotated[bool | Annotated[int, Field(ge=0)], BeforeValidator(_check_dev_run)]
+"""Whether a run is a trial of one epoch, or its number of batches."""
+
+
 class TrainingConfig(Section):
     """Limit and options of the training loop."""
 
@@ -143,6 +166,22 @@ class TrainingConfig(Section):
         default=1, ge=1, description="Number of iterations between two synchronizations of requests across ranks."
     )
     validate_first: bool = Field(default=False, description="Run a sanity-check validation before training.")
+    limit_train_batches: BatchLimit = Field(
+        default=1.0,
+        description="Training batches per epoch and rank: an int is a number, a float a fraction, and 0 disables them.",
+    )
+    limit_val_batches: BatchLimit = Field(default=1.0, description="Batches of each validation loader, likewise.")
+    limit_test_batches: BatchLimit = Field(default=1.0, description="Batches of each test loader, likewise.")
+    overfit_batches: BatchLimit = Field(
+        default=0.0,
+        description="Number or fraction of the first batches, which are the same in every epoch, without shuffling.",
+    )
+    fast_dev_run: DevRun = Field(
+        default=False,
+        description=(
+            "Train one epoch of one batch, or of this number of batches, without files, checkpoints and early stopping."
+        ),
+    )
 
     @model_validator(mode="after")
     def _validate_limit(self) -> TrainingConfig:

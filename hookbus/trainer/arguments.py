@@ -28,6 +28,7 @@ from hookbus._utils.arguments import (
 )
 from hookbus.distributed.process_group import local_device, world_size
 from hookbus.errors import ConfigError
+from hookbus.trainer.short_runs import find_problems
 
 FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
 
@@ -74,6 +75,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             *find_object_problems(
                 _get_mapping(arguments["model"]), _get_mapping(arguments["optimizer"]), arguments["scheduler"]
             ),
+            *find_problems(arguments),
             *_find_conflicts(arguments),
         ]
     )

@@ -124,6 +124,7 @@ def check_trainer(trainer: TrainerSetup) -> list[str]:
 
 
 def _build_checks(trainer: TrainerSetup) -> list[Check]:
+    trainer.short_run.omit_hooks(trainer.bus)
     loaders: list[tuple[str, str | None, Iterable[Any] | None]] = []
     for kind in (name.removesuffix("_loader") for name in LOADERS):
         split = getattr(trainer, f"{kind}_loader")
@@ -134,6 +135,7 @@ def _build_checks(trainer: TrainerSetup) -> list[Check]:
         partial(_describe_model, trainer),
         *(partial(_check_loader, trainer, expected, *entry) for entry in loaders),
         partial(_describe_limit, trainer),
+        trainer.short_run.describe,
         *build_preconditions(trainer, run),
         expected.check,
         partial(_describe_never_due, run),
@@ -162,7 +164,7 @@ def _check_loader(
     """Pass one batch through the model and the metrics."""
     title = f"{kind}_loader{f' {name!r}' if name else ''}"
     try:
-        batch = _first_batch(trainer, loader)
+        batch = read_first_batch(trainer, loader)
     except Exception as error:
         raise LoopError(f"The {title} cannot be read: {describe_error(error)}.") from error
     if batch is None:
@@ -180,7 +182,7 @@ def _check_loader(
     return f"{kind}{f' {name}' if name else ''}: {'unknown number of' if length is None else length} batches"
 
 
-def _first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
+def read_first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:
     """Return the first batch of a loader as in training, with all RNG states restored."""
     with isolate_rng():
         # `hookbus check` must not change the random numbers of a later training in the same process.

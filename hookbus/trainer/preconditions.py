@@ -65,6 +65,7 @@ def build_preconditions(trainer: TrainerSetup, run: Run) -> list[Check]:
         partial(_check_steps, trainer),
         partial(_check_optimizers, trainer),
         partial(_check_validation, trainer, run),
+        partial(_check_disabled_validation, trainer),
         partial(_check_run, run),
         partial(_check_scheduler, trainer),
         # Files are only read by rank 0; other ranks may not see them.
@@ -78,7 +79,9 @@ def _check_arguments(trainer: TrainerSetup) -> None:
     problems = []
     if trainer.optimizer is None:
         problems.append("fit: the optimizer is missing. Pass optimizer= to the Trainer.")
-    if trainer.train_loader is None:
+    if trainer.short_run.disables("train"):
+        problems.append("limit_train_batches: 0 disables the training loader, so that `fit` has no data. Set 1.0.")
+    elif trainer.train_loader is None:
         problems.append("fit: the training data are missing. Pass train_loader= to the Trainer.")
     if (trainer.epochs is None) == (trainer.iterations is None):
         problems.append("fit: exactly one limit is required. Pass either epochs= or iterations=.")
@@ -132,6 +135,17 @@ def _check_validation(trainer: TrainerSetup, run: Run) -> None:
     except RequestError:
         missing = []  # two hooks validate, which is an error of the hooks
     raise_config_error(describe_missing_validation(reader, readers[reader]) for reader in missing)
+
+
+def _check_disabled_validation(trainer: TrainerSetup) -> None:
+    """Raise if the validations that hooks require are disabled. The errors of the hooks do not contain the cause."""
+    hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
+    readers = [name for name, hook in hooks.items() if hook.requires_validation]
+    if trainer.short_run.disables("val") and readers:
+        raise ConfigError(
+            f"limit_val_batches: 0 disables the validations that {' and '.join(readers)} require. Set 1 for one batch, "
+            "or remove these hooks."
+        )
 
 
 def _check_run(run: Run) -> str:

@@ -47,7 +47,7 @@ class TrainerRuns:
         self.pending_resume = resume
         self._directory: Path | None = None
         self._services = OwnedServices()
-        self._has_trained = False
+        self._has_trained = self._is_announced = False
 
     def preview_work_dir(self) -> tuple[Path | None, str]:
         """Return the work directory of the next training, and the error message if it cannot be used."""
@@ -90,6 +90,7 @@ class TrainerRuns:
         """
         trainer = self._trainer
         ensure_no_active_run(trainer.bus)
+        trainer.short_run.omit_hooks(trainer.bus)
         # The bus may have been used by a custom loop in between. Only runs of this trainer are continued.
         earlier = trainer.bus.current if self.continues else None
         run = self.create(mode, earlier, collector)
@@ -109,10 +110,17 @@ class TrainerRuns:
         with run_scope(run, path):
             if resume == self.pending_resume:
                 self.pending_resume = "never"
+            self._announce(run)
             if mode == "train" and not self._has_trained:
                 self._has_trained = True
                 warn_of_missing_hooks(trainer, run)
             yield run
+
+    def _announce(self, run: Run) -> None:
+        """Log once what is shorter than in a full run. A warning, so that a limit left in a script is noticed."""
+        if not self._is_announced and (description := self._trainer.short_run.describe()):
+            run.logger.warning("%s", description)
+        self._is_announced = True
 
     def create(self, mode: Mode, earlier: Run | None = None, collector: OutputCollector | None = None) -> Run:
         """Create a run without a work directory and without starting it."""

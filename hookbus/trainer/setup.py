@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from hookbus._events.table import Order
 from hookbus._run.objects import build_module_dict
+from hookbus._run.services import WRITERS
 from hookbus._training.eval_metrics import build_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
@@ -33,6 +34,7 @@ from hookbus.trainer.arguments import (
 from hookbus.trainer.checking import check_trainer
 from hookbus.trainer.from_file import accept_config
 from hookbus.trainer.runs import TrainerRuns
+from hookbus.trainer.short_runs import ShortRun
 
 if TYPE_CHECKING:
     from hookbus._config.models import RunConfig
@@ -77,6 +79,11 @@ class TrainerSetup:
         fsdp2: Mapping[str, Any] | None = None,
         agree_every: int = 1,
         validate_first: bool = False,
+        limit_train_batches: int | float = 1.0,
+        limit_val_batches: int | float = 1.0,
+        limit_test_batches: int | float = 1.0,
+        overfit_batches: int | float = 0.0,
+        fast_dev_run: bool | int = False,
         device: str | torch.device = "auto",
         seed: int | None = None,
         resume: Literal["auto", "never"] | str | Path = "never",
@@ -129,6 +136,14 @@ class TrainerSetup:
                 device mesh, [shards] or [replicas, shards].
             agree_every: Number of iterations between two synchronizations of requests across ranks. Default: 1.
             validate_first: Run a sanity-check validation before training. Default: False.
+            limit_train_batches: Batches per epoch and rank: an int is a number, a float in [0, 1] a fraction, and 0
+                disables the loader. Default: 1.0, for all batches.
+            limit_val_batches, limit_test_batches: The same for each validation or test loader. Default: 1.0.
+            overfit_batches: Number or fraction of the first training and validation batches, which are the same in
+                every epoch, without shuffling. Default: 0.0, for the regular batches.
+            fast_dev_run: Train one epoch of one batch, or of this number of batches, and evaluate as many. Nothing is
+                written or resumed: hooks that write files or checkpoints, or stop the training, are omitted.
+                Default: False.
             device: Device, or "auto" for the available accelerator, else the CPU. Default: "auto".
             seed: Seed of all random number generators at the start of training. Default: None, for no seeding.
             resume: "never", "auto" for the newest checkpoint of the work directory if there is one, or the path of a
@@ -143,12 +158,15 @@ class TrainerSetup:
             ConfigError: If an argument is invalid.
             RegistrationError: If a hook is rejected.
         """
+        arguments = dict(locals())  # all arguments by name, evaluated before any other assignment
         check_model(model)
-        check_arguments(locals())  # all arguments by name; `locals()` must be evaluated before the first assignment
+        check_arguments(arguments)
         check_distributed(distributed)
         check_count(agree_every, "agree_every")
         self.device = resolve_device(device)
         self.ranks = get_collectives(self.device)
+        self.train_shard = train_shard_for(distributed, self.ranks)
+        self.short_run = ShortRun(arguments, self.train_shard)
         # An optimizer factory is called after the model was sharded, because FSDP2 replaces the parameters.
         self.model_names = tuple(model) if isinstance(model, Mapping) else ()
         # `accept_config` has replaced a configuration by its objects.
@@ -158,15 +176,19 @@ class TrainerSetup:
         maybe_apply_fsdp(distributed, self.ranks, self.model, optimizer, self.device, fsdp2)
         self.optimizer = resolve_optimizer(optimizer, iter_parameters(combined, loss_fn))
         self.scheduler = LRSchedulerStepper(scheduler, scheduler_interval, scheduler_monitor)
-        self.train_loader, self.val_loader, self.test_loader = train_loader, val_loader, test_loader
-        self.predict_loader = predict_loader
-        self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
-        self.work_dir, self.resume, self.overwrite = work_dir, resume, overwrite
+        self.train_loader, self.val_loader, self.test_loader, self.predict_loader = self.short_run.limit_loaders(
+            {"train": train_loader, "val": val_loader, "test": test_loader, "predict": predict_loader}
+        )
+        self.set_limit(epochs, iterations)
+        # A `fast_dev_run` must not touch the directory of a regular run.
+        is_dev_run = self.short_run.dev_batches > 0
+        self.work_dir, self.resume = (None, "never") if is_dev_run else (work_dir, resume)
+        self.overwrite = overwrite and not is_dev_run
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.loads_hooks, self.loaded_hooks = False, list[str]()  # a test restores hook states from `load_from` as well
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
         self.batch_size = batch_size
-        self.eval_metrics, self.train_shard = build_metrics(metrics), train_shard_for(distributed, self.ranks)
+        self.eval_metrics = build_metrics(metrics)
         self.steps = build_steps(
             distributed,
             self.ranks,
@@ -188,10 +210,21 @@ class TrainerSetup:
             test_step=self.steps.eval_step,
             predict_step=self.steps.predict_step,
         )
-        self.runs = TrainerRuns(self, resume)
+        self.runs = TrainerRuns(self, self.resume)
         self.default_hooks = default_hooks
         for hook in resolve_hooks(hooks, default_hooks, work_dir):
             self.bus.register(hook)
+        self.short_run.omit_hooks(self.bus)
+
+    def set_limit(self, epochs: int | None, iterations: int | None) -> None:
+        """Set the limit of the training; that of a `fast_dev_run` is one epoch.
+
+        Raises:
+            ConfigError: If a limit is not a non-negative integer.
+        """
+        self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
+        if self.short_run.dev_batches:
+            self.epochs, self.iterations = 1, None
 
     @classmethod
     @check_keywords("Trainer.from_file")
@@ -268,4 +301,6 @@ class TrainerSetup:
             name: Name of the service.
             service: The object.
         """
-        self.runs.provide(name, service)
+        # The records of a `fast_dev_run` go to the listeners of its hooks only.
+        if not (self.short_run.dev_batches and name in WRITERS):
+            self.runs.provide(name, service)

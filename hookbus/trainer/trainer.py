@@ -26,7 +26,6 @@ from hookbus._utils.arguments import check_bool, check_keywords, check_loader, r
 from hookbus.data.batches import move_to_device
 from hookbus.hook import Hook
 from hookbus.metrics.results import Metrics
-from hookbus.trainer.arguments import validate_limit
 from hookbus.trainer.initial_weights import load_initial_weights
 from hookbus.trainer.preconditions import count_scheduler_steps
 from hookbus.trainer.setup import TrainerSetup
@@ -51,7 +50,7 @@ class Trainer(TrainerSetup):
             KeyboardInterrupt: On Ctrl-C, after a last checkpoint if a checkpoint hook is registered.
         """
         if epochs is not None or iterations is not None:
-            self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
+            self.set_limit(epochs, iterations)
         with self.runs.run_scope("train") as run, handle_interrupts(run):
             load_initial_weights(self, run)
             self._train(run)

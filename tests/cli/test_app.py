@@ -15,6 +15,7 @@ import sys
 import termios
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -98,6 +99,52 @@ class TestTrain:
         assert (result.returncode, result.stderr) == (
             1, "error: The hook 'profiler' is not installed. Run: pip install hookbus-profiler\n"
         )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("arguments", "batches"),
+        [
+            ("run.yaml --fast-dev-run", 1),
+            ("run.yaml --fast-dev-run 2", 2),
+            ("run.yaml --fast-dev-run=3", 3),
+            ("run.yaml --fast-dev-run training.epochs=5", 1),
+            ("--fast-dev-run run.yaml", 1),
+            ("--fast-dev-run 2 run.yaml --overwrite", 2),
+            ("run.yaml training.fast_dev_run=true --resume", 1),
+        ],
+    )
+    def test_fast_dev_run_leaves_the_existing_run_unchanged(
+        self, project: Project, arguments: str, batches: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        project.write(f"work_dir: runs/x\n{dedent(RUN)}")
+        call("train", "run.yaml")
+        before = {path: path.stat().st_mtime_ns for path in (project.path / "runs").rglob("*")}
+        caplog.clear()
+        result = call("train", *arguments.split())
+
+        assert result.exit_code == 0
+        assert {path: path.stat().st_mtime_ns for path in (project.path / "runs").rglob("*")} == before
+        assert f"train: {batches} of 4 batches" in result.output + caplog.text
+
+    def test_number_of_a_fast_dev_run_is_positive(self, project: Project) -> None:
+        project.write(RUN)
+        assert call("train", "run.yaml", "--fast-dev-run", "0").exit_code == 2
+
+    def test_limits_of_a_run_file_are_located(self, project: Project) -> None:
+        project.write(RUN.replace("{epochs: 2}", "{epochs: 2, limit_train_batches: true, limit_val_batches: 2.0}"))
+        result = call("train", "run.yaml")
+        prefix = "should be an int, the number of batches, or a float in [0, 1], the fraction of all batches, got"
+        assert [line.partition(": ")[2] for line in result.stderr.splitlines()] == [
+            f"training.limit_train_batches: {prefix} true. Set 1 for one batch, or 1.0 for all of them.",
+            f"training.limit_val_batches: {prefix} 2.0. Set 2, without a decimal point, for a number of batches.",
+        ]
+
+    def test_limit_of_a_run_file_distinguishes_1_and_1_0(self, project: Project) -> None:
+        project.write(RUN)
+        for limit, iterations in (("1", 2), ("1.0", 8), ("0.5", 4)):
+            assert (
+                call("train", "run.yaml", f"training.limit_train_batches={limit}", f"work_dir=runs/{limit}").exit_code == 0
+            )
+            assert json.loads((project.path / "runs" / limit / "status.json").read_text())["iters_done"] == iterations
 
     def test_second_run_uses_another_directory_with_a_warning(self, project: Project) -> None:
         project.write(RUN)

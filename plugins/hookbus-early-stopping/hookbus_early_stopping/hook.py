@@ -31,6 +31,7 @@ class EarlyStoppingHook(Hook):
     """
 
     Config = EarlyStoppingConfig
+    stops_training = True
     priority = Priority.VERY_LOW
     requires_validation = True
     needs = Needs(requests=("stop",))
