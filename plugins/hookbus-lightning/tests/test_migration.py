@@ -146,6 +146,19 @@ TESTS = {
     ("`ModelSummary`", "`hookbus check` prints the number of parameters"): logs.test_number_of_parameters,
     ("`LambdaCallback`", '`@bus.on("after_train_iter")`'): training.test_function_is_called_at_the_same_iterations,
     (
+        "`limit_train_batches`, `limit_val_batches`",
+        "`training.limit_train_batches`, `training.limit_val_batches`",
+    ): training.test_limits_select_the_same_batches,
+    ("`limit_test_batches`", "`training.limit_test_batches`"): training.test_limit_of_the_test,
+    (
+        "`overfit_batches`",
+        "`training.overfit_batches`, which leaves the samples of a custom sampler to the sampler",
+    ): training.test_overfitted_batches_are_the_same,
+    (
+        "`fast_dev_run`",
+        "`training.fast_dev_run`, or `hookbus train run.yaml --fast-dev-run`",
+    ): training.test_fast_dev_run_trains_the_same_batch,
+    (
         "`num_sanity_val_steps`",
         "`training.validate_first` with all batches, or `hookbus check`",
     ): training.test_validation_before_the_training_has_all_batches,

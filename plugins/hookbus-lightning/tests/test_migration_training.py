@@ -85,10 +85,16 @@ def fit_in_hookbus(*hooks: Any, module: Any = None, **options: Any) -> Any:
     trainer = Trainer(
         module,
         torch.optim.SGD(module.parameters(), lr=0.1),
-        train_loader=make_data(),
         step_fn=lambda model, batch: model.compute_loss(batch),
         hooks=hooks,
-        **{"epochs": 2, "default_hooks": False, "work_dir": None, "device": "cpu", **options},
+        **{
+            "train_loader": make_data(),
+            "epochs": 2,
+            "default_hooks": False,
+            "work_dir": None,
+            "device": "cpu",
+            **options,
+        },
     )
     return trainer.fit(), module
 
@@ -331,6 +337,77 @@ def test_validation_before_the_training_has_all_batches(tmp_path: Path) -> None:
     fit(tmp_path, hooks=[native], num_sanity_val_steps=-1)
     fit_in_hookbus(ours, val_loader=make_data(), validate_first=True)
     assert (native.batches, ours.batches) == (2, 4)  # those of `make_loader(1.0, 2.0)` and of `make_data()`
+
+
+class RecordBatches(Hook):
+    """First values of the training batches, and number of the batches of validation and test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.train: list[float] = []
+        self.evaluated = 0
+
+    def before_train_iter(self, batch: Any) -> None:
+        self.train.append(float(batch[0][0, 0]))
+
+    def before_val_iter(self) -> None:
+        self.evaluated += 1
+
+    def before_test_iter(self) -> None:
+        self.evaluated += 1
+
+
+def fit_both(directory: Path, data: Any, **options: Any) -> tuple[RecordBatches, RecordBatches]:
+    """Train in both trainers with the same data and options, and compare the weights."""
+    native, ours = RecordBatches(), RecordBatches()
+    module = Regression()
+    attach(HookBus([native]), directory, max_epochs=2, **options).host.fit(module, data(), data())
+    _, trained = fit_in_hookbus(ours, train_loader=data(), val_loader=data(), **options)
+    assert torch.equal(module.vector, trained.vector)
+    return native, ours
+
+
+@pytest.mark.parametrize("limit", [1, 3, 0.5, 1.0])
+def test_limits_select_the_same_batches(limit: float, tmp_path: Path) -> None:
+    native, ours = fit_both(tmp_path, make_data, limit_train_batches=limit, limit_val_batches=1)
+    count = limit if isinstance(limit, int) else int(4 * limit)
+    assert native.train == ours.train == pytest.approx([-1 + 8 / 15 * i for i in range(count)] * 2)
+    assert native.evaluated == ours.evaluated == 2
+
+
+def test_limit_of_the_test(tmp_path: Path) -> None:
+    native, ours = RecordBatches(), RecordBatches()
+    attach(HookBus([native]), tmp_path, limit_test_batches=0.5).host.test(Validated(), make_loader(1.0, 2.0, 3.0, 4.0))
+    model = Validated()
+    trainer = Trainer(
+        model,
+        test_loader=make_loader(1.0, 2.0, 3.0, 4.0),
+        step_fn=lambda model, batch: model.compute_loss(batch),
+        hooks=[ours],
+        default_hooks=False,
+        work_dir=None,
+        device="cpu",
+        limit_test_batches=0.5,
+    )
+    trainer.test()
+    assert native.evaluated == ours.evaluated == 2
+
+
+@pytest.mark.filterwarnings("ignore:You requested to overfit")
+def test_overfitted_batches_are_the_same(tmp_path: Path) -> None:
+    def shuffled() -> Any:
+        return DataLoader(make_data().dataset, batch_size=2, shuffle=True)
+
+    native, ours = fit_both(tmp_path, shuffled, overfit_batches=2)
+    assert native.train == ours.train
+    assert ours.train[:2] == ours.train[2:]
+    assert native.evaluated == ours.evaluated == 4
+
+
+def test_fast_dev_run_trains_the_same_batch(tmp_path: Path) -> None:
+    native, ours = fit_both(tmp_path, make_data, fast_dev_run=True)
+    assert native.train == ours.train == [-1.0]
+    assert native.evaluated == ours.evaluated == 1
 
 
 def test_function_is_called_at_the_same_iterations(tmp_path: Path) -> None:
