@@ -43,7 +43,7 @@ def _find_obstacle(loader: Any) -> str:
     if loader.batch_sampler is None:
         return f"its dataset ({type(loader.dataset).__name__}) determines the batches, got batch_size=None"
     if isinstance(loader.batch_sampler, LimitedSampler):
-        return "its number of batches is limited, see `limit_train_batches`, `overfit_batches` and `fast_dev_run`"
+        return "its number of batches is limited by `limit_train_batches`, `overfit_batches` or `fast_dev_run`"
     # Exact type: the batches of another class may have a structure, such as one class each.
     if type(loader.batch_sampler) is not BatchSampler:
         return f"its batch sampler determines the batches, got {type(loader.batch_sampler).__name__}"

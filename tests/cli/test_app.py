@@ -141,9 +141,8 @@ class TestTrain:
     def test_limit_of_a_run_file_distinguishes_1_and_1_0(self, project: Project) -> None:
         project.write(RUN)
         for limit, iterations in (("1", 2), ("1.0", 8), ("0.5", 4)):
-            assert (
-                call("train", "run.yaml", f"training.limit_train_batches={limit}", f"work_dir=runs/{limit}").exit_code == 0
-            )
+            overrides = f"training.limit_train_batches={limit}", f"work_dir=runs/{limit}"
+            assert call("train", "run.yaml", *overrides).exit_code == 0
             assert json.loads((project.path / "runs" / limit / "status.json").read_text())["iters_done"] == iterations
 
     def test_second_run_uses_another_directory_with_a_warning(self, project: Project) -> None:

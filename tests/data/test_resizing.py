@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
+from hookbus.data.limited_loader import limit_loader
 from hookbus.data.resizing import resize_loader
 from hookbus.errors import ConfigError
 
@@ -65,6 +66,10 @@ def test_stream_with_a_batch_size_is_resized() -> None:
     ("loader", "reason"),
     [
         ([1, 2], "it is no DataLoader, got list"),
+        (
+            limit_loader(DataLoader(DATA, batch_size=2), 3),
+            "its number of batches is limited, see `limit_train_batches`",
+        ),
         (OwnLoader(DATA, batch_size=2), "OwnLoader reads its batches in its own way"),
         (DataLoader(Stream(), batch_size=None), r"its dataset \(Stream\) determines the batches, got batch_size=None"),
         (
