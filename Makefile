@@ -92,11 +92,11 @@ docs: .venv/all
 bench: .venv/all
 	$(RUN) benchmarks.bench_emit
 	$(RUN) benchmarks.bench_loop
-	$(RUN) benchmarks.bench_import --rounds 3
-	$(RUN) benchmarks.bench_ema --rounds 5
-	$(RUN) benchmarks.bench_checkpoint --megabytes 40 --rounds 3
-	KINETO_LOG_LEVEL=6 $(RUN) benchmarks.bench_observers --rounds 5
-	$(RUN) benchmarks.bench_ranks --blocks 5
+	$(RUN) benchmarks.bench_import --rounds $(or $(ROUNDS),3)
+	$(RUN) benchmarks.bench_ema --rounds $(or $(ROUNDS),5)
+	$(RUN) benchmarks.bench_checkpoint --megabytes 40 --rounds $(or $(ROUNDS),3)
+	KINETO_LOG_LEVEL=6 $(RUN) benchmarks.bench_observers --rounds $(or $(ROUNDS),5)
+	$(RUN) benchmarks.bench_ranks --blocks $(or $(ROUNDS),5)
 
 campaigns: .venv/all
 	$(RUN) tests.campaigns $(if $(ONLY),--only $(ONLY)) $(if $(N),--trials $(N)) $(if $(SEED),--seed $(SEED))
