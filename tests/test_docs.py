@@ -262,5 +262,5 @@ class TestReader:
 
 def test_custom_backend_has_the_documented_length() -> None:
     assert "in about 60 lines" in (ROOT / "docs/logging.md").read_text()
-    modules = (ROOT / "docs/examples/hookbus-csv/hookbus_csv").glob("*.py")
+    modules = (ROOT / "docs/examples/hookbus-tsv/hookbus_tsv").glob("*.py")
     assert abs(sum(len(module.read_text().splitlines()) for module in modules) - 60) < 5

@@ -2,12 +2,12 @@
 
 To support a backend, implement a `Writer`, a subclass of `WriterHook` that creates it, and a configuration:
 
-    class CsvHook(WriterHook):
+    class TsvHook(WriterHook):
         requires_work_dir = True
 
         def writer_factory(self, run):
-            path = self.directory(run, None) / "numbers.csv"
-            return lambda: CsvWriter(path)
+            path = self.directory(run, None) / "numbers.tsv"
+            return lambda: TsvWriter(path)
 
 This module handles the schedule of records, the writer's thread, retries, resume and the redaction of secrets.
 """
@@ -203,8 +203,8 @@ class WriterHook(MetricRecorder, LogPointsMixin):
             _warn(f"hook {self.name!r}: {thread.first_error}.")
 
     def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
-        """Enqueue the means of training, the learning rates and the steps of named optimizers."""
-        self.log_scalars(run, {**metrics, **run.learning_rates(), **run.optimizer_steps()}, step)
+        """Enqueue the means of training and the values of the optimizers."""
+        self.log_scalars(run, {**metrics, **self.get_optimizer_values(run)}, step)
 
     # -- for subclasses ------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from tests.pages import ROOT, blocks
 
 SAMPLES = sorted(path.parent for path in ROOT.glob("docs/examples/*/pyproject.toml"))
 HOOKS = {
-    "hookbus-csv": {"csv": "CsvHook"},
+    "hookbus-tsv": {"tsv": "TsvHook"},
     "hookbus-hello": {"hello": "HelloHook"},
     "hookbus-render": {"frame": "FrameHook", "render": "RenderHook"},
     "hookbus-retry": {"retry": "RetryHook"},

@@ -10,7 +10,7 @@ from hookbus import Run, Writer, WriterHook
 from hookbus.writers import AppendOnlyFile
 
 
-class CsvWriter(Writer):
+class TsvWriter(Writer):
     """Write one row per value: name, step, value."""
 
     def __init__(self, path: Path, run_id: str) -> None:
@@ -27,7 +27,7 @@ class CsvWriter(Writer):
 
     def resume(self, since: int, step: int) -> set[tuple[str, str, int]]:
         """Remove the rows after this step and return the keys of the others from step `since` on."""
-        rows = [row for row in csv.reader(self.file.read_lines()) if int(row[1]) <= step]
+        rows = [row for row in csv.reader(self.file.read_lines(), "excel-tab") if int(row[1]) <= step]
         self.file.replace(format_rows(rows))
         return {("scalar", name, int(at)) for name, at, _ in rows if int(at) >= since}
 
@@ -42,17 +42,17 @@ class CsvWriter(Writer):
         self.file.close()
 
 
-class CsvHook(WriterHook):
-    """Write the scalars of a training to `logs/csv/numbers.csv` in the work directory."""
+class TsvHook(WriterHook):
+    """Write the scalars of a training to `logs/tsv/numbers.tsv` in the work directory."""
 
     requires_work_dir = True
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
-        path = self.directory(run, None) / "numbers.csv"
-        return lambda: CsvWriter(path, run.id)
+        path = self.directory(run, None) / "numbers.tsv"
+        return lambda: TsvWriter(path, run.id)
 
 
 def format_rows(rows: Iterable[Iterable[Any]]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, "excel-tab", lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
