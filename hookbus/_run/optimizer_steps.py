@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from hookbus._run.step_hooks import IdleOptimizers, StepHooks
 from hookbus.errors import LoopError
-from hookbus.writers.tags import get_learning_rates, name_learning_rates
+from hookbus.writers.optimizer_values import get_group_names, get_optimizer_values, name_optimizer_values
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
+STATE_KEYS = {"lr": "rates", "momentum": "momentum", "weight_decay": "weight_decay"}
+"""Keys of the values of optimizers in a checkpoint."""
+
 
 class OptimizerEvents:
-    """Count the steps of a run's optimizers, emit the optimizer points and record the learning rates that were used.
+    """Count the steps of a run's optimizers, emit the optimizer points and record the values that were used.
 
     Args:
         run: The run.
@@ -31,6 +34,7 @@ class OptimizerEvents:
         counts: Number of steps by optimizer.
         reports_begin: Whether the beginning of each step is reported.
         on_step: Function that is called with the optimizer after each step and its listeners, or None.
+        tracked: Names of the values that are recorded in each step, see `OPTIMIZER_VALUES`.
         is_paused: Whether steps are neither counted nor reported, since they are trial steps.
     """
 
@@ -41,8 +45,8 @@ class OptimizerEvents:
         self._idle = IdleOptimizers(self.counts, run.clock.iters_done, run.scaler)
         self.reports_begin = False
         self.on_step: Callable[[Any], object] | None = None
-        self._rates: dict[str, list[Any]] = {}
-        self._tracks_rates = False
+        self.tracked: tuple[str, ...] = ()
+        self._values: dict[str, dict[str, list[Any]]] = {}  # of the last step, by optimizer and name
         self._is_attached = self.is_paused = False
         self._after_emitted_step = run.clock.steps_done  # the step whose `after_optimizer_step` has been emitted
         self._loop_emits_after = False
@@ -93,7 +97,7 @@ class OptimizerEvents:
     # -- steps ---------------------------------------------------------------------------------
 
     def begin_step(self, hooks: StepHooks) -> None:
-        """Emit `before_optimizer_step`, unless the loop has emitted it, and record the learning rates of the step."""
+        """Emit `before_optimizer_step`, unless the loop has emitted it, and record the values of the step."""
         if self.is_paused:
             return
         emit, clock = self._run.bus.calls.before_optimizer_step, self._run.clock
@@ -109,8 +113,7 @@ class OptimizerEvents:
             clock.steps_done += is_counted
         hooks.emitted_by_loop, hooks.begun_in = False, clock.iters_done
         # After the listeners, which may set the learning rate of this step.
-        if self._tracks_rates:
-            self._rates[hooks.name] = get_learning_rates(hooks.optimizer)
+        self._record_values(hooks)
 
     def end_step(self, hooks: StepHooks) -> None:
         """Count a step, and emit `after_optimizer_step` unless the loop emits it."""
@@ -127,7 +130,7 @@ class OptimizerEvents:
                 calls.after_optimizer_step(optimizer=hooks.optimizer)
         if self.on_step is not None:
             self.on_step(hooks.optimizer)
-        self.reports_begin = self._tracks_rates or calls.before_optimizer_step is not None
+        self.reports_begin = bool(self.tracked) or calls.before_optimizer_step is not None
 
     def count_emitted(self, optimizer: Any) -> None:
         """Count the step of a loop that emits the optimizer points itself; called at `after_optimizer_step`."""
@@ -135,16 +138,17 @@ class OptimizerEvents:
             self._run.clock.count_step()
             return
         hooks = self._find(optimizer)
-        if self._tracks_rates and hooks.begun_in < 0:
-            self._rates[hooks.name] = get_learning_rates(hooks.optimizer)
+        if hooks.begun_in < 0:
+            self._record_values(hooks)
         hooks.begun_in = -1
         self._count(hooks)
 
     def begin_emitted(self, optimizer: Any) -> None:
-        """Record the learning rates of a loop that counts steps; called before `before_optimizer_step`."""
-        if self._tracks_rates and self._hooks:
+        """Record the values of the step of a loop that counts steps; called before `before_optimizer_step`."""
+        if self.tracked and self._hooks:
             hooks = self._find(optimizer)
-            self._rates[hooks.name], hooks.begun_in = get_learning_rates(hooks.optimizer), self.iters_done
+            hooks.begun_in = self.iters_done
+            self._record_values(hooks)
 
     def manual_emitter(self, point: str, emitter: Callable[..., None]) -> Callable[..., None]:
         """Return an emitter for a loop that emits an optimizer point itself.
@@ -211,31 +215,43 @@ class OptimizerEvents:
         if advances:
             clock.count_step()
 
-    # -- learning rates ------------------------------------------------------------------------
+    # -- values of parameter groups ------------------------------------------------------------
 
-    def track_rates(self) -> None:
-        """Record the learning rates of each step from now on."""
-        self._tracks_rates = True
+    def track_values(self, *names: str) -> None:
+        """Record values of each step from now on, see `OPTIMIZER_VALUES`."""
+        self.tracked = tuple(dict.fromkeys((*self.tracked, *names)))
         self.on_hooks_changed()
 
-    def get_rates(self) -> dict[str, float]:
-        """Return the learning rates that each optimizer used in its last step; the current ones before its first step.
+    def get_values(self, *names: str) -> dict[str, float]:
+        """Return the values that each optimizer used in its last step; the current ones before its first step.
 
-        Synchronizes with the device if a learning rate is a tensor.
+        Synchronizes with the device if a value is a tensor.
         """
         named: dict[str, float] = {}
-        for name, optimizer in self._run.optimizers.items():
-            rates = self._rates.get(name)
-            named |= name_learning_rates(get_learning_rates(optimizer) if rates is None else rates, name)
+        for value in names:
+            for name, optimizer in self._run.optimizers.items():
+                current = get_optimizer_values(optimizer, value)
+                used = self._values.get(name, {}).get(value, [])[: len(current)]
+                # Groups that were added since the last step have their current values.
+                numbers = [*used, *current[len(used) :]]
+                named |= name_optimizer_values(numbers, get_group_names(optimizer), value, name)
         return named
+
+    def _record_values(self, hooks: StepHooks) -> None:
+        if self.tracked:
+            self._values[hooks.name] = {value: get_optimizer_values(hooks.optimizer, value) for value in self.tracked}
 
     # -- checkpoints ---------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the numbers of steps, and the iterations and learning rates of the last steps."""
-        rates = {name: [float(rate) for rate in rates] for name, rates in self._rates.items()}
+        """Return the numbers of steps, and the iterations and values of the last steps."""
         iterations = {hooks.name: hooks.iters_done for hooks in self._hooks}
-        return {"steps": dict(self.counts), "iterations": iterations, "rates": rates}
+        state: dict[str, Any] = {"steps": dict(self.counts), "iterations": iterations, STATE_KEYS["lr"]: {}}
+        for name, values in self._values.items():
+            for value, numbers in values.items():
+                builtin = [None if number is None else float(number) for number in numbers]
+                state.setdefault(STATE_KEYS[value], {})[name] = builtin
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`; {} in checkpoints of earlier versions."""
@@ -244,4 +260,7 @@ class OptimizerEvents:
         for hooks in self._hooks:
             hooks.iters_done, hooks.count = iterations.get(hooks.name, self.iters_done - 1), 0
         self._idle = IdleOptimizers(self.counts, self.iters_done, self._run.scaler)
-        self._rates = {name: list(rates) for name, rates in state.get("rates", {}).items()}
+        self._values = {}
+        for value, key in STATE_KEYS.items():
+            for name, numbers in state.get(key, {}).items():
+                self._values.setdefault(name, {})[value] = list(numbers)

@@ -248,7 +248,8 @@ def deliver_records(run: Run, *, everything: bool) -> None:
     for (requester, record), values in zip(due, means, strict=True):
         _call_for_hook(run, requester, "the requested record", partial(record.deliver, values, step))
     own = zip((requester for requester, _ in due), lengths, means, strict=True)
-    run.recording.publish_means(own, step, lambda: {**run.learning_rates(), **run.optimizer_steps()})
+    logged = dict.fromkeys(("lr", *run.optimizer_events.tracked))
+    run.recording.publish_means(own, step, lambda: {**run.optimizer_values(*logged), **run.optimizer_steps()})
 
 
 def deliver_results(run: Run, requests: Iterable[tuple[str, Callable[[Metrics], object]]], results: Metrics) -> None:

@@ -306,20 +306,37 @@ class Run(ProgressMixin, LoopMixin):
         hooks = [scheduler for hook in self.bus.hooks.values() for scheduler in getattr(hook, "lr_schedulers", ())]
         scale_learning_rates(self.optimizers.values(), [*self.schedulers.values(), *hooks], factor)
 
-    def track_learning_rates(self) -> None:
-        """Record the learning rates that the optimizers use in each step, for `learning_rates()`."""
-        self.optimizer_events.track_rates()
+    def track_optimizer_values(self, *names: str) -> None:
+        """Record values that the optimizers use in each step, for `optimizer_values()`.
 
-    def learning_rates(self) -> dict[str, float]:
-        """Return the learning rates that the optimizers used in their last steps.
+        Args:
+            names: "lr", "momentum" or "weight_decay".
+        """
+        self.optimizer_events.track_values(*names)
 
-        Before the first step of an optimizer, and without `track_learning_rates()`, these are the current ones.
-        Synchronizes with the device if a learning rate is a tensor.
+    def optimizer_values(self, *names: str) -> dict[str, float]:
+        """Return values that the optimizers used in their last steps, by parameter group.
+
+        Before the first step of an optimizer, and without `track_optimizer_values()`, these are the current ones. The
+        momentum of optimizers with `betas`, such as Adam, is the first of them. Synchronizes with the device if a value
+        is a tensor.
+
+        Args:
+            names: "lr", "momentum" or "weight_decay".
 
         Returns:
-            `lr`, or `lr/0`, `lr/1`, ... by parameter group; `lr/<name>` or `lr/<name>/0`, ... for named optimizers.
+            `lr`, or `lr/<group>` with the `name` of the parameter group, else its index; `lr/<optimizer>` or
+            `lr/<optimizer>/<group>` for named optimizers. Values that a group does not have are omitted.
         """
-        return self.optimizer_events.get_rates()
+        return self.optimizer_events.get_values(*names)
+
+    def track_learning_rates(self) -> None:
+        """Record the learning rates that the optimizers use in each step, for `learning_rates()`."""
+        self.track_optimizer_values("lr")
+
+    def learning_rates(self) -> dict[str, float]:
+        """Return the learning rates that the optimizers used in their last steps, see `optimizer_values()`."""
+        return self.optimizer_values("lr")
 
     def optimizer_steps(self) -> dict[str, int]:
         """Return the number of steps of each named optimizer, as `steps/<name>`; {} without names."""

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from hookbus.writers.images import to_pil_image as to_pil_image
     from hookbus.writers.metric_recorder import MetricRecorder as MetricRecorder
     from hookbus.writers.metric_recorder import WriterConfig as WriterConfig
+    from hookbus.writers.optimizer_values import get_group_names as get_group_names
+    from hookbus.writers.optimizer_values import get_optimizer_values as get_optimizer_values
+    from hookbus.writers.optimizer_values import name_optimizer_values as name_optimizer_values
     from hookbus.writers.output_files import OutputFiles as OutputFiles
     from hookbus.writers.output_files import claim_directory as claim_directory
     from hookbus.writers.output_files import image_directory as image_directory
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
     from hookbus.writers.output_files import resolve_output_path as resolve_output_path
     from hookbus.writers.output_files import set_aside as set_aside
     from hookbus.writers.tags import flatten as flatten
-    from hookbus.writers.tags import get_learning_rates as get_learning_rates
-    from hookbus.writers.tags import name_learning_rates as name_learning_rates
     from hookbus.writers.tags import sanitize_name as sanitize_name
     from hookbus.writers.writer import RecordKey as RecordKey
     from hookbus.writers.writer import Writer as Writer
@@ -44,11 +45,12 @@ _MODULES = map_names(
         "hookbus.writers.host_copies": "to_finite_array",
         "hookbus.writers.images": "to_pil_image",
         "hookbus.writers.metric_recorder": "MetricRecorder WriterConfig",
+        "hookbus.writers.optimizer_values": "get_group_names get_optimizer_values name_optimizer_values",
         "hookbus.writers.output_files": (
             "OutputFiles claim_directory image_directory is_plain_file iter_numbered_paths resolve_output_path "
             "set_aside"
         ),
-        "hookbus.writers.tags": "flatten get_learning_rates name_learning_rates sanitize_name",
+        "hookbus.writers.tags": "flatten sanitize_name",
         "hookbus.writers.writer": "RecordKey Writer",
     }
 )

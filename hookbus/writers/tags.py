@@ -1,4 +1,4 @@
-"""Names of records: the character set of a backend, keys of a configuration, and learning rates."""
+"""Names of records: the character set of a backend, and keys of a configuration."""
 
 from __future__ import annotations
 
@@ -25,34 +25,6 @@ def sanitize_name(name: str, forbidden: re.Pattern[str], max_length: int) -> str
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{safe[: max_length - len(digest) - 1] or '_'}-{digest}"
-
-
-def get_learning_rates(optimizer: Any) -> list[Any]:
-    """Return the current learning rate of each parameter group: numbers, or copies of tensors.
-
-    Args:
-        optimizer: Object with `param_groups`, or None.
-    """
-    if optimizer is None:
-        return []
-    rates = [rate for group in optimizer.param_groups if (rate := group.get("lr")) is not None]
-    # Copies: schedulers change tensor learning rates, as used by capturable optimizers, in place.
-    return [rate.clone() if type(rate) is not float and hasattr(rate, "clone") else rate for rate in rates]
-
-
-def name_learning_rates(rates: list[Any], optimizer: str = "") -> dict[str, float]:
-    """Return learning rates by name. Synchronizes with the device.
-
-    Args:
-        rates: Learning rate of each parameter group.
-        optimizer: Name of the optimizer; "" if it has none.
-
-    Returns:
-        `lr`, or `lr/0`, `lr/1`, ... for multiple groups; for a named optimizer `lr/G`, or `lr/G/0`, `lr/G/1`, ...
-    """
-    tag = f"lr/{optimizer}" if optimizer else "lr"
-    names = [tag] if len(rates) == 1 else [f"{tag}/{i}" for i in range(len(rates))]
-    return {name: float(rate) for name, rate in zip(names, rates, strict=True)}
 
 
 def flatten(value: Any, separator: str = ".") -> dict[str, Any]:

@@ -606,6 +606,44 @@ def test_learning_rates_of_named_optimizers_have_their_names() -> None:
     assert training.run().learning_rates() == {"lr/G": 0.1, "lr/D/0": 0.1, "lr/D/1": 0.5}
 
 
+class GroupTraining(Training):
+    """Loop that changes all values of the first group before each step and after it, and adds a group at its end."""
+
+    def run(self, iterations: int, state: Any = None) -> Any:
+        self.values: list[Any] = []
+        with self.bus.run(model=self.model, optimizer=self.optimizer, **self.options) as run:
+            run.track_optimizer_values("lr", "momentum", "weight_decay")
+            if state is not None:
+                run.load_state_dict(state)
+            for i in range(iterations):
+                self.bus.emit("before_train_iter")
+                self.optimizer.param_groups[0] |= {"lr": 1.0, "betas": (0.5 / (i + 1), 0.9), "weight_decay": 0.25 * i}
+                self.update()
+                self.bus.emit("after_train_iter")
+                self.optimizer.param_groups[0] |= {"lr": 7.0, "betas": (0.7, 0.7), "weight_decay": 7.0}
+                self.values.append(run.optimizer_values("lr", "momentum", "weight_decay"))
+            self.state = run.state_dict()
+            group = {"params": [nn.Parameter(torch.zeros(1))], "name": "head", "lr": 3.0, "weight_decay": 0.0}
+            self.optimizer.add_param_group(group)
+            self.values.append(run.optimizer_values("lr", "momentum"))
+        return run
+
+
+def test_values_are_those_of_the_last_step_and_groups_that_are_added_appear_at_once() -> None:
+    training = GroupTraining(HookBus())
+    training.optimizer = torch.optim.Adam(training.model.parameters())
+    training.run(2)
+    first, second, added = training.values
+    assert first == {"lr": 1.0, "momentum": 0.5, "weight_decay": 0.0}
+    assert second == {"lr": 1.0, "momentum": 0.25, "weight_decay": 0.25}
+    assert added == {"lr/0": 1.0, "lr/head": 3.0, "momentum/0": 0.25, "momentum/head": 0.9}
+
+    resumed = GroupTraining(HookBus())
+    resumed.optimizer = torch.optim.Adam(resumed.model.parameters())
+    resumed.run(0, training.state)
+    assert resumed.values == [added]
+
+
 def test_resumed_run_continues_the_step_counts_and_the_learning_rates() -> None:
     training = TwoOptimizers(HookBus(), "GD", "D")
     training.bus.on("before_train")(lambda run: run.track_learning_rates())

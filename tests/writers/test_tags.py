@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from hookbus._utils.redaction import escape_surrogates
-from hookbus.writers.tags import flatten, get_learning_rates, name_learning_rates, sanitize_name
+from hookbus.writers.tags import flatten, sanitize_name
 
 FORBIDDEN = re.compile(r"[^a-z/]")
 
@@ -42,22 +40,6 @@ def test_sanitized_names_are_unique_and_short(names: list[str]) -> None:
     safe = {sanitize_name(name, FORBIDDEN, 30) for name in names}
     assert len(safe) == len(names)
     assert all(len(name) <= 30 for name in safe)
-
-
-def test_single_group_is_named_lr_and_multiple_groups_are_numbered() -> None:
-    weights = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
-    one = torch.optim.SGD(weights, lr=0.5)
-    two = torch.optim.SGD([{"params": weights[:1], "lr": 0.5}, {"params": weights[1:], "lr": 0.25}])
-    assert name_learning_rates(get_learning_rates(one)) == {"lr": 0.5}
-    assert name_learning_rates(get_learning_rates(two)) == {"lr/0": 0.5, "lr/1": 0.25}
-    assert name_learning_rates(get_learning_rates(None)) == {}
-
-
-def test_tensor_learning_rate_is_copied() -> None:
-    rate = torch.tensor(0.5)
-    rates = get_learning_rates(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate))
-    rate.fill_(9)
-    assert name_learning_rates(rates) == {"lr": 0.5}
 
 
 def test_nested_mapping_is_flattened() -> None:

@@ -24,6 +24,8 @@ class EarlyStoppingConfig(HookConfig):
     # The hook only listens to validations, so a frequency of training events would have no effect.
     frequency_error = "the metric is evaluated at every validation. Set `patience`, or validate less often."
 
+    effective_with = (("min_delta_mode", "min_delta"), ("cumulative_delta", "min_delta"))
+
     monitor: str = Field(default="val_loss", description="Name of the monitored metric.")
     patience: int = Field(
         default=DEFAULT_PATIENCE,
@@ -78,13 +80,6 @@ class EarlyStoppingConfig(HookConfig):
     def _check_direction(self) -> Self:
         if self.mode == "auto" and infer_direction(self.monitor) is None:
             raise ValueError(f"mode: {ambiguous_direction_message(self.monitor, 'Set `mode` to min or max')}")
-        return self
-
-    @model_validator(mode="after")
-    def _check_min_delta(self) -> Self:
-        changed = [name for name in ("min_delta_mode", "cumulative_delta") if getattr(self, name) not in ("abs", True)]
-        if changed and self.min_delta == 0:
-            raise ValueError(f"{changed[0]}: no effect without `min_delta`, got {getattr(self, changed[0])!r}.")
         return self
 
     @model_validator(mode="after")

@@ -52,7 +52,9 @@ class EpochRecorder(MetricRecorder):
 
     @hookimpl(when=_build_schedule)
     def after_train_iter(self, run: Run) -> None:
-        """Request a record at the end of an interval."""
+        """Request a record at the end of an interval, unless there is one per epoch."""
+        if self.logs_by_epoch:
+            return
         self._recorded_epoch = run.epoch
         self.request_record(run)
 

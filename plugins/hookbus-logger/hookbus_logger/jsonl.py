@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from collections import deque
@@ -12,12 +11,13 @@ from typing import Any
 
 from hookbus import Run
 from hookbus.checkpoint import schema
-from hookbus.errors import HookError, HookWarning
+from hookbus.errors import HookWarning
 from hookbus.metrics import Metrics
-from hookbus.writers import redact_config, resolve_output_path
+from hookbus.writers import redact_config
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.epoch_recorder import STATE, EpochRecorder, get_epoch
 from hookbus_logger.json_lines import JsonLines, LogPosition, Row
+from hookbus_logger.paths import get_log_path, resolve_log_path
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 from hookbus_logger.run_log import POSITION_FIELDS, OpeningRows, open_log, truncate_log
 
@@ -25,6 +25,8 @@ _check_position = schema.record(
     {"moment": schema.any_value, "keys": schema.list_of(schema.any_value)},
     {"name": schema.string(), "first": schema.nullable(schema.string())},
 )
+
+DEFAULT_NAME = "metrics.jsonl"
 
 MAX_PENDING_ROWS = 1000
 """Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
@@ -67,14 +69,15 @@ class JsonlHook(EpochRecorder):
         """Check that no other hook writes the same file.
 
         Raises:
-            ConfigError: If another hook has the same path.
+            ConfigError: If another hook has the same path, or a value of the optimizer cannot be logged.
         """
+        super().check(run)
         self.check_unique(
             run,
-            f"writes to {_resolve_path(run, self.config)}",
+            f"writes to {resolve_log_path(run, self.config.path, DEFAULT_NAME)}",
             "Set another `path` for one of them.",
             setting="path",
-            get_value=lambda hook: _resolve_path(run, hook.config),
+            get_value=lambda hook: resolve_log_path(run, hook.config.path, DEFAULT_NAME),
         )
 
     def before_run(self, run: Run, mode: str) -> None:
@@ -117,8 +120,8 @@ class JsonlHook(EpochRecorder):
     # -- rows ----------------------------------------------------------------------------------
 
     def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
-        """Write the mean metrics over an interval, the learning rates and the steps of named optimizers."""
-        values = {**metrics, **run.learning_rates(), **run.optimizer_steps()}
+        """Write the mean metrics over an interval and the values of the optimizers."""
+        values = {**metrics, **self.get_optimizer_values(run)}
         self._write_numbers(run, "train", values, step, metrics.nonfinite)
 
     def log_scalars(self, run: Run, values: Mapping[str, Any], step: int) -> None:
@@ -170,7 +173,7 @@ class JsonlHook(EpochRecorder):
         if self._file_run is not run:
             self.cleanup()
             self._file_run, self._path, self._position = run, None, None
-            self._path = _get_path(run, self.name, self.config)
+            self._path = get_log_path(run, self.name, self.config.path, DEFAULT_NAME)
             self._was_opened = False
 
     def _open(self, run: Run) -> None:
@@ -249,31 +252,6 @@ class JsonlHook(EpochRecorder):
         while len(self._pending_rows) > MAX_PENDING_ROWS:
             self._pending_rows.popleft()
             self._dropped_rows += 1
-
-
-def _get_path(run: Run, name: str, config: JsonlConfig) -> Path:
-    """Return the path of the file.
-
-    Raises:
-        ConfigError: If a validation or test has no work directory and the path is relative.
-        HookError: If it has no work directory and the configuration no path.
-    """
-    if config.path is not None:
-        return resolve_output_path(run, name, "path", config.path)
-    directory = run.get("logs_dir")
-    if directory is None:
-        raise HookError(
-            "The run has no work directory for metrics.jsonl, so no rows are written. Set `work_dir` of the run or "
-            "`path` of this hook."
-        )
-    return Path(directory) / "metrics.jsonl"
-
-
-def _resolve_path(run: Run, config: JsonlConfig) -> Path:
-    """Return the absolute path of the file for a comparison, also without a work directory."""
-    # Relative paths are compared with each other if the run will have no work directory.
-    path = Path("metrics.jsonl") if config.path is None else Path(os.path.expanduser(config.path))
-    return (path if run.get("experiment_dir") is None else _get_path(run, "", config)).resolve()
 
 
 def _get_current_position(run: Run, step: int) -> Row:

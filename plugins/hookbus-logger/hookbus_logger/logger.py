@@ -26,6 +26,7 @@ from hookbus_logger.format import (
 )
 
 STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
+OPTIMIZER_VALUES = ("lr", "momentum", "weight_decay")
 OUTCOME_STYLES = {"finished": "bold green", "failed": "bold red"}
 
 
@@ -66,14 +67,12 @@ class LoggerHook(EpochRecorder):
     # -- training ------------------------------------------------------------------------------
 
     def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
-        """Print the position in the run, learning rates, mean metrics and times on one line."""
-        rates = run.learning_rates()
-        distinct = dict.fromkeys(map(_format_rate, rates, rates.values()))
-        lr = [("lr ", "dim"), (", ".join(distinct), "")] if distinct else []
+        """Print the position in the run, values of the optimizers, mean metrics and times on one line."""
+        optimizer_values = _format_optimizer_values(self.get_optimizer_values(run))
         # Times are printed once: those of an earlier interval would appear to belong to this one.
         timing, self._timing = self._timing, {}
         values = format_values({**metrics, **timing}, prefix="train/", nonfinite=metrics.nonfinite)
-        self._print_groups(run, "train", [(self._format_position(run), "")], lr, values)
+        self._print_groups(run, "train", [(self._format_position(run), "")], *optimizer_values, values)
 
     # -- results -------------------------------------------------------------------------------
 
@@ -173,8 +172,13 @@ def _format_epoch(run: Run) -> str:
     return f"epoch {format_count(get_epoch(run), run.max_epochs)}, " if has_epochs(run) or not run.iters_done else ""
 
 
-def _format_rate(name: str, rate: float) -> str:
-    """Return a learning rate as text, with the name of its optimizer if there is one."""
-    # `lr`, `lr/0` for the first group of the only optimizer, `lr/G` or `lr/G/0` for a named optimizer.
-    optimizer = name.split("/")[1] if "/" in name else ""
-    return f"{rate:.3g}" if not optimizer or optimizer.isdecimal() else f"{optimizer} {rate:.3g}"
+def _format_optimizer_values(values: Mapping[str, float]) -> list[list[Part]]:
+    """Return the distinct values of the parameter groups, with the names of optimizers and groups that have one."""
+    texts: dict[str, dict[str, None]] = {name: {} for name in OPTIMIZER_VALUES}
+    for name, number in values.items():
+        # `lr`, `lr/0` for the first group of the only optimizer, `lr/G` or `lr/G/0` for a named optimizer.
+        value, *labels = name.split("/")
+        if value in texts:
+            label = "/".join(part for part in labels if not part.isdecimal())
+            texts[value][f"{label} {number:.3g}".strip()] = None
+    return [[(f"{value} ", "dim"), (", ".join(distinct), "")] for value, distinct in texts.items() if distinct]

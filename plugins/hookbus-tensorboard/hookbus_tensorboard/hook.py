@@ -70,8 +70,9 @@ class TensorBoardHook(WriterHook):
         """Check that no other hook writes to the same directory.
 
         Raises:
-            ConfigError: If another hook has the same `log_dir`.
+            ConfigError: If another hook has the same `log_dir`, or a value of the optimizer cannot be logged.
         """
+        super().check(run)
         self.check_unique(
             run,
             f"writes to {self.config.log_dir}",

@@ -35,8 +35,9 @@ class WandbHook(WriterHook):
         """Check that no other hook logs to the same W&B run.
 
         Raises:
-            ConfigError: If another hook has the same `id`.
+            ConfigError: If another hook has the same `id`, or a value of the optimizer cannot be logged.
         """
+        super().check(run)
         effect = f"logs to the W&B run {self.config.id}"
         self.check_unique(run, effect, "Set another `id`.", setting="id", get_value=lambda hook: hook.config.id)
 
