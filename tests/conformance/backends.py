@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hookbus.testing import WriterTestCase
-from hookbus_logger import JsonlHook, read_jsonl
+from hookbus_logger import CsvHook, JsonlHook, read_jsonl
+from hookbus_logger.csv_file import FIRST_COLUMNS, escape, iter_rows
 from hookbus_mlflow import MLflowHook
 from hookbus_mlflow.config import to_mlflow_name as stored_by_mlflow
 from hookbus_tensorboard import TensorBoardHook
@@ -36,6 +37,19 @@ def jsonl_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
         for row in rows
         for name, value in row.get("values", {}).items()
     ]
+
+
+def csv_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
+    return [
+        (name, int(row["step"]), float(cell))
+        for row in iter_rows(work_dir / "logs" / "metrics.csv")
+        for name, cell in row.items()
+        if name not in FIRST_COLUMNS
+    ]
+
+
+def stored_by_csv(name: str) -> str:
+    return escape(name).encode("utf-8", "backslashreplace").decode()
 
 
 def mlflow_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
@@ -66,6 +80,7 @@ def wandb_numbers(work_dir: Path) -> list[tuple[str, int, float]]:
 TEST_CASES = [
     WriterTestCase(TensorBoardHook, tensorboard_numbers),
     WriterTestCase(JsonlHook, jsonl_numbers),
+    WriterTestCase(CsvHook, csv_numbers, backend_name=stored_by_csv),
     WriterTestCase(MLflowHook, mlflow_numbers, backend_name=stored_by_mlflow, writes_own_files=False),
     WriterTestCase(WandbHook, wandb_numbers, {"mode": "offline"}, backend_name=stored_by_wandb, writes_own_files=False),
 ]

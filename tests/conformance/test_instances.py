@@ -35,6 +35,7 @@ SETTINGS: list[tuple[str, Settings, Settings]] = [
     ("accumulation", {"schedule": {1: 1, 2: 2}}, {"schedule": {1: 2}}),
     ("ema", {"momentum": 0.9}, {"momentum": 0.99}),
     ("jsonl", {"interval": 1}, {"interval": 2}),
+    ("csv", {"interval": 1, "path": "a.csv"}, {"logging_interval": "epoch", "path": "b.csv"}),
     ("yolox_lr", {"warmup_epochs": 1, "num_last_epochs": 1}, {"warmup_epochs": 0, "num_last_epochs": 1}),
 ]
 

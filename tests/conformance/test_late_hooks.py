@@ -28,6 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ema": {"momentum": 0.5, "warm_up": 0},
     "freeze": {"modules": ["*"]},
     "jsonl": {"interval": 1},
+    "csv": {"interval": 1},
     "param_scheduler": {"schedulers": {"type": "ExponentialLR", "gamma": 0.5}},
     "pipeline_switch": {"switch_epoch": 2, "switch_pipeline": f"{__name__}:negate"},
     "tensorboard": {"interval": 1},

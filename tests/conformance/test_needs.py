@@ -146,6 +146,7 @@ CASES = [
     Case("checkpoint", lambda loop: loop.has_files("best_*.pth"), {"save_best": "auto", "interval": None}),
     Case("dist_eval", lambda loop: "val/loss" in loop.run.metrics.results, {"save_best": False}),
     Case("dist_sampler_seed", lambda loop: loop.epochs_of_sampler == [0, 0, 1, 1]),
+    Case("csv", lambda loop: loop.has_files("metrics.csv"), {"interval": 1}),
     Case("early_stopping", is_stopped, {"monitor": "val/loss", "patience": 1}),
     Case("ema", lambda loop: loop.hook.average is not None),
     Case("ema", lambda loop: loop.hook.average is not None, {"start_step": 1}),

@@ -105,6 +105,7 @@ def test_hook_without_its_preconditions_is_an_error(name: str) -> None:
         ("progress", {"line_every": 0.001}),
         ("logger", {"interval": 1}),
         ("jsonl", {"interval": 1}),
+        ("csv", {"interval": 1}),
         ("iter_timer", {"interval": 1}),
         ("time_tracking", {"log_to_file": True, "log_path": "times.log"}),
         (

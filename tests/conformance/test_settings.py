@@ -37,6 +37,9 @@ from hookbus.errors import ConfigError
             "min_delta_mode: no effect without `min_delta`, got",
         ),
         ({"type": "early_stopping", "cumulative_delta": False}, "cumulative_delta: no effect without `min_delta`, got"),
+        ({"type": "jsonl", "logging_interval": "epoch", "interval": 9}, "interval: no effect with `logging_interval"),
+        ({"type": "logger", "logging_interval": "epoch", "by_epoch": False}, "by_epoch: no effect with `logging_int"),
+        ({"type": "tensorboard", "logging_interval": "epoch", "frequency": 2}, "frequency: no effect with `logging_i"),
         ({"type": "check_invalid_loss", "max_skips": 3}, "max_skips: no effect with policy raise, got 3"),
         ({"type": "startup_check", "labels": False, "label_batches": 3}, "label_batches: no effect without `labels`"),
         ({"type": "out_of_memory", "reduction": "sum"}, "reduction: no effect without `retry`, got 'sum'"),
@@ -73,6 +76,7 @@ def test_setting_without_effect_is_refused(settings: dict[str, Any], message: st
     [
         {"type": "checkpoint", "save_best": False, "best_metric": "accuracy", "rule": None, "keep_every": None},
         {"type": "eval", "save_best": False, "metric": "accuracy", "efficient_test": False},
+        {"type": "jsonl", "logging_interval": "epoch", "interval": 50, "by_epoch": True, "ignore_last": True},
         {"type": "early_stopping", "min_delta": 0.0, "min_delta_mode": "abs", "cumulative_delta": True},
         {"type": "check_invalid_loss", "policy": "stop", "max_skips": 10},
         {"type": "startup_check", "labels": False, "label_batches": 10, "num_classes": None},

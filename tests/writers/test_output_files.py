@@ -178,6 +178,7 @@ def test_file_is_set_aside_under_the_first_free_name(run: Run, tmp_path: Path) -
 
 OUTPUT_SETTINGS = {
     ("checkpoint", "out_dir"): "",
+    ("csv", "path"): "",
     ("det_visualization", "out_dir"): "visualization",
     ("feature_map", "out_dir"): "visualization",
     ("gradient_flow", "save_dir"): "visualization",
@@ -192,7 +193,14 @@ OUTPUT_SETTINGS = {
 FURTHER_SETTINGS = {"time_tracking": {"log_to_file": True}, "gradient_flow": {"frequency": 1}}
 """Settings with which a hook writes files in a training of one epoch."""
 
-DIRECTORY_HOOKS = {"checkpoint": "out_dir", "jsonl": "path", "mlflow": "", "tensorboard": "log_dir", "wandb": ""}
+DIRECTORY_HOOKS = {
+    "checkpoint": "out_dir",
+    "csv": "path",
+    "jsonl": "path",
+    "mlflow": "",
+    "tensorboard": "log_dir",
+    "wandb": "",
+}
 """Hooks that require a work directory, and the setting that replaces it."""
 
 OTHER_SETTINGS = {("ema", "resume_from")}
@@ -260,7 +268,7 @@ def test_hook_that_requires_a_directory_is_refused_without_a_work_directory(hook
         pytest.fail("the loop has started")
 
 
-@pytest.mark.parametrize("hook", ["checkpoint", "gradient_flow", "jsonl", "tensorboard", "time_tracking"])
+@pytest.mark.parametrize("hook", ["checkpoint", "csv", "gradient_flow", "jsonl", "tensorboard", "time_tracking"])
 def test_relative_path_of_each_hook_is_below_the_work_directory(
     hook: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from keras import callbacks
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from hookbus import HookBus
-from hookbus_logger import JsonlHook, ProgressHook, read_jsonl
+from hookbus_logger import CsvHook, ProgressHook
 from hookbus_tensorboard import TensorBoardHook
 
 from .migration import TRAIN_LOSSES, VAL_LOSSES, attach, build_line, covers, fit
@@ -52,21 +52,25 @@ class TensorBoard(callbacks.TensorBoard):  # type: ignore[misc]  # Keras has no 
     summary = SummaryStub()
 
 
-@covers("`CSVLogger`", "`jsonl`, with separate rows for training and validation, and rows within long epochs")
-@pytest.mark.parametrize(("interval", "steps"), [(50, [4, 8]), (2, [2, 4, 6, 8])])
-def test_both_files_contain_the_same_results(tmp_path: Path, interval: int, steps: list[int]) -> None:
-    model = build_line()
-    attach([JsonlHook(path=tmp_path / "log.jsonl", interval=interval)], model, work_dir=tmp_path)
-    fit(model, callbacks=[callbacks.CSVLogger(tmp_path / "log.csv")])
-    with open(tmp_path / "log.csv") as file:
-        native = [(int(row["epoch"]) + 1, float(row["loss"]), float(row["val_loss"])) for row in csv.DictReader(file)]
-    rows = read_jsonl(tmp_path / "log.jsonl")
-    train, val = ([row for row in rows if row["kind"] == kind] for kind in ("train", "val"))
-    assert native == [(1, TRAIN_LOSSES[0], VAL_LOSSES[0]), (2, TRAIN_LOSSES[1], VAL_LOSSES[1])]
-    assert [(row["epoch"], row["values"]["val/loss"]) for row in val] == [(row[0], row[2]) for row in native]
-    assert [row["step"] for row in train] == steps
-    means = [[row["values"]["train/loss"] for row in train if row["epoch"] == epoch] for epoch in (1, 2)]
-    assert [sum(losses) / len(losses) for losses in means] == TRAIN_LOSSES
+@covers(
+    "`CSVLogger`", "`csv` with `logging_interval: epoch`, whose epochs are counted from 1; also `separator`, `append`"
+)
+@pytest.mark.parametrize(("separator", "append"), [(",", False), (";", True)])
+def test_both_files_contain_the_same_results(tmp_path: Path, separator: str, append: bool) -> None:
+    def read(name: str, *columns: str) -> list[list[float]]:
+        with open(tmp_path / name) as file:
+            return [[float(row[column]) for column in columns] for row in csv.DictReader(file, delimiter=separator)]
+
+    for number in range(1 + append):
+        model = build_line()
+        hook = CsvHook(path=tmp_path / "hook.csv", logging_interval="epoch", separator=separator, append=append)
+        attach([hook], model, work_dir=tmp_path / str(number))
+        logger = callbacks.CSVLogger(tmp_path / "log.csv", separator=separator, append=append)
+        fit(model, callbacks=[logger])
+    expected = [[epoch, *losses] for epoch, losses in enumerate(zip(TRAIN_LOSSES, VAL_LOSSES, strict=True))]
+    assert read("log.csv", "epoch", "loss", "val_loss") == expected * (1 + append)
+    own = read("hook.csv", "epoch", "train/loss", "val/loss")
+    assert [[epoch - 1, *losses] for epoch, *losses in own] == expected * (1 + append)
 
 
 @covers(

@@ -122,7 +122,7 @@ TESTS = {
     ("`Timer`", "`time_limit`"): training.test_time_limit_ends_the_training_after_the_same_step,
     ("`ThroughputMonitor`", "`iter_timer`, `time_tracking`"): logs.test_throughput,
     ("`RichProgressBar`", "`progress`"): logs.test_progress,
-    ("`CSVLogger`", "`jsonl`"): logs.test_csv_and_json_lines,
+    ("`CSVLogger`", "`csv`, with all values of a step in one row"): logs.test_csv,
     ("`TensorBoardLogger`", "`tensorboard`"): logs.test_tensorboard,
     ("`MLFlowLogger`", "`mlflow`"): logs.test_mlflow,
     ("`DeviceStatsMonitor`", "`system_monitor`, `memory_profiler`"): logs.test_statistics_of_the_device,
@@ -132,7 +132,10 @@ TESTS = {
         "`dist_sampler_seed` for the epochs of a sampler in a custom loop",
     ): training.test_sampler_receives_the_same_epochs,
     ("`WandbLogger`", "`wandb`"): logs.test_wandb,
-    ("`LearningRateMonitor`", "`logger` and every writer log `lr`"): logs.test_learning_rates,
+    (
+        "`LearningRateMonitor`",
+        "`logger` and every writer log `lr`, with `log_momentum`, `log_weight_decay` and `logging_interval`",
+    ): logs.test_optimizer_values,
     (
         "`DDPStrategy`, `FSDPStrategy`",
         "`training.distributed: ddp` or `fsdp2`",

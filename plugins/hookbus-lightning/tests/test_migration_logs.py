@@ -31,7 +31,7 @@ from typer.testing import CliRunner
 from hookbus import HookBus
 from hookbus._cli.app import app
 from hookbus_gradient_flow import GradientFlowHook
-from hookbus_logger import JsonlHook, LoggerHook, ProgressHook
+from hookbus_logger import CsvHook, JsonlHook, LoggerHook, ProgressHook
 from hookbus_profiler import ProfilerHook
 from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
@@ -71,7 +71,12 @@ def fit(directory: Path, *hooks: Any, module: Any = None, **options: Any) -> Any
 
 def read_csv(directory: Path, name: str) -> Curve:
     """Return a curve of the CSV logger."""
-    with (directory / "csv/v/metrics.csv").open() as file:
+    return read_csv_file(directory / "csv/v/metrics.csv", name)
+
+
+def read_csv_file(path: Path, name: str) -> Curve:
+    """Return a curve of a CSV file."""
+    with path.open() as file:
         return [(int(row["step"]), float(row[name])) for row in csv.DictReader(file) if row.get(name)]
 
 
@@ -90,9 +95,11 @@ def make_csv_logger(directory: Path) -> Any:
     return CSVLogger(directory, "csv", "v")
 
 
-def test_csv_and_json_lines(tmp_path: Path) -> None:
-    fit(tmp_path, JsonlHook(interval=1, by_epoch=False), logger=make_csv_logger(tmp_path))
+def test_csv(tmp_path: Path) -> None:
+    fit(tmp_path, JsonlHook(interval=1), CsvHook(interval=1), logger=make_csv_logger(tmp_path))
+    (path,) = (tmp_path / "run").rglob("*.csv")
     assert {name: read_csv(tmp_path, name) for name in INDICES} == approximate(INDICES)
+    assert {name: read_csv_file(path, name) for name in COUNTS} == approximate(COUNTS)
     assert {name: read_jsonl(tmp_path, name) for name in COUNTS} == approximate(COUNTS)
 
 
@@ -158,20 +165,32 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(tmp_path / "run", "trainer/step", COUNTS) == approximate(COUNTS)
 
 
-def test_learning_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("interval", "indices", "counts", "rates"),
+    [("step", [0, 1, 2, 3], [1, 2, 3, 4], [0.1, 0.1, 0.05, 0.05]), ("epoch", [0, 2], [2, 4], [0.1, 0.05])],
+)
+def test_optimizer_values(
+    interval: Any, indices: list[int], counts: list[int], rates: list[float], tmp_path: Path, capsys: Any
+) -> None:
     class Scheduled(Logged):
         def configure_optimizers(self) -> Any:
-            optimizer = super().configure_optimizers()
+            groups = [{"params": self.parameters(), "name": "all"}]
+            optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.5, weight_decay=0.25)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
 
-    hooks = JsonlHook(interval=1, by_epoch=False), LoggerHook(interval=1)
-    monitor = LearningRateMonitor("step")
+    values: dict[str, Any] = {"log_momentum": True, "log_weight_decay": True}
+    schedule = {"interval": 1} if interval == "step" else {"logging_interval": "epoch"}
+    hooks = JsonlHook(**schedule, **values), LoggerHook(**schedule, **values)
+    monitor = LearningRateMonitor(interval, **values)
     fit(tmp_path, *hooks, module=Scheduled(), logger=make_csv_logger(tmp_path), callbacks=[monitor])
     printed = "".join(capsys.readouterr())
-    rates = [0.1, 0.1, 0.05, 0.05]
-    assert read_csv(tmp_path, "lr-SGD") == [*enumerate(rates)]
-    assert read_jsonl(tmp_path, "lr") == [*enumerate(rates, 1)]
-    assert printed.count("lr 0.1 ") == printed.count("lr 0.05 ") == 2
+    expected = {"lr": rates, "momentum": [0.5] * len(rates), "weight_decay": [0.25] * len(rates)}
+    for name, numbers in expected.items():
+        native = "lr-SGD/all" if name == "lr" else f"lr-SGD/all-{name}"
+        assert read_csv(tmp_path, native) == [*zip(indices, numbers, strict=True)]
+        assert read_jsonl(tmp_path, f"{name}/all") == [*zip(counts, numbers, strict=True)]
+    for rate in {*rates}:
+        assert printed.count(f"lr all {rate}  momentum all 0.5  weight_decay all 0.25 ") == rates.count(rate)
 
 
 def test_norms_of_gradients(tmp_path: Path) -> None:

@@ -1,0 +1,224 @@
+"""CSV file to which rows and columns are added. Independent of the event bus."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from io import FileIO
+from pathlib import Path
+from typing import IO
+
+from hookbus.checkpoint import atomic_write
+from hookbus.writers import open_for_writing, open_regular_file
+
+Row = dict[str, float]
+
+FIRST_COLUMNS = ("epoch", "step")
+"""First columns of a new file."""
+
+
+class CsvFile:
+    """CSV file with a header, open for adding rows.
+
+    The last row can be written again with further values until the next one is started. A name that is not in the
+    header becomes a column: the file is rewritten atomically, row by row. Columns are in the order in which rows first
+    contain them, and those of one row are sorted, in whatever order its values arrive. A row that does not have a value
+    of a column has an empty cell. Opening the file removes an incomplete last line, as a killed process leaves it.
+
+    Args:
+        path: Path of the file; the file and its directory are created if they do not exist.
+        separator: Character between two cells.
+        run: ID of the run that owns the file, for the names of temporary files.
+
+    Attributes:
+        path: Path of the file.
+        complete_columns: Number of columns that the rows before the current one have.
+
+    Raises:
+        OSError: If the file cannot be opened for writing, is not a regular file, or is a symbolic link.
+        ValueError: If an existing file is not a CSV file.
+    """
+
+    complete_columns: int
+    _file: FileIO
+    _columns: list[str]
+    _rows: int
+    _current: tuple[int, bytes] | None  # offset and line of the current row if the file contains it
+
+    def __init__(self, path: Path, separator: str = ",", run: str = "") -> None:
+        self.path, self._separator, self._run = path, separator, run
+        self._open()
+
+    @property
+    def complete_rows(self) -> int:
+        """Number of rows before the current one."""
+        return self._rows - (self._current is not None)
+
+    def start_row(self) -> None:
+        """Complete the current row; the next `write` adds one."""
+        self._current, self.complete_columns = None, len(self._columns)
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Write the current row, which replaces its earlier version.
+
+        Args:
+            row: Values by name, those of an earlier version included.
+
+        Raises:
+            OSError: If the row cannot be written; the file keeps its content. If the file was deleted, the error is
+                raised once and the next row starts a new file.
+        """
+        size = self._get_size()
+        complete = self._columns[: self.complete_columns]
+        columns = [*complete, *sorted({escape(name) for name in row}.difference(complete))]
+        cells = {escape(name): repr(value) for name, value in row.items()}
+        line = self._format([cells.get(name, "") for name in columns])
+        if columns == self._columns:
+            offset, before = self._current or (size, b"")
+            self._overwrite(offset, line, before)
+            self._rows += not before
+            self._current = offset, line
+            return
+        self._rewrite(self.complete_rows, columns, self.complete_columns, line)
+        self._current = self._get_size() - len(line), line
+
+    def truncate(self, rows: int, columns: int) -> None:
+        """Remove rows and columns.
+
+        Args:
+            rows: Number of rows to keep.
+            columns: Number of columns to keep, which the rows before the next one have.
+        """
+        if (self._rows, len(self._columns)) != (rows, columns):
+            self._rewrite(min(rows, self._rows), self._columns[:columns], columns)
+        self.start_row()
+
+    def remove_rows_after(self, step: int) -> None:
+        """Remove the rows of later steps, and the rows that follow them."""
+        rows = enumerate(iter_rows(self.path, self._separator))
+        first = next((number for number, row in rows if _is_after(row, step)), self._rows)
+        self.truncate(first, len(self._columns))
+
+    def close(self) -> None:
+        """Close the file; a no-op if it is closed."""
+        self._file.close()
+
+    # -- internal ------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._open_descriptor()
+        self._remove_incomplete_line()
+        records = _iter_records(self.path, self._separator)
+        try:
+            self._columns = next(records, [])
+            self._rows = sum(1 for _ in records)
+        except (csv.Error, UnicodeError) as error:
+            self.close()
+            raise ValueError(f"{self.path} is not a CSV file: {error}.") from None
+        if not self._columns:
+            self._columns = [*FIRST_COLUMNS]
+            self._overwrite(0, self._format(self._columns), b"")
+        # Another name of the file is a backup, for example of `cp -al`, and keeps its content.
+        elif os.fstat(self._file.fileno()).st_nlink > 1:
+            self._rewrite(self._rows, self._columns, len(self._columns))
+        self.start_row()
+
+    def _open_descriptor(self) -> FileIO:
+        return open(self.path, "r+b", buffering=0, opener=open_for_writing)
+
+    def _remove_incomplete_line(self) -> None:
+        complete = 0
+        with open_regular_file(self.path, follow=False) as file:
+            for line in file:
+                complete += len(line) if line.endswith(b"\n") else 0
+        if complete < os.fstat(self._file.fileno()).st_size:
+            self._file.truncate(complete)
+
+    def _rewrite(self, rows: int, columns: list[str], width: int, line: bytes = b"") -> None:
+        """Replace the file by its first rows, cut to a number of cells, with other columns and a further line."""
+
+        def write(file: IO[bytes]) -> None:
+            file.write(self._format(columns))
+            records = _iter_records(self.path, self._separator)
+            next(records, None)
+            for _, cells in zip(range(rows), records, strict=False):
+                file.write(self._format([*cells[:width], *[""] * (len(columns) - min(len(cells), width))]))
+            file.write(line)
+
+        # A temporary file, fsync and rename: a crash leaves either the old file or the new one, never a mixture.
+        # Windows cannot replace an open file; elsewhere, the descriptor would refer to the replaced one.
+        self.close()
+        try:
+            atomic_write(self.path, write, run=self._run)
+        finally:
+            self._file = self._open_descriptor()
+        self._columns, self._rows, self._current = columns, rows + bool(line), None
+
+    def _format(self, cells: Iterable[str]) -> bytes:
+        text = io.StringIO()
+        csv.writer(text, delimiter=self._separator, lineterminator="\n").writerow(cells)
+        # A lone surrogate has no UTF-8 encoding.
+        return text.getvalue().encode("utf-8", "backslashreplace")
+
+    def _get_size(self) -> int:
+        state = os.fstat(self._file.fileno())
+        # Writes to a deleted file succeed on POSIX and are lost; a link count of zero is the only sign of it.
+        if state.st_nlink:
+            return state.st_size
+        self.close()
+        self._open()
+        raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was open", str(self.path))
+
+    def _overwrite(self, offset: int, line: bytes, before: bytes) -> None:
+        """Write the last line at an offset instead of the one before."""
+        try:
+            self._write_last(offset, line)
+        except BaseException:
+            # A KeyboardInterrupt must not leave half a line either. The old line needs no space on a full disk.
+            with contextlib.suppress(OSError):
+                self._write_last(offset, before)
+            raise
+
+    def _write_last(self, offset: int, line: bytes) -> None:
+        self._file.seek(offset)
+        self._file.truncate()
+        while line:
+            # An unbuffered write may accept only a part of the data, on a nearly full disk for example.
+            line = line[self._file.write(line) :]
+
+
+def escape(name: str) -> str:
+    """Return a name as it is in the header: in one line."""
+    return name.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def iter_rows(path: Path, separator: str = ",") -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file as texts by column, without empty cells; a file that is no CSV file has none.
+
+    Args:
+        path: Path of the file, whose content is not trusted.
+        separator: Character between two cells.
+
+    Raises:
+        OSError: If the file cannot be read, is not a regular file, or is a symbolic link.
+    """
+    records = _iter_records(path, separator)
+    with contextlib.suppress(csv.Error, UnicodeError):
+        columns = next(records, [])
+        for cells in records:
+            yield {name: cell for name, cell in zip(columns, cells, strict=False) if cell}
+
+
+def _iter_records(path: Path, separator: str) -> Iterator[list[str]]:
+    with open_regular_file(path, follow=False) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
+        yield from csv.reader(text, delimiter=separator)
+
+
+def _is_after(row: Mapping[str, str], step: int) -> bool:
+    text = row.get("step", "")
+    return text.isdecimal() and int(text) > step
