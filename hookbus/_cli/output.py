@@ -251,7 +251,8 @@ def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[s
         yield ["test", file, *overrides, "--checkpoint", str(best)]
     if newest is not None and run.outcome == "finished":
         # A finished run has nothing left to train, so the suggested command doubles the limit.
-        name, limit = ("epochs", run.max_epochs) if run.max_epochs else ("iterations", run.max_iters)
+        limits = {"epochs": run.max_epochs, "iterations": run.max_iters, "tokens": run.max_tokens}
+        name, limit = next(((name, limit) for name, limit in limits.items() if limit), ("iterations", None))
         others = [override for override in overrides if not override.startswith(f"training.{name}=")]
         yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]
     elif newest is not None:

@@ -8,10 +8,8 @@ from typing import Any
 from hookbus._config.diagnostics import HookList, expand_names, normalize_hooks
 from hookbus._config.document import Document, Path, iter_paths
 from hookbus._config.hooks import add_instance_name, find_hook_class
+from hookbus._config.models import LIMITS
 from hookbus._config.overrides import get_type_names
-
-LIMITS = ("epochs", "iterations")
-"""Settings of `training` of which a run has one: a layer that sets one replaces the other."""
 
 
 class RemovedHook(dict[str, Any]):
@@ -80,9 +78,11 @@ class _Merger:
         self._document.value_locations.pop(path, None)
 
     def _replace_limit(self, below: dict[Any, Any], above: dict[Any, Any]) -> None:
-        for limit, other in (LIMITS, LIMITS[::-1]):
-            if above.get(limit) is not None and other not in above and other in below:
-                self._discard(below.pop(other), ("training", other))
+        if all(above.get(limit) is None for limit in LIMITS):
+            return
+        for limit in LIMITS:
+            if limit not in above and limit in below:
+                self._discard(below.pop(limit), ("training", limit))
 
     # -- hooks -------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import NoneType
 from typing import Annotated, Any, Literal
@@ -26,6 +26,7 @@ from hookbus._config.diagnostics import find_settings_problems, sort_by_location
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.interpolation import dump_resolved, show_references
+from hookbus._run.tokens import to_token_limit
 from hookbus._run.work_dir import check_resume
 from hookbus._utils.batch_limits import find_dev_run_problem, find_limit_problem
 from hookbus._utils.known_keys import suggest_type
@@ -143,13 +144,36 @@ DevRun = Annotated[bool | Annotated[int, Field(ge=0)], BeforeValidator(_check_de
 """Whether a run is a trial of one epoch, or its number of batches."""
 
 
+LIMITS = ("epochs", "iterations", "tokens")
+"""Settings of `training` of which a run has one: a layer that sets one replaces the others."""
+
+
+def _parse_tokens(value: object) -> object:
+    """Return a whole number such as 2e9, which YAML reads as text, as an integer; any other value unchanged."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = float(value)
+    return to_token_limit(value)
+
+
 class TrainingConfig(Section):
     """Limit and options of the training loop."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["epochs"]}, {"required": ["iterations"]}]})
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [limit]} for limit in LIMITS]})
 
     epochs: int | None = Field(default=None, ge=1, description="Limit in epochs.")
     iterations: int | None = Field(default=None, ge=1, description="Limit in iterations, instead of epochs.")
+    tokens: Annotated[int | None, BeforeValidator(_parse_tokens)] = Field(
+        default=None, ge=1, description="Limit in tokens of all ranks, such as 2e9, instead of epochs."
+    )
+    batch_tokens: str | None = Field(
+        default=None,
+        min_length=1,
+        description=(
+            "Number of tokens of a batch: the name of a key or attribute of the batch, or an import string of a "
+            "function of the batch. Default: tokens are not counted."
+        ),
+    )
     accumulate: int = Field(default=1, ge=1, description="Number of micro-batches per optimizer step.")
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="fp32, or autocast to bf16 or fp16.")
     clip_grad_norm: float | None = Field(default=None, gt=0, description="Maximum norm of all gradients together.")
@@ -186,8 +210,10 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _validate_limit(self) -> TrainingConfig:
         # Two limits would be ambiguous: it is unclear which of them ends the run.
-        if (self.epochs is None) == (self.iterations is None):
-            raise ValueError("exactly one limit is required. Set either epochs or iterations.")
+        if sum(getattr(self, limit) is not None for limit in LIMITS) != 1:
+            raise ValueError("exactly one limit is required. Set one of epochs, iterations and tokens.")
+        if self.tokens is not None and self.batch_tokens is None:
+            raise ValueError("tokens: the run counts no tokens. Set batch_tokens as well.")
         return self
 
 

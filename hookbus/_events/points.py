@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, get_args
 from hookbus._utils.deprecations import SPEC_ATTRIBUTE, Deprecation, read_deprecations
 from hookbus.errors import ConfigError, PointError, suggest_names
 
-Unit = Literal["iter", "batch", "step", "epoch", "sample", "seconds"]
+Unit = Literal["iter", "batch", "step", "epoch", "sample", "token", "seconds"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 POINT_ALIASES: Mapping[str, str] = {
@@ -135,6 +135,13 @@ class CounterView(Protocol):
 
         Args:
             unit: Unit, None for that of the point.
+        """
+
+    def counts(self, unit: Unit) -> bool:
+        """Return whether the run counts a unit.
+
+        Args:
+            unit: Unit, such as "token", which a run counts if it knows how.
         """
 
     def limit(self, unit: Unit | None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from hookbus._events.ordering import Listener
 from hookbus._events.points import CounterView, Unit
@@ -49,7 +50,7 @@ class ScheduleCounter:
         if not self._name or self._unit is None:
             return
         # Several events may have the same number (the iterations of an epoch), so the current number may recur.
-        self.last_value = getattr(self._view.clock, self._name)
+        self.last_value = attrgetter(self._name)(self._view.clock)
         number = self.last_value + self._least
         limit = self._view.limit(self._unit)
         following = min(schedule.next_due(number - 1, limit) for schedule in self._schedules)

@@ -172,6 +172,13 @@ class Counted(Schedule):
         return any(map(is_share, self._numbers()))
 
     def check_limit(self, view: CounterView) -> None:
+        if self.unit is not None and not view.counts(self.unit):
+            raise ConfigError(
+                [
+                    f"when={self!r}: the run does not count the unit {self.unit!r}. Pass `batch_tokens`, a function of "
+                    "the batch or the name of one of its keys."
+                ]
+            )
         self._get_limit(view)
 
     def _get_limit(self, view: CounterView) -> int | None:
@@ -403,8 +410,8 @@ def every(interval: Number | str | None, *, start: Number | str | None = None, u
     Args:
         interval: A positive integer, a share, the name of a config field of the hook, or None for never.
         start: First number or share that is due. Default: `interval`.
-        unit: Unit to count in: `"iter"`, `"batch"`, `"step"`, `"epoch"`, `"sample"` or `"seconds"`. Default: the unit
-            of the point.
+        unit: Unit to count in: `"iter"`, `"batch"`, `"step"`, `"epoch"`, `"sample"`, `"token"` or `"seconds"`. Default:
+            the unit of the point.
 
     Raises:
         ConfigError: If `interval` or `start` is an integer less than 1, or a share that is 0 or greater than 1. Before
@@ -446,7 +453,7 @@ last = Last(unit=None)
 
 def _no_limit_message(schedule: Counted, view: CounterView) -> str:
     """Return the error message of a schedule that depends on the limit, for a run without a limit in its unit."""
-    ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs"}
+    ends: dict[Unit, str] = {"iter": "iterations", "epoch": "epochs", "token": "tokens"}
     known = [unit for unit in ends if view.limit(unit) is not None]
     if known:
         names = " and ".join(ends[unit] for unit in known)

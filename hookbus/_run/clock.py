@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 from hookbus._events.points import Unit
+from hookbus._run.tokens import TokenCounts
 from hookbus.data.batch_sizes import batch_size
 
 
@@ -30,6 +31,8 @@ class Clock:
         limit_reached: Whether the last iteration was number `max_iters`.
         synced_seconds: Training time in whole seconds, synchronized across ranks; None in a single process.
         counts_seconds: Whether a schedule counts seconds, so that each iteration reads the timer.
+        counts_tokens: Whether tokens are counted.
+        tokens: Counts of tokens.
         steps_before: Number of optimizer steps before the current or last iteration.
         seconds_before, seconds_seen: Whole seconds read by the previous and by the current or last iteration.
         epoch_seconds_before, epoch_first_second: Whole seconds at the start of the previous and of the current or last
@@ -69,6 +72,8 @@ class Clock:
     epoch_seconds_before: int = 0
     epoch_first_second: int = 0
     batch_samples: int = 0
+    counts_tokens: bool = False
+    tokens: TokenCounts = field(default_factory=TokenCounts)
     measure_batch: Callable[[Any], int | None] = batch_size
     is_data_exhausted: Callable[[], bool | None] = lambda: None
     _seconds: float = 0.0
@@ -108,6 +113,7 @@ class Clock:
             self.epoch_first_step = self.steps_done
             self.epoch_first_sample = self.samples_done
             self.epoch_seconds_before, self.epoch_first_second = self.epoch_first_second, self.whole_seconds
+            self.tokens.begin_epoch()
 
     def end_epoch(self) -> None:
         """End the epoch and count it unless it was truncated. Idempotent."""
@@ -115,12 +121,15 @@ class Clock:
             self.epoch_open = False
             self.epoch_complete = True
             self.epochs_done = self.epoch + 1
+            self.tokens.end_epoch()
 
     def begin_iter(self, batch: Any) -> None:
         """Start an iteration."""
         self.iter = done = self.iters_done
         self.batch = done - self.epoch_first_iter
         self.stepped = False
+        if self.counts_tokens:
+            self.tokens.begin_iter(batch)
         self.batch_samples = self.measure_batch(batch) or 0
         self.iter_open = True
         if self.counts_seconds:
@@ -136,6 +145,9 @@ class Clock:
         self.iter_open = False
         self.iters_done = done = self.iter + 1
         self.samples_done += self.batch_samples
+        if self.counts_tokens:
+            self.tokens.end_iter(batch)
+            self.limit_reached = self.limit_reached or self.tokens.is_at_limit
         # Compared with the count after the last iteration, because a loop may step the optimizer between iterations.
         steps, before = self.steps_done, self._steps_at_last_iter
         if self.counts_iterations:
@@ -176,6 +188,15 @@ class Clock:
         """Count an optimizer step."""
         self.steps_done += 1
         self.stepped = True
+        if self.counts_tokens:
+            self.tokens.count_step()
+
+    def add_tokens(self, counts: list[int]) -> None:
+        """Add the tokens of all ranks since the last synchronization, and end the run if they reach its limit."""
+        self.tokens.add_ranks(counts)
+        if self.tokens.is_at_limit and not self.limit_reached:
+            self.limit_reached = True
+            self.truncate_epoch()
 
     def count_seconds(self) -> None:
         """Start to count seconds for schedules; each second belongs to the iteration in which it elapses."""
@@ -216,6 +237,11 @@ class Clock:
         """Whether the run has reached its limit."""
         return self.limit_reached or (self.max_epochs is not None and self.epochs_done >= self.max_epochs)
 
+    def check_limits(self) -> None:
+        """Determine whether the run has reached its limits in iterations or tokens, which may have changed."""
+        is_complete = self.max_iters is not None and self.iters_done >= self.max_iters
+        self.limit_reached = is_complete or self.tokens.is_at_limit
+
     @property
     def ends_within_epoch(self) -> bool:
         """Whether a run that ends now ends within an epoch, or has no epochs; False at the end of an epoch."""
@@ -254,6 +280,8 @@ class Clock:
                 return self.steps_done + (not self.stepped)
             case "sample":
                 return self.samples_done
+            case "token":
+                return self.tokens.done
             case "seconds":
                 return self.whole_seconds + 1
 
@@ -261,8 +289,10 @@ class Clock:
         """Return the last number of the run in a unit, None if it is unknown."""
         if unit == "epoch":
             return self.max_epochs
-        # The number of steps, samples or seconds per iteration is not known in advance.
-        if unit != "iter":
+        if unit == "token":
+            return self.tokens.limit
+        # The number of steps, samples, tokens or seconds per iteration is not known in advance.
+        if unit != "iter" or self.tokens.limit is not None:
             return None
         return self._last_iter(self.epoch_length)
 
@@ -274,7 +304,8 @@ class Clock:
     @property
     def expected_last_iter(self) -> int | None:
         """Last iteration of the run for estimates, None if it is unknown; at least the current iteration."""
-        last = self._last_iter(self.expected_epoch_length)
+        ends = (self._last_iter(self.expected_epoch_length), self.tokens.estimate_last_iter(self.iters_done))
+        last = min((end for end in ends if end is not None), default=None)
         return None if last is None else max(last, self.iters_done)
 
     def _last_iter(self, epoch_length: int | None) -> int | None:
@@ -291,13 +322,15 @@ class Clock:
     def state_dict(self) -> dict[str, Any]:
         """Return the counts and the training time as built-in Python types."""
         counts = {name: getattr(self, name) for name in self.STATE_FIELDS}
-        return {**counts, "iter_at_last_step": self._iter_at_last_step, "seconds": self.seconds}
+        tokens = {"tokens": self.tokens.state_dict()} if self.counts_tokens or self.tokens.done else {}
+        return {**counts, "iter_at_last_step": self._iter_at_last_step, "seconds": self.seconds, **tokens}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         for name in self.STATE_FIELDS:
             setattr(self, name, state[name])
         self._seconds = state["seconds"]
+        self.tokens.load_state_dict(state.get("tokens", {}))
         self.epoch, self.iter = self.epochs_done, max(self.iters_done - 1, 0)
         self.batch = max(self.epoch_iter, 0)
         self._steps_at_last_iter = self.steps_done
@@ -333,6 +366,12 @@ class ProgressMixin:
     """Number of training samples processed."""
     batch_samples: int = _read_clock("batch_samples")
     """Number of training samples of the current or last micro-batch."""
+    tokens_done: int = _read_clock("tokens.done")
+    """Number of training tokens processed by all ranks; with multiple ranks up to their last synchronization."""
+    batch_tokens: int = _read_clock("tokens.batch")
+    """Number of training tokens of the current or last micro-batch of this rank; 0 if tokens are not counted."""
+    counts_tokens: bool = _read_clock("counts_tokens")
+    """Whether the run counts tokens."""
     epoch: int = _read_clock("epoch")
     """Index, from 0, of the epoch in progress or just completed."""
     iter: int = _read_clock("iter")
@@ -364,17 +403,19 @@ class ProgressMixin:
     seconds: float = _read_clock("seconds")
     """Training time in seconds, including the time before a resume."""
     is_at_limit: bool = _read_clock("is_at_limit")
-    """Whether the run has reached `max_epochs` or `max_iters`."""
+    """Whether the run has reached `max_epochs`, `max_iters` or `max_tokens`."""
     max_epochs: int | None = _read_clock("max_epochs")
     """Limit in epochs; None if there is none."""
     max_iters: int | None = _read_clock("max_iters")
     """Limit in iterations; None if there is none."""
+    max_tokens: int | None = _read_clock("tokens.limit")
+    """Limit in tokens of all ranks; None if there is none."""
 
     def current(self, unit: Unit) -> int:
-        """Return the number of the unit in progress or just completed, from 1; the number of samples for "sample".
+        """Return the number of the unit in progress or just completed, from 1; the total for samples and tokens.
 
         Args:
-            unit: "iter", "batch", "step", "epoch", "sample" or "seconds".
+            unit: "iter", "batch", "step", "epoch", "sample", "token" or "seconds".
         """
         return self.clock.current(unit)
 
@@ -382,6 +423,7 @@ class ProgressMixin:
         """Return the last number of the run in a unit; None if it is unknown.
 
         Args:
-            unit: Unit. The number of steps, samples and seconds is unknown before the run.
+            unit: Unit. The number of steps, samples and seconds is unknown before the run, that of iterations if the
+                limit is in tokens.
         """
         return self.clock.limit(unit)

@@ -19,6 +19,7 @@ from hookbus._run.requests import SETTLE, process_requests
 from hookbus._run.resume import Resume, find_recorded_run, verify_resume
 from hookbus._run.run import Run
 from hookbus._run.session import acquire_work_dir, ensure_no_active_run, may_resume, preconditions_scope, run_scope
+from hookbus._run.tokens import check_batch_tokens, check_token_limit, to_token_limit
 from hookbus._run.validation import Evaluator
 from hookbus._run.work_dir import check_resume
 from hookbus._utils.arguments import (
@@ -141,6 +142,7 @@ def run_context(
     state: Mapping[str, Any] | None = None,
     epochs: int | None = None,
     iterations: int | None = None,
+    tokens: int | None = None,
     work_dir: str | Path | None = None,
     validate: Callable[..., Mapping[str, Any] | None] | None = None,
     host: Host | None = None,
@@ -152,6 +154,7 @@ def run_context(
     seed: int | None = None,
     counts_steps: bool = False,
     batch_size: Callable[[Any], int] | None = None,
+    batch_tokens: Callable[[Any], Any] | str | None = None,
     resume: Literal["auto", "never"] | str | Path | Mapping[str, Any] = "never",
     overwrite: bool = False,
     fresh: bool = False,
@@ -171,6 +174,7 @@ def run_context(
         state: Further state of the loop by name, saved in checkpoints: a pair (get, set) of a function that returns the
             value and a function that receives it on resume, or an object with `state_dict` and `load_state_dict`.
         epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
+        tokens: Limit in tokens of all ranks: the run ends after the iteration that reaches it. Requires `batch_tokens`.
         work_dir: Directory for the files of the run; None for a run without files.
         validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
             metrics by name. In the mode "test", the test function; in the mode "predict", the function whose result
@@ -185,6 +189,9 @@ def run_context(
         counts_steps: Whether the loop emits the optimizer points itself, which then count the steps.
         batch_size: Function of a batch that returns its number of samples. Default: the attribute `batch_size` of the
             batch, else the number of indices of the batch sampler, else inferred from the tensors and lists.
+        batch_tokens: Function of a batch that returns its number of tokens as an integer or a tensor on the CPU, the
+            name of a key or attribute of the batch that contains it, or an import string. Default: None, and tokens are
+            not counted.
         resume: "never", "auto" (the newest checkpoint in the work directory, if any), the path of a checkpoint, or the
             result of `get_run_state` in the checkpoint of a loop that has restored the rest itself; the run then
             continues in its work directory.
@@ -208,6 +215,8 @@ def run_context(
             *(check_bool(*flag) for flag in flags.items()),
             check_callable("validate", validate, "a function without arguments, or of the run"),
             check_callable("batch_size", batch_size, "a function of the batch that returns its number of samples"),
+            check_batch_tokens(batch_tokens),
+            check_token_limit(tokens := to_token_limit(tokens)),
             check_path("work_dir", work_dir),
             check_seed("seed", seed),
             "" if isinstance(resume, Mapping) else check_resume("resume", resume),
@@ -218,6 +227,8 @@ def run_context(
                 mode,
                 epochs=epochs,
                 iterations=iterations,
+                tokens=tokens,
+                batch_tokens=batch_tokens,
                 train_loader=train_loader,
                 epoch_length=epoch_length,
                 **{**flags, "fresh": False},
@@ -243,12 +254,14 @@ def run_context(
         "seed": seed,
         "epochs": epochs,
         "iterations": iterations,
+        "tokens": tokens,
         "host": host,
         "validate": evaluator if mode in ("train", "val") else None,
         "test": evaluator if mode == "test" else None,
         "predict": evaluator if mode == "predict" else None,
         "counts_steps": counts_steps,
         "batch_size": batch_size,
+        "batch_tokens": batch_tokens,
     }
     return RunSession(
         bus,

@@ -62,6 +62,7 @@ def report_unreached(run: Run, reported: set[str]) -> None:
             "iter": clock.iters_done,
             "step": clock.steps_done,
             "sample": clock.samples_done,
+            "token": clock.tokens.done,
             "seconds": clock.whole_seconds,
         }
         _report(run, {**_find_milestones(run, counts.get), **_find(run, counts.get)}, reported)

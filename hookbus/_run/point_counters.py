@@ -65,6 +65,8 @@ class PointCounters:
                 return "steps_done", ahead, ahead if self.unit == "step" else 1
             case "sample" if not ahead:
                 return "samples_done", 0, int(self.unit == "iter")
+            case "token" if self.unit in ("iter", "step"):
+                return "tokens.seen", 0, 0
         return None
 
     def is_counted(self, unit: Unit | None) -> bool:
@@ -83,6 +85,8 @@ class PointCounters:
                 return clock.steps_done + self._ahead
             case "sample":
                 return self._sample_range()[0] if self.unit == "iter" else clock.samples_done + self._ahead
+            case "token":
+                return self._token_range()[0] if self.unit == "iter" else clock.tokens.done + self._ahead
             case "seconds":
                 return self.range(unit)[1] + 1
         return clock.current(unit)
@@ -94,6 +98,8 @@ class PointCounters:
             return 1, 0
         if unit == "seconds":
             return self._second_range()
+        if unit == "token":
+            return self._token_range()
         if unit == "step" and self.unit in ("iter", "batch") and self._has_unit:
             return self._step_range()
         if unit == "sample" and self.unit == "iter":
@@ -103,6 +109,10 @@ class PointCounters:
             return getattr(clock, f"epoch_first_{unit}") + 1, getattr(clock, f"{unit}s_done")
         number = self.current(unit)
         return number, number
+
+    def counts(self, unit: Unit) -> bool:
+        """Return whether the run counts a unit; it counts tokens if it knows how."""
+        return unit != "token" or self.clock.counts_tokens
 
     def limit(self, unit: Unit | None) -> int | None:
         """Return the last number of the run, None if it is unknown."""
@@ -159,3 +169,13 @@ class PointCounters:
         if self._opens_epoch:
             return clock.epoch_seconds_before + 1, clock.epoch_first_second
         return clock.seconds_before + 1, clock.seconds_seen
+
+    def _token_range(self) -> tuple[int, int]:
+        tokens = self.clock.tokens
+        if self._closes_epoch:
+            return tokens.epoch_first + 1, tokens.done
+        if self._opens_epoch:
+            return tokens.epoch_before + 1, tokens.epoch_first
+        if self.unit == "step":
+            return (tokens.step_seen + 1, tokens.seen) if self._ahead else (tokens.step_before + 1, tokens.step_seen)
+        return tokens.before + 1, tokens.seen

@@ -103,7 +103,8 @@ def epilogue(point: str, run: Run) -> list[str]:
     # Synchronization is a collective call: it must not depend on whether this rank has a request.
     call = f"_process_requests(_run, {point!r})"
     # A run that ends at its limit saves its last checkpoint there, also if nothing is pending.
-    at_limit = " or _clock.limit_reached" if point == "after_train_iter" and run.max_iters is not None else ""
+    has_limit = run.max_iters is not None or run.max_tokens is not None
+    at_limit = " or _clock.limit_reached" if point == "after_train_iter" and has_limit else ""
     processing = [call if run.request_sync.active else f"if _run.pending{at_limit}: {call}"]
     skips = ["_run.request_sync.sync_skip()"] if point in run.request_sync.skipping else []
     records = ["_run.boundary_state.record()"] if point in RECORDED_POINTS and run.boundary_state.is_needed else []

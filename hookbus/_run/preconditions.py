@@ -18,6 +18,7 @@ from hookbus._run.clock import Clock
 from hookbus._run.host_needs import find_host_errors, find_second_lr_schedules, format_hook, report_differences
 from hookbus._run.participants import WITHIN
 from hookbus._run.point_counters import PointCounters
+from hookbus._run.tokens import NOT_COUNTED
 from hookbus._run.work_dir import DIRECTORIES
 from hookbus._utils.arguments import raise_errors, replace_message
 from hookbus._utils.files import find_path_problem
@@ -54,12 +55,26 @@ def _find_errors(run: Run) -> Iterator[HookbusError]:
         yield error  # without an order there are no listeners whose schedules could be checked
     else:
         yield from find_limit_errors(run, run.bus.hooks)
+    yield from _find_token_errors(run)
     hooks = {name: hook for name, hook in run.bus.hooks.items() if isinstance(hook, Hook)}
     yield from find_hook_errors(run, {name: hook for name, hook in hooks.items() if run.runs_on_this_rank(hook)})
     try:
         get_fsdp_modules(run.model)
     except ConfigError as error:
         yield error
+
+
+def _find_token_errors(run: Run) -> Iterator[ConfigError]:
+    """Yield the errors of a limit in tokens that are not counted, and of tokens that a host cannot count or limit."""
+    if run.max_tokens is not None and not run.counts_tokens:
+        yield ConfigError([f"tokens: {NOT_COUNTED}"])
+    if run.host is None:
+        return
+    name = run.host.capabilities.host
+    if run.max_tokens is not None:
+        yield ConfigError([f"tokens: {name} has a limit of its own. Set that one, and remove `tokens`."])
+    if run.counts_tokens and not run.host.capabilities.batch:
+        yield ConfigError([f"batch_tokens: {name} passes no batch whose tokens could be counted. Remove it."])
 
 
 def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
@@ -149,6 +164,7 @@ def _find_limit_problem(run: Run, listener: Listener, point: Point) -> str:
     """Return why the schedule of a listener can never be evaluated, or "" if it can."""
     clock = Clock()
     clock.max_epochs, clock.max_iters, clock.epoch_length = run.max_epochs, run.max_iters, run.clock.epoch_length
+    clock.counts_tokens, clock.tokens.limit = run.counts_tokens, run.max_tokens
     if run.trainer is None:  # the length is known as soon as a custom loop reads its loader through `run.batches`
         clock.epoch_length = clock.epoch_length or 1
     try:

@@ -63,11 +63,16 @@ class RequestSync:
         run = self._run
         if run.ranks.world_size == 1:
             return
-        own = any(map(may_request, run.bus.hooks.values())), [point for point in SKIPPABLE if self._can_skip(point)]
+        counts_tokens = run.clock.counts_tokens
+        makes_requests = any(map(may_request, run.bus.hooks.values()))
+        own = makes_requests, [point for point in SKIPPABLE if self._can_skip(point)], counts_tokens
         # Gathered: a hook that is active on rank 0 only makes every rank synchronize.
         gathered = run.ranks.all_gather("hooks that make requests", own)
-        self.active, self._begun = any(can for can, _ in gathered), True
-        self.skipping = frozenset(point for _, points in gathered for point in points)
+        if any(counts != counts_tokens for _, _, counts in gathered):
+            raise RankError("batch_tokens: some ranks count tokens and others do not. Pass it on every rank.")
+        # The tokens of all ranks are summed in the synchronizations of requests.
+        self.active, self._begun = counts_tokens or any(can for can, _, _ in gathered), True
+        self.skipping = frozenset(point for _, points, _ in gathered for point in points)
         counters = PointCounters(run.clock, POINTS[ITERATION])
         listeners = [listener for listener in run.bus.table.listeners(ITERATION, run) if may_request(listener.plugin)]
         # A condition may differ between ranks, so its requests wait for the next synchronization.
@@ -170,9 +175,19 @@ class RequestSync:
         # Not `hash`, which is randomized per process; 7 bytes fit into an int64 with both signs.
         digest = int.from_bytes(hashlib.blake2b(repr(own).encode(), digest_size=7).digest())
         # One all-reduce: the maxima of a digest and of its negative are opposite only if all digests are equal.
-        vector = torch.tensor([digest, -digest, int(clock.seconds)])
-        greatest, least, clock.synced_seconds = self._run.ranks.all_reduce("requests", vector, "max").tolist()
+        values = [digest, -digest, int(clock.seconds), *self._get_token_slots()]
+        reduced = self._run.ranks.all_reduce("requests", torch.tensor(values), "max").tolist()
+        greatest, least, clock.synced_seconds, *tokens = reduced
+        if tokens:
+            clock.add_tokens(tokens)
         return bool(greatest == -least)
+
+    def _get_token_slots(self) -> list[int]:
+        """Return one number per rank: the new tokens of this rank, and 0 for the others, so that a maximum is a sum."""
+        clock, ranks = self._run.clock, self._run.ranks
+        if not clock.counts_tokens:
+            return []
+        return [clock.tokens.own if rank == ranks.rank else 0 for rank in range(ranks.world_size)]
 
     def _merge(self, own: _RankRequests) -> None:
         """Replace the pending requests by those of all ranks, in the order of the ranks. A collective call.

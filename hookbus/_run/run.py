@@ -32,6 +32,7 @@ from hookbus._run.sandbox import Trial, sandbox
 from hookbus._run.services import OwnedServices
 from hookbus._run.status import Metadata
 from hookbus._run.step_hooks import IterationGap
+from hookbus._run.tokens import build_measure
 from hookbus._run.training_data import TrainingData
 from hookbus._run.validation import Evaluator, Validations
 from hookbus._run.weights import Weights
@@ -192,6 +193,7 @@ class Run(ProgressMixin, LoopMixin):
         seed: int | None = None,
         epochs: int | None = None,
         iterations: int | None = None,
+        tokens: int | None = None,
         validate: Evaluator | None = None,
         test: Evaluator | None = None,
         predict: Evaluator | None = None,
@@ -199,6 +201,7 @@ class Run(ProgressMixin, LoopMixin):
         counts_steps: bool = False,
         auto_nesting: bool = False,
         batch_size: Callable[[Any], int] | None = None,
+        batch_tokens: Callable[[Any], Any] | str | None = None,
         ranks: Collectives | None = None,
         previous: Run | None = None,
     ) -> None:
@@ -219,10 +222,11 @@ class Run(ProgressMixin, LoopMixin):
         self._inherit_state(previous, seed)
         self.clock.leave_iteration()
         self.clock.max_epochs, self.clock.max_iters = epochs, iterations
-        self.clock.limit_reached = iterations is not None and self.clock.iters_done >= iterations
         self.clock.counts_iterations = optimizer is None and not counts_steps
         self.batch_sizes = BatchSizes(batch_size, lambda message: self.logger.warning("%s", message))
         self.clock.measure_batch = self.batch_sizes.measure
+        self._count_tokens(batch_tokens, tokens)
+        self.clock.check_limits()
         validated_at = previous.validations.validated_at if previous else -1
         evaluators: dict[EvaluationKind, Evaluator | None] = {"val": validate, "test": test, "predict": predict}
         self.validations: Validations = Validations(self, evaluators, validated_at)
@@ -239,6 +243,14 @@ class Run(ProgressMixin, LoopMixin):
         self.recording = Recording(bus)
         self.iteration_gap = IterationGap(self)
         self._init_state()
+
+    def _count_tokens(self, batch_tokens: Callable[[Any], Any] | str | None, limit: int | None) -> None:
+        """Count the tokens of each batch if it is known how, up to a limit."""
+        clock = self.clock
+        counts = batch_tokens is not None and self.mode == "train"
+        clock.counts_tokens, clock.tokens.limit = counts, limit
+        clock.tokens.measure = build_measure(batch_tokens, self.batch_sizes) if counts and batch_tokens else None
+        clock.tokens.is_summed = self.ranks.world_size > 1
 
     def _inherit_state(self, previous: Run | None, seed: int | None) -> None:
         """Take the state of the previous run that this run continues, or initialize it."""
@@ -715,7 +727,7 @@ class Run(ProgressMixin, LoopMixin):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self.clock.load_state_dict(state["clock"])
-        self.clock.limit_reached = self.max_iters is not None and self.iters_done >= self.max_iters
+        self.clock.check_limits()
         self.metrics.load_state_dict(state["metrics"])
         self.best.clear()
         self.best.update({name: BestResult.from_state(best) for name, best in state["best"].items()})

@@ -89,8 +89,8 @@ class TrainingData:
             LoopError: If the run has no limit, since the iteration would never end.
         """
         run, clock = self._run, self._run.clock
-        if clock.max_epochs is None and clock.max_iters is None:
-            raise LoopError("run.epochs(): the run has no limit. Set epochs= or iterations=.")
+        if clock.max_epochs is None and clock.max_iters is None and clock.tokens.limit is None:
+            raise LoopError("run.epochs(): the run has no limit. Set epochs=, iterations= or tokens=.")
         if clock.is_at_limit and run.auto_nesting:
             # Hooks may do work at the end of training, such as restoring the best weights.
             run.nesting.open_training()

@@ -44,6 +44,7 @@ _FRAMEWORK_NAMES = {
     "training.epochs": ("max_epochs", "n_epochs", "num_epochs", "num_train_epochs"),
     "training.iterations": ("max_iters", "max_steps", "num_iterations"),
     "training.precision": ("mixed_precision",),
+    "training.tokens": ("max_tokens",),
     "val_loader": ("val_dataloader", "val_dataloaders"),
     "work_dir": ("default_root_dir", "exp_dir", "output_dir"),
 }

@@ -32,7 +32,8 @@ class Bridge:
             loop. "hookbus": the checkpoint hook saves and restores everything.
         metric_prefix: Prefix of the names under which the trainer reports results of a validation, such as `eval_`.
             Default: `metric_prefixes` of the class.
-        options: Arguments of `bus.open`: `work_dir`, `resume`, `overwrite`, `fresh`, `seed`, `batch_size`.
+        options: Arguments of `bus.open`: `work_dir`, `resume`, `overwrite`, `fresh`, `seed`, `batch_size`,
+            `batch_tokens`.
 
     Attributes:
         capabilities: What the trainer offers.

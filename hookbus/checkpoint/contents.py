@@ -95,6 +95,7 @@ _meta = record(
         "initial_structure": mapping_of(nullable(list_of(_count))),
     },
 )
+_TOKENS = ("done", "before", "seen", "epoch_before", "epoch_first", "epoch_end", "step_before", "step_seen")
 _clock = record(
     {
         **dict.fromkeys(("epochs_done", "iters_done", "steps_done", "samples_done", "steps_before"), _count),
@@ -102,7 +103,8 @@ _clock = record(
         **dict.fromkeys(("epoch_seconds_before", "seconds_before", "seconds_seen", "iter_at_last_step"), _count),
         **dict.fromkeys(("epoch_open", "counts_seconds", "stepped"), boolean),
         "seconds": number(0, finite=True),
-    }
+    },
+    {"tokens": record(dict.fromkeys(_TOKENS, _count))},
 )
 _CHUNK = 64
 _values = either(list_of(number(), maximum=_CHUNK), tensor(1, maximum=_CHUNK))
@@ -255,6 +257,9 @@ def _check_counts(clock: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
     for name, later in EARLIER.items():
         if clock[name] > clock[later]:
             raise InvalidDataError(f"loop.clock.{name}", f"at most {later}={clock[later]}", str(clock[name]))
+    for name, count in clock.get("tokens", {}).items():
+        if count > clock["tokens"]["done"]:
+            raise InvalidDataError(f"loop.clock.tokens.{name}", f"at most done={clock['tokens']['done']}", str(count))
     for name, same in SAME.items():
         if meta.get(name, clock[same]) != clock[same]:
             raise InvalidDataError(f"loop.clock.{same}", f"{meta[name]} as in meta.{name}", str(clock[same]))

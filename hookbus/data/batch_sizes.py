@@ -256,6 +256,11 @@ class BatchSizes:
         if size is not None:
             self._handed.append((batch, size))
 
+    @property
+    def last_batch(self) -> Any:
+        """The last batch that was handed out and not measured yet, None if there is none."""
+        return self._handed[-1][0] if self._handed else None
+
     def measure(self, batch: Any) -> int | None:
         """Return the number of samples of a batch, None if it is unknown.
 

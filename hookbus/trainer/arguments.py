@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from hookbus._config.hooks import get_default_hooks, merge_defaults
 from hookbus._events.checks import as_hook_list
 from hookbus._run.objects import find_object_problems, freeze_names
+from hookbus._run.tokens import check_batch_tokens, check_token_limit, to_token_limit
 from hookbus._run.work_dir import check_resume
 from hookbus._utils.arguments import (
     check_bool,
@@ -68,6 +69,8 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             check_callable("loss_fn", arguments["loss_fn"], "a function such as torch.nn.functional.cross_entropy"),
             check_callable("step_fn", arguments["step_fn"], "a function of model and batch"),
             check_callable("batch_size", arguments["batch_size"], "a function of a batch"),
+            check_batch_tokens(arguments["batch_tokens"]),
+            check_token_limit(to_token_limit(arguments["tokens"])),
             check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
             check_seed("seed", arguments["seed"]),
             check_resume("resume", arguments["resume"]),

@@ -152,9 +152,11 @@ def _describe_never_due(run: Run) -> str:
 
 
 def _describe_limit(trainer: TrainerSetup) -> str:
-    if (trainer.epochs is None) == (trainer.iterations is None):
+    limits = {"epoch": trainer.epochs, "iteration": trainer.iterations, "token": trainer.tokens}
+    known = [(limit, unit) for unit, limit in limits.items() if limit is not None]
+    if len(known) != 1:
         return ""
-    limit, unit = (trainer.iterations, "iteration") if trainer.epochs is None else (trainer.epochs, "epoch")
+    limit, unit = known[0]
     return f"limit: {limit} {unit}" if limit == 1 else f"limit: {limit} {unit}s"
 
 

@@ -83,8 +83,8 @@ def _check_arguments(trainer: TrainerSetup) -> None:
         problems.append("limit_train_batches: 0 disables the training loader, so that `fit` has no data. Set 1.0.")
     elif trainer.train_loader is None:
         problems.append("fit: the training data are missing. Pass train_loader= to the Trainer.")
-    if (trainer.epochs is None) == (trainer.iterations is None):
-        problems.append("fit: exactly one limit is required. Pass either epochs= or iterations=.")
+    if [trainer.epochs, trainer.iterations, trainer.tokens].count(None) != 2:
+        problems.append("fit: exactly one limit is required. Pass one of epochs=, iterations= and tokens=.")
     raise_config_error(problems)
 
 

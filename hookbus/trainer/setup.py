@@ -13,11 +13,12 @@ from torch.optim import Optimizer
 from hookbus._events.table import Order
 from hookbus._run.objects import build_module_dict
 from hookbus._run.services import WRITERS
+from hookbus._run.tokens import check_token_limit, to_token_limit
 from hookbus._training.eval_metrics import build_metrics
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.parallel import Distributed, build_steps, check_distributed, maybe_apply_fsdp, train_shard_for
 from hookbus._training.steps import Precision, iter_parameters
-from hookbus._utils.arguments import check_count, check_keywords
+from hookbus._utils.arguments import check_count, check_keywords, raise_config_error
 from hookbus._utils.detached_copies import deepcopy_as_none
 from hookbus.bus import HookBus
 from hookbus.distributed.process_collectives import get_collectives
@@ -64,6 +65,7 @@ class TrainerSetup:
         scheduler_monitor: str | None = None,
         epochs: int | None = None,
         iterations: int | None = None,
+        tokens: int | None = None,
         work_dir: str | Path | None = "runs/train",
         hooks: Iterable[object] = (),
         default_hooks: bool = True,
@@ -71,6 +73,7 @@ class TrainerSetup:
         metrics: Iterable[Any] | Mapping[str, Any] = (),
         step_fn: Callable[[nn.Module, Any], Any] | None = None,
         batch_size: Callable[[Any], int] | None = None,
+        batch_tokens: Callable[[Any], Any] | str | None = None,
         accumulate: int = 1,
         precision: Precision = "fp32",
         clip_grad_norm: float | None = None,
@@ -113,8 +116,10 @@ class TrainerSetup:
             scheduler_interval: Unit after which the scheduler is stepped, "epoch" or "step". A scheduler that requires
                 a metric is stepped after each validation. Default: "epoch".
             scheduler_monitor: Metric that the scheduler requires. Default: the validation loss.
-            epochs: Limit in epochs. Exactly one of `epochs` and `iterations` is required by `fit`.
+            epochs: Limit in epochs. Exactly one of `epochs`, `iterations` and `tokens` is required by `fit`.
             iterations: Limit in iterations.
+            tokens: Limit in tokens of all ranks: the run ends after the iteration that reaches it. Requires
+                `batch_tokens`.
             work_dir: Output directory, or None to write no files. Default: "runs/train".
             hooks: Hooks to register. A hook of the type of a default hook replaces the default hook.
             default_hooks: Add the installed hooks among logger, progress, iter_timer, checkpoint and preemption.
@@ -126,6 +131,9 @@ class TrainerSetup:
                 the model and the loss function.
             batch_size: Function of a batch that returns its number of samples. Default: the attribute `batch_size` of
                 the batch, else the number of indices of the batch sampler, else inferred from its tensors and lists.
+            batch_tokens: Function of a batch, before it is moved to the device, that returns its number of tokens as an
+                integer or a tensor on the CPU; the name of a key or attribute of the batch that contains it; or an
+                import string. Default: None, and tokens are not counted.
             accumulate: Number of micro-batches per optimizer step. Groups continue across epoch boundaries. Default: 1.
             precision: "fp32", "bf16" or "fp16". Default: "fp32".
             clip_grad_norm: Maximum norm of all gradients together, or None for no clipping. Default: None.
@@ -179,7 +187,7 @@ class TrainerSetup:
         self.train_loader, self.val_loader, self.test_loader, self.predict_loader = self.short_run.limit_loaders(
             {"train": train_loader, "val": val_loader, "test": test_loader, "predict": predict_loader}
         )
-        self.set_limit(epochs, iterations)
+        self.set_limit(epochs, iterations, tokens)
         # A `fast_dev_run` must not touch the directory of a regular run.
         is_dev_run = self.short_run.dev_batches > 0
         self.work_dir, self.resume = (None, "never") if is_dev_run else (work_dir, resume)
@@ -187,7 +195,7 @@ class TrainerSetup:
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.loads_hooks, self.loaded_hooks = False, list[str]()  # a test restores hook states from `load_from` as well
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
-        self.batch_size = batch_size
+        self.batch_size, self.batch_tokens, self.precision = batch_size, batch_tokens, precision
         self.eval_metrics = build_metrics(metrics)
         self.steps = build_steps(
             distributed,
@@ -216,15 +224,17 @@ class TrainerSetup:
             self.bus.register(hook)
         self.short_run.omit_hooks(self.bus)
 
-    def set_limit(self, epochs: int | None, iterations: int | None) -> None:
+    def set_limit(self, epochs: int | None, iterations: int | None, tokens: int | None) -> None:
         """Set the limit of the training; that of a `fast_dev_run` is one epoch.
 
         Raises:
             ConfigError: If a limit is not a non-negative integer.
         """
         self.epochs, self.iterations = validate_limit("epochs", epochs), validate_limit("iterations", iterations)
+        raise_config_error([check_token_limit(tokens := to_token_limit(tokens))])
+        self.tokens = tokens
         if self.short_run.dev_batches:
-            self.epochs, self.iterations = 1, None
+            self.epochs, self.iterations, self.tokens = 1, None, None
 
     @classmethod
     @check_keywords("Trainer.from_file")

@@ -35,12 +35,13 @@ class Trainer(TrainerSetup):
     """Train a model and emit the events of the run."""
 
     @check_keywords("Trainer.fit")
-    def fit(self, *, epochs: int | None = None, iterations: int | None = None) -> Run:
+    def fit(self, *, epochs: int | None = None, iterations: int | None = None, tokens: int | None = None) -> Run:
         """Train up to the limit. A second call continues from the current state.
 
         Args:
             epochs: New limit in epochs, counted from the start of the first training.
             iterations: New limit in iterations, counted from the start of the first training.
+            tokens: New limit in tokens, counted from the start of the first training.
 
         Returns:
             The run. `run.outcome` is the reason for its end.
@@ -49,8 +50,8 @@ class Trainer(TrainerSetup):
             HookbusError: If a precondition is not met, as in `check`. Nothing is written and no event is emitted.
             KeyboardInterrupt: On Ctrl-C, after a last checkpoint if a checkpoint hook is registered.
         """
-        if epochs is not None or iterations is not None:
-            self.set_limit(epochs, iterations)
+        if (epochs, iterations, tokens) != (None, None, None):
+            self.set_limit(epochs, iterations, tokens)
         with self.runs.run_scope("train") as run, handle_interrupts(run):
             load_initial_weights(self, run)
             self._train(run)
@@ -85,8 +86,10 @@ class Trainer(TrainerSetup):
         assert self.train_loader is not None
         # Looked up once per epoch: this loop is the hot path.
         calls, replacements, moves = self.bus.calls, run.replacements, self.device.type != "cpu"
+        tokens = run.clock.tokens
         for batch_idx, batch in run.batches(self.train_loader):
             if moves:
+                tokens.measure_ahead(batch)
                 batch = move_to_device(batch, self.device)
             calls.before_train_iter(batch_idx=batch_idx, batch=batch)
             if replacements.is_pending:

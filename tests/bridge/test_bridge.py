@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from hookbus import Hook, HookBus, Needs
+from hookbus import Hook, HookBus, Needs, every
 from hookbus._run.host import Checkpoints
 from hookbus.bridge import Capabilities
 from hookbus.errors import ConfigError, RequestError
@@ -95,6 +95,19 @@ class TestRun:
         run = bridge.open(epochs=3)
         assert (run.work_dir is not None and run.work_dir.path.name, run.seed, run.max_epochs) == ("run", 7, 3)
         bridge.close()
+
+    def test_option_counts_the_tokens_of_the_batches(self) -> None:
+        bus, due = HookBus(), []
+        bus.on("after_train_iter", when=every(20, unit="token"))(lambda run: due.append(run.tokens_done))
+        bridge = make_bridge(bus, batch_tokens=lambda batch: 2 * len(batch[0]))
+        fit(bridge)
+        # 2 tokens per sample, in batches of 4.
+        assert (bridge.active_run.tokens_done, due[:3]) == (8 * bridge.active_run.iters_done, [24, 40, 64])
+
+    def test_limit_in_tokens_is_refused_because_the_trainer_has_its_own(self) -> None:
+        bridge = make_bridge(tokens=5, batch_tokens=lambda batch: 1)
+        with pytest.raises(ConfigError, match="tokens: .* has a limit of its own"):
+            bridge.open()
 
     def test_two_bridges_of_one_trainer_emit_to_their_own_bus(self) -> None:
         buses, trainer = [RecordingBus(), RecordingBus()], make_trainer()
@@ -288,6 +301,14 @@ class TestNeeds:
             missing={"after_forward": "It has no such callback. Use after_train_iter."},
             approximate={"after_train_iter": "the gradients are zeroed"},
         )
+
+    def test_tokens_cannot_be_counted_without_the_batch(self) -> None:
+        class WithoutBatch(ForeignBridge):
+            capabilities = Capabilities(host="blind trainer", bridge="a:b", batch=False)
+
+        bridge = WithoutBatch(HookBus(), make_trainer(), batch_tokens="num_tokens")
+        with pytest.raises(ConfigError, match="batch_tokens: blind trainer passes no batch"):
+            bridge.open()
 
     def test_hook_that_needs_a_missing_point_is_refused(self) -> None:
         class NeedsForward(Hook):

@@ -102,6 +102,19 @@ SCENARIOS = '''
         def after_train_iter(self, run):
             self.iterations.append(run.iters_done)
 
+    class Tokens(Hook):
+        """Record the iterations at which a schedule in tokens is due; the ranks count 3 and 7 tokens per batch."""
+        def __init__(self):
+            super().__init__()
+            self.iterations = []
+
+        @hookimpl(when=every(20, unit="token"))
+        def after_train_iter(self, run):
+            self.iterations.append(run.iters_done)
+
+        def after_run(self, run):
+            self.counts = {"done": run.tokens_done, "batch": run.batch_tokens}
+
     def fit(*hooks, **settings):
         trainer = toys.trainer(hooks=hooks, **settings)
         try:
@@ -160,6 +173,11 @@ SCENARIOS = '''
     every_second = EverySecond()
     fit(every_second)
     results["schedule in seconds"] = {"at": every_second.iterations}
+    for name, settings in (("tokens", {}), ("limit in tokens", {"tokens": 35, "epochs": None}),
+                           ("limit in tokens, every 3", {"tokens": 35, "epochs": None, "agree_every": 3})):
+        tokens = Tokens()
+        results[name] = fit(tokens, batch_tokens=lambda batch: 3 + 4 * RANK, **settings)
+        results[name] |= {"at": tokens.iterations, **tokens.counts}
     report(results)
 '''
 
@@ -258,3 +276,15 @@ def test_schedule_in_seconds_triggers_at_the_same_iteration_on_all_ranks(results
 
     assert first["at"] == second["at"]
     assert first["at"]
+
+
+def test_tokens_of_all_ranks_are_summed_at_the_synchronizations(results: Results) -> None:
+    for rank, batch in enumerate((3, 7)):
+        tokens = results["tokens"][rank]
+        # 10 tokens per iteration, which schedules take into account in the next one.
+        assert (tokens["at"], tokens["done"], tokens["batch"]) == ([3, 5, 7], 80, batch)
+        limited = results["limit in tokens"][rank]
+        assert (limited["iters"], limited["done"], limited["outcome"]) == (4, 40, "finished")
+        # Without a synchronization in iteration 4, the end of the epoch is the next one.
+        delayed = results["limit in tokens, every 3"][rank]
+        assert (delayed["iters"], delayed["epochs"], delayed["done"]) == (4, 1, 40)

@@ -117,6 +117,8 @@ class ProgressHook(Hook):
         self._throughput.update(run.iters_done, time.monotonic())
         rate, limit = self._throughput.per_second, run.expected_last_iter
         eta = format_clock_time((limit - run.iters_done) / rate) if rate and limit is not None else "unknown"
+        if run.max_tokens is not None:
+            return ProgressState("token", run.tokens_done, run.max_tokens, self._loss, rate, eta)
         if run.max_epochs is None:
             return ProgressState("iteration", run.iters_done, run.max_iters, self._loss, rate, eta)
         label = f"epoch {format_count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
