@@ -8,8 +8,8 @@ from typing import Any
 from hookbus._config.diagnostics import HookList, expand_names, normalize_hooks
 from hookbus._config.document import Document, Path, iter_paths
 from hookbus._config.hooks import add_instance_name, find_hook_class
-from hookbus._config.models import LIMITS
 from hookbus._config.overrides import get_type_names
+from hookbus._utils.known_keys import LIMITS
 
 
 class RemovedHook(dict[str, Any]):

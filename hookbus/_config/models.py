@@ -29,7 +29,7 @@ from hookbus._config.interpolation import dump_resolved, show_references
 from hookbus._run.tokens import to_token_limit
 from hookbus._run.work_dir import check_resume
 from hookbus._utils.batch_limits import find_dev_run_problem, find_limit_problem
-from hookbus._utils.known_keys import suggest_type
+from hookbus._utils.known_keys import LIMITS, suggest_type
 from hookbus._utils.packages import cached_lookups
 from hookbus._utils.plugin_entries import get_publishing_package
 from hookbus._utils.redaction import redact
@@ -142,10 +142,6 @@ BatchLimit = Annotated[
 
 DevRun = Annotated[bool | Annotated[int, Field(ge=0)], BeforeValidator(_check_dev_run)]
 """Whether a run is a trial of one epoch, or its number of batches."""
-
-
-LIMITS = ("epochs", "iterations", "tokens")
-"""Settings of `training` of which a run has one: a layer that sets one replaces the others."""
 
 
 def _parse_tokens(value: object) -> object:

@@ -51,6 +51,9 @@ _FRAMEWORK_NAMES = {
 FRAMEWORK_KEYS = {name: key for key, names in _FRAMEWORK_NAMES.items() for name in names}
 """Keys of a run file, with the section, or arguments of the Trainer, by the name in another framework."""
 
+LIMITS = ("epochs", "iterations", "tokens")
+"""Settings of `training` of which a run has one: a layer that sets one replaces the others."""
+
 ARGUMENT_NAMES = {"loss": "loss_fn"}
 """Arguments whose name differs from that of the key of a run file."""
 
