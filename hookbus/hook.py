@@ -192,6 +192,8 @@ class Hook(BaseListeners):
         schedules_accumulation: Whether the hook changes the number of micro-batches per optimizer step.
         schedules_learning_rate: Whether the hook sets the learning rate. It is refused in the training of another
             trainer that schedules it as well; a property if it depends on the settings.
+        averages_weights: Whether the hook provides averaged weights. If an earlier hook does so as well, the results of
+            its validations have its name, such as `val/<hook>/loss`.
         makes_requests: Whether the hook may request a validation, a save or a stop. In distributed training, requests
             are synchronized across ranks at every boundary if any hook may make requests. Observers are excluded.
         records_means: Whether the hook writes the means of training on its own schedule, through `run.request_record`.
@@ -217,6 +219,7 @@ class Hook(BaseListeners):
     schedules_validation: ClassVar[bool] = False
     schedules_accumulation: ClassVar[bool] = False
     schedules_learning_rate: bool = False
+    averages_weights: ClassVar[bool] = False
     makes_requests: ClassVar[bool] = True
     records_means: ClassVar[bool] = False
     skips_iterations: ClassVar[bool] = False

@@ -228,6 +228,44 @@ def test_context_that_exchanges_the_weights_is_reported_once(
     assert all(message.startswith("hook 'swap' changes the weights") for message in messages)
 
 
+class Third(AveragingHook):
+    """Average that is a third of the latest weights."""
+
+    def after_optimizer_step(self, run: Run) -> None:
+        assert run.model is not None
+        self.average = {name: value.detach() / 3 for name, value in run.model.state_dict().items()}
+
+
+class TestSeveralHooks:
+    def test_each_average_has_results_and_is_in_the_best_file(self, tmp_path: Path) -> None:
+        saver = CheckpointHook(save_best=True, best_metric="val/third/loss", publish=True)
+        trainer = build(AveragingHook(name="half"), Third(name="third"), saver, work_dir=tmp_path)
+        run = trainer.fit()
+        best = run.best["val/third/loss"]
+        assert best.path is not None
+        checkpoint = read_checkpoint(best.path)
+        assert checkpoint["meta"]["best_weights"] == {"val/third/loss": "averaged/third"}
+        assert compute_loss(checkpoint["averages"]["third"]) == pytest.approx(best.value)
+        assert compute_loss(load_file(tmp_path / "checkpoints/model.safetensors")) == pytest.approx(best.value)
+        averaged = checkpoint["ema_state_dict"]
+        assert compute_loss(averaged) == pytest.approx(checkpoint["meta"]["metrics"]["val/loss"])
+
+    def test_average_of_a_hook_that_leaves_has_no_results(self) -> None:
+        class Leave(Hook):
+            def before_epoch(self, run: Run) -> None:
+                if run.epochs_done == 1:
+                    run.bus.unregister("half")
+
+        names: list[list[str]] = []
+
+        class Record(Hook):
+            def after_val(self, metrics: dict[str, float]) -> None:
+                names.append(list(metrics))
+
+        build(AveragingHook(name="half"), Third(name="third"), Leave(), Record(), epochs=2).fit()
+        assert names == [["val/loss", "val/third/loss"], ["val/loss"]]
+
+
 class TestErrors:
     @pytest.mark.parametrize("missing", ["averaged", "applied"])
     def test_provider_without_a_method_is_an_error_with_its_name(self, missing: str) -> None:
@@ -240,9 +278,16 @@ class TestErrors:
         with pytest.raises(HookError, match=f"Provider has no method {missing}"):
             build(Provide()).fit()
 
-    def test_second_averaging_hook_is_an_error_that_names_both(self) -> None:
-        with pytest.raises(HookError, match="the hook 'first' and the hook 'second' both average the weights"):
-            build(AveragingHook(name="first"), AveragingHook(name="second")).fit()
+    def test_second_provider_of_a_hook_is_an_error(self) -> None:
+        class Twice(AveragingHook):
+            def before_run(self, run: Run) -> None:
+                super().before_run(run)
+                run.weights.provide(AveragingHook())
+
+        with pytest.raises(
+            HookError, match="the hook 'a' and the hook 'a' both average the weights. Use only one prov"
+        ):
+            build(Twice(name="a")).fit()
 
     def test_averages_under_other_names_are_an_error_that_lists_them(self) -> None:
         class OtherNames(AveragingHook):

@@ -53,14 +53,24 @@ AFTER_REQUESTS: dict[str, list[str]] = {
     "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]
 }
 
+QUALIFY = "dataloader_name = _run.validations.qualify(dataloader_name)"
+"""Statement that names the loader by the average that is evaluated, if it is not the primary one."""
+
 for _kind in EVALUATIONS:
     PROLOGUE[f"before_{_kind}"] = [f"_run.validations.enter({_kind!r})"]
-    PROLOGUE[f"before_{_kind}_epoch"] = [f"_run.validations.begin_loader({_kind!r}, dataloader_name)"]
-    PROLOGUE[f"before_{_kind}_iter"] = [f"_run.validations.begin_batch({_kind!r}, batch_idx, batch, dataloader_name)"]
-    PROLOGUE[f"after_{_kind}_iter"] = [
-        f"_run.validations.end_batch({_kind!r}, batch_idx, batch, outputs, loss, dataloader_name)"
+    PROLOGUE[f"before_{_kind}_epoch"] = [QUALIFY, f"_run.validations.begin_loader({_kind!r}, dataloader_name)"]
+    PROLOGUE[f"before_{_kind}_iter"] = [
+        QUALIFY,
+        f"_run.validations.begin_batch({_kind!r}, batch_idx, batch, dataloader_name)",
     ]
-    PROLOGUE[f"after_{_kind}_epoch"] = [f"metrics = _run.validations.end_loader({_kind!r}, metrics, dataloader_name)"]
+    PROLOGUE[f"after_{_kind}_iter"] = [
+        QUALIFY,
+        f"_run.validations.end_batch({_kind!r}, batch_idx, batch, outputs, loss, dataloader_name)",
+    ]
+    PROLOGUE[f"after_{_kind}_epoch"] = [
+        QUALIFY,
+        f"metrics = _run.validations.end_loader({_kind!r}, metrics, dataloader_name)",
+    ]
     EPILOGUE[f"after_{_kind}_epoch"] = [f"_run.validations.close_loader({_kind!r}, dataloader_name)"]
     PROLOGUE[f"after_{_kind}"] = [f"_run.validations.end({_kind!r}, metrics)"]
     EPILOGUE[f"after_{_kind}"] = [f"_run.validations.finish({_kind!r})"]

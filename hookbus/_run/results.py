@@ -27,7 +27,7 @@ class BestResult:
         value: Value of the metric.
         epoch: Number of the epoch, from 1, in which the value was reached.
         step: Number of optimizer steps at that time.
-        weights: Weights that were evaluated, "raw" or "averaged".
+        weights: Weights that were evaluated: "raw", "averaged", or "averaged/<hook>" for the average of a further hook.
         path: Checkpoint that contains the weights; None if none was written.
     """
 

@@ -259,7 +259,9 @@ class Run(ProgressMixin, LoopMixin):
         self.metrics: MetricStore = previous.metrics if previous else MetricStore(bus.pm.members.find_caller)
         self.best: dict[str, BestResult] = previous.best if previous else {}
         self.weights: Weights = (
-            previous.weights if previous else Weights(lambda: bus.current.model, lambda: bus.current.optimizers)
+            previous.weights
+            if previous
+            else Weights(lambda: bus.current.model, lambda: bus.current.optimizers, lambda: bus.hooks)
         )
         self.orphaned_hook_states: dict[str, Any] = previous.orphaned_hook_states if previous else {}
         # Names and shapes of the weights before any hook changed the model; None before the run starts.

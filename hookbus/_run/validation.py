@@ -57,6 +57,7 @@ class Validations:
         self._logged: LoggedResults | None = None  # values logged outside the loaders of the validation in progress
         self._is_measuring = False  # whether the batches of a loader are in progress
         self.loader_name: str | None = None
+        self._average: str | None = None  # hook whose average is evaluated in addition to the primary one
         self._published: set[str] = set()  # results of the validation in progress that have passed `log_scalars`
         self._has_loader = False  # whether a loader of the validation in progress has begun
         self._begun: EvaluationKind | None = None  # validation that the loop performs between `begin` and `end_begun`
@@ -120,11 +121,40 @@ class Validations:
             returned = check_returned(kind, evaluator(run))
             run.nesting.close(f"{kind}_epoch", metrics=returned)
             run.metrics.results |= self._sync_results(kind, None, {} if returned is None else returned)
+            self._evaluate_further(kind, evaluator)
             run.nesting.close(kind)
             results = self.get_results(kind)
         if kind == "val" and not sanity:
             self.validated_at = run.clock.steps_done
         return results
+
+    def _evaluate_further(self, kind: Literal["val", "test"], evaluator: Evaluator) -> None:
+        """Evaluate the averages of further hooks, whose results have the name of the hook like that of a loader."""
+        run = self._run
+        names = run.weights.further if run.nesting.is_open(kind) else []
+        try:
+            for self._average in names:
+                self.contexts.exit()
+                self.contexts.enter(run.model, self._average)
+                if run.auto_nesting and evaluator is self._evaluators[kind]:
+                    run.nesting.auto_open(f"{kind}_epoch")
+                returned = check_returned(kind, evaluator(run)) or {}
+                prefix = f"{kind}/"
+                returned = {str(name).removeprefix(prefix): value for name, value in returned.items()}
+                run.nesting.close(f"{kind}_epoch", metrics=returned)
+                run.metrics.results |= self._sync_results(kind, self.qualify(None), returned)
+        finally:
+            self._average = None
+        if names:  # the listeners of the next point read the weights that the results without a name have
+            self.contexts.exit()
+            self.contexts.enter(run.model)
+
+    def qualify(self, loader: str | None) -> str | None:
+        """Return the name of a loader in the results of an average: that of the hook, or `<hook>/<loader>`."""
+        average = self._average
+        if average is None or loader == average or (loader or "").startswith(f"{average}/"):
+            return loader
+        return f"{average}/{loader}" if loader else average
 
     def predict(self) -> Any:
         """Predict now. Training modes, gradient mode and RNG states are restored afterwards.
@@ -335,6 +365,12 @@ class Validations:
     def finish(self, kind: EvaluationKind) -> None:
         """Deliver the complete results to those who requested them, and leave; called after all listeners."""
         run = self._run
+        if run.weights.further and not self.is_executing:
+            self.warn_once(
+                "The loop performs its validations itself, which evaluate one average: those of %s have no results. "
+                "Pass `validate` to bus.run, and request validations.",
+                ", ".join(map(repr, run.weights.further)),
+            )
         self._take_logged(kind)
         self._publish(kind, None)
         if self._begun == "val" and not run.sanity_checking:

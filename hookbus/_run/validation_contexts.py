@@ -137,16 +137,17 @@ class ValidationContexts:
         """Remove the contexts of a hook. A validation in progress exits them at its end."""
         self._contexts = [entry for entry in self._contexts if entry[1] != owner]
 
-    def enter(self, model: nn.Module | None) -> None:
+    def enter(self, model: nn.Module | None, average: str | None = None) -> None:
         """Enter all contexts.
 
         Args:
             model: Model of the run.
+            average: Name of the hook whose averaged weights to apply. Default: the primary average.
         """
         self._entered.close()  # contexts of a validation that an error ended before `after_val`
         # The modes of optimizers first: the averages are then exchanged with the weights that are evaluated otherwise.
         self._entered.enter_context(self._weights.eval_mode())
-        self._entered.enter_context(self._weights.applied())
+        self._entered.enter_context(self._weights.applied(average))
         for context, owner in self._contexts:
             # A provider may also be registered as a context, but its average is applied once.
             if not self._weights.provides(context):

@@ -1,17 +1,19 @@
 """Raw and averaged weights of a run.
 
-An averaging hook (EMA) registers as the provider. Checkpoints, evaluations and tests access averaged weights only
-through `Weights`, and are thus independent of the averaging hook.
+An averaging hook (EMA) registers as a provider. Checkpoints, evaluations and tests access averaged weights only
+through `Weights`, and are thus independent of the averaging hook. With several averaging hooks, the first one in the
+order of the registration is the primary one, and validations of the run evaluate each of the further ones as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookbus._events.call_stack import current_listener
+from hookbus._run.average_providers import AverageProviders, call_optional
 from hookbus._run.validation_contexts import OptimizerModes
 from hookbus.distributed.unwrap import clean_names, get_state_dict, strip_wrappers
 from hookbus.errors import HookError
@@ -45,6 +47,7 @@ class Weights:
     Args:
         model: Function that returns the model, or None if the run has no model.
         optimizers: Function that returns the optimizers by name.
+        hooks: Function that returns the names of the hooks in the order of their registration.
 
     Attributes:
         modes: Modes of the optimizers.
@@ -52,13 +55,14 @@ class Weights:
     """
 
     def __init__(
-        self, model: Callable[[], nn.Module | None], optimizers: Callable[[], Mapping[str, Any]] = dict
+        self,
+        model: Callable[[], nn.Module | None],
+        optimizers: Callable[[], Mapping[str, Any]] = dict,
+        hooks: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._model = model  # a function, because a later run of the bus may replace the model
         self.modes = OptimizerModes(optimizers)
-        self._provider: AverageProvider | None = None
-        self._owner = ""
-        self._names_checked = False
+        self._providers = AverageProviders(hooks)
         self._is_applied = False
         self._raw: StateDict | None = None  # of a provider without `raw`, while the averaged weights are applied
         self._readers: list[Callable[[], object]] = []
@@ -67,73 +71,103 @@ class Weights:
         self.exchanged = False
 
     def provide(self, provider: AverageProvider | None) -> None:
-        """Register the provider of averaged weights, usually in `before_run`; None unregisters it.
+        """Register a provider of averaged weights, usually in `before_run`; None unregisters that of the hook.
 
-        Validations and tests then evaluate the averaged weights, and checkpoints contain them as `ema_state_dict`. A
-        hook that is removed from the bus no longer provides them.
+        Validations and tests then evaluate the averaged weights, and checkpoints contain them as `ema_state_dict`. If
+        several hooks average, this holds for the first one in the order of the registration, the primary one. The
+        validations and tests of the run evaluate the averages of each further hook as well, whose results have its
+        name, such as `val/<hook>/loss`, and checkpoints contain them as `averages`. A hook that is removed from the bus
+        no longer provides averages.
 
         Args:
             provider: Object with the methods of `AverageProvider`.
 
         Raises:
-            HookError: If the provider lacks a method, or another provider is registered.
+            HookError: If the provider lacks a method, or the hook has registered another provider.
         """
         listener = current_listener()
         owner = "" if listener is None else listener.hook
-        if provider is not None:
-            _check_methods(provider)
-            if self._provider is not None and self._provider is not provider:
-                raise HookError(
-                    f"run.weights.provide: {_describe(self._provider, self._owner)} and {_describe(provider, owner)} "
-                    "both average the weights. Use only one averaging hook per run."
-                )
-        self._provider, self._owner, self._names_checked = provider, owner, False
+        if provider is None:
+            self._providers.unregister(owner)
+        else:
+            self._providers.register(owner, provider)
 
     def release(self, owner: str) -> None:
         """Unregister what a hook has registered: the provider, and the function at the end of training."""
-        if self._owner == owner:
-            self.provide(None)
+        if owner:
+            self._providers.unregister(owner)
         if self._restore is not None and self._restore_owner == owner:
             self._restore = None
 
     def provides(self, context: Callable[[], AbstractContextManager[Any]]) -> bool:
         """Return whether a context manager is that of the averaged weights."""
-        return context == self.applied or (self._provider is not None and context == self._provider.applied)
+        providers = self._providers.get_all().values()
+        return context == self.applied or any(context == provider.applied for provider in providers)
 
     def raw(self) -> StateDict:
         """Return the raw weights, also while the model contains the averaged ones. References, not copies."""
-        raw = _call_optional(self._provider, "raw") if self._raw is None else self._raw
+        raw = self._get_stored_raw()
         model = self._model()
         if model is None:
             return {} if raw is None else raw
         return get_state_dict(model) if raw is None else clean_names(model, raw)
 
-    def averaged(self) -> StateDict | None:
-        """Return the averaged weights; None if no hook averages.
+    @property
+    def further(self) -> list[str]:
+        """Names of the hooks that average, except for the primary one."""
+        return list(self._providers.get_all())[1:]
+
+    def averaged(self, name: str | None = None) -> StateDict | None:
+        """Return the averaged weights; None if no hook averages, or before the average starts.
+
+        Args:
+            name: Name of the averaging hook. Default: the primary one.
 
         Raises:
             HookError: If the provider returns a name that the model does not have, or a tensor of another shape.
         """
-        averaged, model = None if self._provider is None else self._provider.averaged(), self._model()
+        (owner, provider), model = self._providers.find(name), self._model()
+        averaged = None if provider is None else provider.averaged()
         if averaged is not None and model is not None:
             averaged = clean_names(model, averaged)
-        if averaged is not None and not self._names_checked:
-            _check_names(averaged, self.raw(), _describe(self._provider, self._owner))
-            self._names_checked = True
+        if averaged is not None:
+            self._providers.check_names(owner, averaged, self.raw)
         return averaged
 
+    def further_averages(self) -> dict[str, StateDict]:
+        """Return the averaged weights of the hooks except for the primary one, by name; without those of no average."""
+        averages = {name: self.averaged(name) for name in self.further}
+        return {name: averaged for name, averaged in averages.items() if averaged is not None}
+
+    def describe(self, metric: str) -> str:
+        """Return which weights a result has: "raw", "averaged" for the primary average, or "averaged/<hook>".
+
+        Args:
+            metric: Full name of the result, such as `val/loss` or `val/<hook>/loss`.
+        """
+        part = metric.partition("/")[2].partition("/")[0]
+        name = part if part in self.further else None
+        if self.averaged(name) is None:
+            return "raw"
+        return "averaged" if name is None else f"averaged/{name}"
+
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Context manager in which the model contains the averaged weights; no effect if no hook averages."""
+    def applied(self, name: str | None = None) -> Iterator[None]:
+        """Context manager in which the model contains the averaged weights; no effect if no hook averages.
+
+        Args:
+            name: Name of the averaging hook. Default: the primary one.
+        """
         self.wait_for_readers()
-        if self._provider is None or self._is_applied:
+        provider = self._providers.find(name)[1]
+        if provider is None or self._is_applied:
             yield
             return
-        model = None if hasattr(self._provider, "raw") else self._model()
+        model = None if hasattr(provider, "raw") else self._model()
         self._raw = None if model is None else _copy(strip_wrappers(model).state_dict())
         self._is_applied = True
         try:
-            with self._provider.applied():
+            with provider.applied():
                 yield
         finally:
             self._raw, self._is_applied = None, False
@@ -147,7 +181,8 @@ class Weights:
 
     def wait(self) -> None:
         """Block until no other thread modifies the weights."""
-        _call_optional(self._provider, "wait")
+        for provider in self._providers.get_all().values():
+            call_optional(provider, "wait")
 
     def add_reader(self, wait: Callable[[], object]) -> Callable[[], None]:
         """Register another thread that may read the weights between optimizer steps. There may be multiple.
@@ -166,18 +201,24 @@ class Weights:
         for wait in self._readers:
             wait()
 
-    def load(self, raw: Mapping[str, Any], averaged: Mapping[str, Tensor] | None) -> None:
-        """Copy weights into the model, and into the average if there is one. Optimizers are set to evaluation mode.
+    def load(
+        self,
+        raw: Mapping[str, Any],
+        averaged: Mapping[str, Tensor] | None,
+        further: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Copy weights into the model, and into the averages if there are any. Optimizers are set to evaluation mode.
 
         Args:
             raw: State dict of the model.
-            averaged: Averaged weights by name; None leaves the average unchanged.
+            averaged: Averaged weights by name; None leaves the primary average unchanged.
+            further: Averaged weights of further hooks by name; those of other hooks are unchanged. Default: none.
 
         Raises:
             HookError: If the weights do not match the model, or the model contains the averaged weights.
         """
-        model, own = self._model(), self.averaged()
-        if model is None or self._is_applied or _call_optional(self._provider, "raw") is not None:
+        model = self._model()
+        if model is None or self._is_applied or self._get_stored_raw() is not None:
             raise HookError(
                 "run.weights.load: the model contains the averaged weights, or the run has no model. Load weights "
                 "outside of validations."
@@ -185,14 +226,16 @@ class Weights:
         from hookbus.checkpoint.weights import rename_weights  # imports torch
         from hookbus.distributed.sharding import shard_like
 
+        targets = [(self.averaged(), averaged)]
+        targets += [(self.averaged(name), weights) for name, weights in (further or {}).items()]
         self.wait_for_threads()
         # The loaded weights are to be evaluated; `train` of an optimizer continues the training from them.
         self.modes.end_training()
         try:
             strip_wrappers(model).load_state_dict(rename_weights(model, shard_like(raw, model, None)))
-            if averaged is not None:
-                averages = shard_like(averaged, model, None)
-                for name, average in (own or {}).items():
+            for own, weights in targets:
+                averages = {} if weights is None or own is None else shard_like(weights, model, None)
+                for name, average in (own or {}).items() if averages else ():
                     average.detach().copy_(averages[name])
         except (KeyError, RuntimeError) as error:
             raise HookError(
@@ -227,41 +270,17 @@ class Weights:
         self.exchanged = self._restore is not None and self._restore()
         return self.exchanged
 
+    def _get_stored_raw(self) -> StateDict | None:
+        """Return the raw weights while the model contains averaged ones, None otherwise."""
+        if self._raw is not None:
+            return self._raw
+        stored = (call_optional(provider, "raw") for provider in self._providers.get_all().values())
+        return next((raw for raw in stored if raw is not None), None)
+
     def wait_for_threads(self) -> None:
         """Block until no other thread reads or modifies the weights."""
         self.wait()
         self.wait_for_readers()
-
-
-def _check_methods(provider: object) -> None:
-    """Raise if a provider lacks a required method."""
-    missing = [name for name in ("averaged", "applied") if not callable(getattr(provider, name, None))]
-    if missing:
-        raise HookError(
-            f"run.weights.provide: {type(provider).__name__} has no method {' and no method '.join(missing)}. Pass an "
-            "object with averaged(), which returns the averaged weights by name, and applied(), a context manager in "
-            "which the model contains them."
-        )
-
-
-def _check_names(averaged: Mapping[str, Any], own: Mapping[str, Any], provider: str) -> None:
-    """Raise if averaged weights do not have the names and shapes of the model."""
-    wrong = [n for n, value in averaged.items() if n not in own or value.shape != getattr(own[n], "shape", None)]
-    if wrong:
-        raise HookError(
-            f"run.weights.averaged: the averages of {provider} must have the names and shapes of the state dict of the "
-            f"model, got {', '.join(wrong[:5])}{' ...' if len(wrong) > 5 else ''} ({len(wrong)} of {len(averaged)} do "
-            "not match). Return for example `averaged_model.module.state_dict()`."
-        )
-
-
-def _describe(provider: object, owner: str) -> str:
-    return f"the hook {owner!r}" if owner else type(provider).__name__
-
-
-def _call_optional(provider: object, name: str) -> Any:
-    method = getattr(provider, name, None)
-    return None if method is None else method()
 
 
 def _copy(weights: Mapping[str, Any]) -> StateDict:

@@ -79,6 +79,9 @@ _rng = record(
     {"numpy": _check_numpy_state, "cuda": list_of(_bytes), "mps": _bytes},
 )
 
+EVALUATED = r"raw|averaged(/[^/\0]+)?"
+"""Pattern of the weights that a result has, see `Weights.describe`."""
+
 _scalar = either(number(), tensor(maximum=1))
 _count = integer()
 _counts = mapping_of(_count)
@@ -91,7 +94,7 @@ _meta = record(
         "batch_size": nullable(integer(1)),
         **dict.fromkeys(("time", "hookbus", "torch", "config_hash"), string()),
         "metrics": mapping_of(number()),
-        "best_weights": mapping_of(string("raw|averaged")),
+        "best_weights": mapping_of(string(EVALUATED)),
         "initial_structure": mapping_of(nullable(list_of(_count))),
     },
 )
@@ -119,7 +122,7 @@ _metrics = record(
 _best = mapping_of(
     record(
         {"value": number(), "epoch": _count, "step": _count},
-        {"weights": string("raw|averaged"), "path": nullable(string(r"(?!(.*/)?\.\.(/|$))[^\0]*"))},
+        {"weights": string(EVALUATED), "path": nullable(string(r"(?!(.*/)?\.\.(/|$))[^\0]*"))},
     )
 )
 _generator = either(_bytes, list_of(any_value, 3, 3), mapping_of(any_value), list_of(any_value))
@@ -183,7 +186,7 @@ _state = mapping_of(any_value)
 _grads = mapping_of(tensor())
 _rank = record({"rng": _rng, "metrics": _metrics, "data": _data}, {"grads": _grads, "state": _state})
 _RUN_STATE = {"meta": _meta, "hooks": _hooks, "rng": _rng, "loop": _loop}
-_OPTIONAL = {"ema_state_dict": _state, "state": _state, "ranks": list_of(_rank)}
+_OPTIONAL = {"ema_state_dict": _state, "averages": mapping_of(_state), "state": _state, "ranks": list_of(_rank)}
 _run_state = record(_RUN_STATE, _OPTIONAL)
 _checkpoint = record(
     {**_RUN_STATE, "state_dict": _state},

@@ -5,6 +5,7 @@
 | meta | counts, time, versions, hash of the configuration, metrics, and which weights reached the best score |
 | state_dict | raw weights, even while averaged weights are applied to the model |
 | ema_state_dict | averaged weights, if a hook maintains them |
+| averages | averaged weights of further hooks, by name |
 | optimizer, scheduler, scaler | their state dicts; `training_weights` of an optimizer with modes |
 | loss | state dict of the loss function, if it has parameters or buffers |
 | grads | gradients by parameter name, only during gradient accumulation; those of `loss` begin with `.loss.` |
@@ -125,6 +126,8 @@ def _check_compatible(run: Run, checkpoint: Mapping[str, Any]) -> None:
             check_compatible(run.model, checkpoint["state_dict"])
         with wrap_invalid_data():
             check_averages(run.model, flatten_weights(checkpoint.get("ema_state_dict", {})), "ema_state_dict")
+            for name, weights in checkpoint.get("averages", {}).items():
+                check_averages(run.model, flatten_weights(weights), f"averages.{name}")
     check_components(run, checkpoint)
 
 
@@ -334,9 +337,11 @@ def collect_hooks_and_loop(run: Run) -> dict[str, Any]:
 
 
 def collect_averages(run: Run) -> dict[str, Any]:
-    """Return the averaged weights under the key `ema_state_dict`, {} if there are none."""
-    averaged = run.weights.averaged()
-    return {} if averaged is None else {"ema_state_dict": nest_weights(averaged, run.model_names)}
+    """Return the averaged weights under the keys `ema_state_dict` and `averages`, {} if there are none."""
+    averaged, names = run.weights.averaged(), run.model_names
+    further = {name: nest_weights(weights, names) for name, weights in run.weights.further_averages().items()}
+    primary = {} if averaged is None else {"ema_state_dict": nest_weights(averaged, names)}
+    return {**primary, **({"averages": further} if further else {})}
 
 
 def load_hooks_and_loop(run: Run, checkpoint: Mapping[str, Any]) -> None:

@@ -92,5 +92,6 @@ def _find_matches(name: str, names: Iterable[str]) -> list[str]:
     # Names with underscores are accepted as well, such as `val_loss`, which is common in other frameworks.
     flat = name.replace("/", "_")
     exact = [full for full in known if full.replace("/", "_") == flat]
-    # A short name omits the prefix `val/`, or the prefix and the name of the loader.
-    return exact or [full for full in known if full.partition("/")[2] == name or full.rpartition("/")[2] == name]
+    # A short name omits the prefix `val/`, or, if there is no such result, the prefix and the name of the loader.
+    results = [full for full in known if full.partition("/")[2] == name]
+    return exact or results or [full for full in known if full.rpartition("/")[2] == name]

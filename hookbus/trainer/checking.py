@@ -63,7 +63,10 @@ class ExpectedMetrics:
         store.log_outputs(outputs, None)
         provided = [name for hook in self._hooks.values() for name in hook.provided_metrics or ()]
         results = dict.fromkeys([*evaluation.results(Collectives()), *_result_names(metrics), *provided], 0.0)
-        self._names |= set(name_results("val", loader, results))
+        averages = [name for name, hook in self._hooks.items() if hook.averages_weights]
+        for average in ("", *averages[1:]):
+            name = "/".join(part for part in (average, loader) if part) or None
+            self._names |= set(name_results("val", name, results))
         self._unseen.discard(loader)
 
     def check(self) -> None:

@@ -34,6 +34,8 @@ SETTINGS: list[tuple[str, Settings, Settings]] = [
     ("time_tracking", {}, {"log_to_file": True}),
     ("accumulation", {"schedule": {1: 1, 2: 2}}, {"schedule": {1: 2}}),
     ("ema", {"momentum": 0.9}, {"momentum": 0.99}),
+    ("swa", {"swa_epoch_start": 1}, {"swa_epoch_start": 2}),
+    ("swa", {"swa_epoch_start": 1, "swa_lrs": 0.1}, {"swa_epoch_start": 2, "swa_lrs": 0.2}),
     ("jsonl", {"interval": 1}, {"interval": 2}),
     ("csv", {"interval": 1, "path": "a.csv"}, {"logging_interval": "epoch", "path": "b.csv"}),
     ("yolox_lr", {"warmup_epochs": 1, "num_last_epochs": 1}, {"warmup_epochs": 0, "num_last_epochs": 1}),

@@ -208,7 +208,8 @@ class StableTensors:
         optimizer = checkpoint.get("optimizer", {})
         parts = optimizer.values() if isinstance(run.optimizer, Mapping) else [optimizer]
         states = [part.get("state") for part in parts]
-        others = (checkpoint.get("ema_state_dict"), *states, checkpoint["rng"])
+        averages = (checkpoint.get("ema_state_dict"), *checkpoint.get("averages", {}).values())
+        others = (*averages, *states, checkpoint["rng"])
         self._weights = [state_dict[name] for name in self._weight_names]
         self._states = [state for state in others if isinstance(state, dict)]
         return [*self._weights, *self._states]

@@ -117,7 +117,7 @@ class BestTracker:
             self._directions[full] = rule
             if is_better(metrics[full], None if best is None else best.value, rule):
                 # Validation evaluates the averaged weights if a hook averages, so `publish` has to write those.
-                weights = "raw" if run.weights.averaged() is None else "averaged"
+                weights = run.weights.describe(full)
                 yield full, BestResult(metrics[full], run.current("epoch"), run.steps_done, weights)
 
     def warn_if_unused(self, run: Run, hook: str) -> None:
@@ -251,7 +251,10 @@ def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[st
     metric, result = best
     checkpoint = read_checkpoint(best[1].path)
     # The weights that were evaluated: a checkpoint contains raw and averaged weights.
-    averaged = checkpoint.get("ema_state_dict") if result.weights == "averaged" else None
+    kind, _, hook = result.weights.partition("/")
+    averaged = (
+        checkpoint["averages"][hook] if hook else checkpoint.get("ema_state_dict") if kind == "averaged" else None
+    )
     weights = _merge_tensors(flatten_weights(checkpoint["state_dict"]), flatten_weights(averaged or {}))
     return weights, {"metric": metric, "value": result.value, "step": result.step}
 

@@ -19,10 +19,12 @@ class BestWeights(NamedTuple):
     Attributes:
         raw: State dict of the model with the raw weights.
         averaged: Averaged weights by name, None if no hook averages the weights.
+        further: Averaged weights of further hooks, by the name of the hook.
     """
 
     raw: dict[str, Any]
     averaged: dict[str, Tensor] | None
+    further: Mapping[str, dict[str, Tensor]] = {}
 
     @classmethod
     def from_run(cls, run: Run) -> BestWeights:
@@ -30,7 +32,8 @@ class BestWeights(NamedTuple):
         # An averaging hook may still update its averages on another thread.
         run.weights.wait()
         averaged = run.weights.averaged()
-        return cls(_copy(run.weights.raw()), None if averaged is None else _copy(averaged))
+        further = {name: _copy(weights) for name, weights in run.weights.further_averages().items()}
+        return cls(_copy(run.weights.raw()), None if averaged is None else _copy(averaged), further)
 
     @classmethod
     def from_file(cls, run: Run, metric: str) -> BestWeights | None:
@@ -54,7 +57,9 @@ class BestWeights(NamedTuple):
             wait_for_pending(run)
         checkpoint = read_checkpoint(path)
         averaged = checkpoint.get("ema_state_dict")
-        return cls(flatten_weights(checkpoint["state_dict"]), None if averaged is None else flatten_weights(averaged))
+        further = {name: flatten_weights(weights) for name, weights in checkpoint.get("averages", {}).items()}
+        raw = flatten_weights(checkpoint["state_dict"])
+        return cls(raw, None if averaged is None else flatten_weights(averaged), further)
 
     def load(self, run: Run) -> None:
         """Load the weights into the model of a run, which may have enabled or disabled averaging since."""
@@ -63,7 +68,8 @@ class BestWeights(NamedTuple):
             # The averages may lack buffers of the model: overlay them on the raw state dict.
             run.weights.load({**self.raw, **(self.averaged or {})}, None)
         else:
-            run.weights.load(self.raw, self.raw if self.averaged is None else self.averaged)
+            further = {name: self.further.get(name, self.raw) for name in run.weights.further}
+            run.weights.load(self.raw, self.raw if self.averaged is None else self.averaged, further)
 
 
 def check_savers(run: Run) -> None:

@@ -43,7 +43,11 @@ class EarlyStoppingHook(Hook):
             "wait_count": schema.integer(),
             "last": schema.nullable(schema.number()),
             "stopped_epoch": schema.nullable(schema.integer()),
-            "best_weights": schema.nullable(schema.record({"raw": _weights, "averaged": schema.nullable(_weights)})),
+            "best_weights": schema.nullable(
+                schema.record(
+                    {"raw": _weights, "averaged": schema.nullable(_weights)}, {"further": schema.mapping_of(_weights)}
+                )
+            ),
             "monitor": _monitor,
         }
     )
@@ -189,6 +193,8 @@ class EarlyStoppingHook(Hook):
         if best is not None and model is not None:
             check_compatible(model, best["raw"])
             check_averages(model, best["averaged"] or {}, "state.best_weights.averaged")
+            for name, weights in best.get("further", {}).items():
+                check_averages(model, weights, f"state.best_weights.further.{name}")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`. A state of another metric or direction is ignored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus.checkpoint import check_averages, schema
 from hookbus.distributed import clean_names
-from hookbus.errors import HookError
+from hookbus.errors import ConfigError, HookError
 from hookbus_ema.average import WeightAverage
 from hookbus_ema.model_average import get_unwrapped_model, report_unaveraged, restore_average, sync_with_model
 
@@ -23,6 +24,7 @@ class AveragingHook(Hook):
     """
 
     makes_requests = False
+    averages_weights = True
     priority = Priority.ABOVE_NORMAL
     # With `resume_from` of an EMA, the average may have more steps than the run.
     state_schema = schema.record(
@@ -54,15 +56,21 @@ class AveragingHook(Hook):
         return self._average
 
     def check(self, run: Run) -> None:
-        """Check that the run has a model, and no other average.
+        """Check that the run has a model, and that no loader has the name of the hook.
 
         Raises:
             HookError: If the run has no model.
-            ConfigError: If another hook of this package averages the weights.
+            ConfigError: If the results of a loader would have the names of those of the average.
         """
         if run.model is None:
             raise HookError("requires the model of the run, got None. Pass `model` to the run.")
-        self.check_unique(run, "averages the weights", "Use only one of them.")
+        for key in ("val_loader", "test_loader"):
+            loaders = getattr(run, key)
+            if isinstance(loaders, Mapping) and self.name in loaders:
+                raise ConfigError(
+                    f"the results of the average and of a loader of {key} would have the same names, got {self.name!r} "
+                    "for both. Set another `name`."
+                )
 
     def before_run(self, run: Run) -> None:
         """Register as the provider of averaged weights. A run that starts at iteration 0 discards an old average."""

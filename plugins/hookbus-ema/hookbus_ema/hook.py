@@ -39,18 +39,18 @@ class EMAHook(AveragingHook):
         )
 
     def check(self, run: Run) -> None:
-        """Check that the run has a model and one EMA hook, and that a new run can start from `resume_from`.
+        """Check that the run has a model, and that a new run can start from `resume_from`.
 
         Raises:
             HookError: If the run has no model.
-            ConfigError: If there is another EMA hook.
+            ConfigError: If a loader has the name of the hook.
             CheckpointError: If the file cannot be read or contains no matching averages.
         """
         super().check(run)
         # A run that resumes restores its own average.
         is_new = run.mode == "train" and not run.may_resume and not run.iters_done
         if is_new and self.config.resume_from is not None and is_initialized(model := get_unwrapped_model(run)):
-            check_average_file(model, Path(self.config.resume_from))
+            check_average_file(model, Path(self.config.resume_from), self.name)
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the start of the average, and the length of the warm-up."""
@@ -108,7 +108,7 @@ class EMAHook(AveragingHook):
             return False
         average = self.build_average(model := get_unwrapped_model(run))
         if self.config.resume_from is not None:
-            load_average(average, model, Path(self.config.resume_from), run.logger)
+            load_average(average, model, Path(self.config.resume_from), run.logger, self.name)
         # `resume_from` sets the steps of the average, so that the warm-up continues.
         self._start_step = run.steps_done - average.steps
         self._track(average)

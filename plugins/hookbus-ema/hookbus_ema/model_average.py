@@ -33,33 +33,34 @@ def restore_average(average: WeightAverage, model: nn.Module, state: Mapping[str
     return average
 
 
-def load_average(average: WeightAverage, model: nn.Module, path: Path, logger: logging.Logger) -> None:
+def load_average(average: WeightAverage, model: nn.Module, path: Path, logger: logging.Logger, hook: str = "") -> None:
     """Load the averages of a checkpoint and their number of steps, which continues the warm-up.
 
-    Tensors that are missing on either side, or differ in shape, are skipped and logged.
+    The averages are those of the hook of the same name if the checkpoint contains several. Tensors that are missing on
+    either side, or differ in shape, are skipped and logged.
 
     Raises:
         CheckpointError: If the checkpoint cannot be loaded or contains no matching averages.
     """
     own = average.averaged()
-    steps, saved, matching = _match(model, own, read_checkpoint(path), path)
+    steps, saved, matching = _match(model, own, read_checkpoint(path), path, hook)
     average.load_state_dict({"steps": steps, "averaged": {**own, **matching}})
     skipped, missing = sorted(saved.keys() - matching.keys()), sorted(own.keys() - matching.keys())
     if skipped or missing:
         logger.warning("resume_from: skipped: %s; initialized from the weights of the model: %s.", skipped, missing)
 
 
-def check_average_file(model: nn.Module, path: Path) -> None:
+def check_average_file(model: nn.Module, path: Path, hook: str = "") -> None:
     """Check that a checkpoint contains averages of a model, without reading their values.
 
     Raises:
         CheckpointError: If it cannot be read or contains no matching averages.
     """
-    _match(model, model.state_dict(), CheckpointStore(path.parent).load_on_meta(path), path)
+    _match(model, model.state_dict(), CheckpointStore(path.parent).load_on_meta(path), path, hook)
 
 
 def _match(
-    model: nn.Module, own: Mapping[str, Any], checkpoint: Mapping[str, Any], path: Path
+    model: nn.Module, own: Mapping[str, Any], checkpoint: Mapping[str, Any], path: Path, hook: str
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """Return the number of steps of a checkpoint, its averages, and those that match the weights of a model."""
     if "ema_state_dict" not in checkpoint:
@@ -70,8 +71,10 @@ def _match(
         )
     with wrap_invalid_data(path):
         _mapping(checkpoint["ema_state_dict"], "ema_state_dict")
-        steps = _get_steps(checkpoint)
-    saved = _rename(model, flatten_weights(checkpoint["ema_state_dict"]))
+        steps = _get_steps(checkpoint, hook)
+        _mapping(further := checkpoint.get("averages", {}), "averages")
+        _mapping(averages := further.get(hook, checkpoint["ema_state_dict"]), f"averages.{hook}")
+    saved = _rename(model, flatten_weights(averages))
     matching = {
         name: value for name, value in saved.items() if name in own and own[name].shape == getattr(value, "shape", None)
     }
@@ -86,12 +89,16 @@ def _rename(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
     return {names.get(name, name): value for name, value in saved.items()}
 
 
-def _get_steps(checkpoint: Mapping[str, Any]) -> int:
-    """Return the steps counted by the EMA hook, else the steps of the run; 0 if the checkpoint contains neither."""
+def _get_steps(checkpoint: Mapping[str, Any], hook: str) -> int:
+    """Return the steps counted by the EMA hook of a name, or by the first one, else the steps of the run.
+
+    The result is 0 if the checkpoint contains neither.
+    """
     # By type and not by name: users may rename hooks.
     records, meta = checkpoint.get("hooks", {}), checkpoint.get("meta", {})
     _check_records(records, "hooks")
-    steps = [entry["state"].get("steps") for entry in records.values() if entry.get("type") == "EMAHook"]
+    own = {name: entry["state"].get("steps") for name, entry in records.items() if entry.get("type") == "EMAHook"}
+    steps = [own[hook]] if hook in own else list(own.values())
     schema.record({}, {"step": schema.integer()})(meta, "meta")
     count: int = steps[0] if steps else meta.get("step", 0)
     schema.integer()(count, "hooks.ema.state.steps")

@@ -17,8 +17,8 @@ from hookbus import Hook, HookBus
 from hookbus._run.requests import Request
 from hookbus._run.run import Run
 from hookbus.checkpoint.state import read_checkpoint, write_checkpoint
-from hookbus.errors import CheckpointError, ConfigError, HookError, HookWarning
-from hookbus.testing import check_hook, fake_training, fingerprint
+from hookbus.errors import CheckpointError, HookError, HookWarning
+from hookbus.testing import check_hook, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_ema import EMAHook, ExponentialMovingAverage
 
@@ -710,11 +710,6 @@ class TestOverlap:
 
 def is_pending(hook: EMAHook) -> bool:
     return getattr(hook.average, "_future", None) is not None
-
-
-def test_two_averages_of_one_run_are_rejected() -> None:
-    with pytest.raises(ConfigError, match="hook 'a' .*hook 'b' also averages the weights"):
-        fake_training([EMAHook(name="a"), EMAHook(name="b")])
 
 
 class TestWrappedBlocks:
