@@ -27,11 +27,13 @@ class CsvFile:
     The last row can be written again with further values until the next one is started. A name that is not in the
     header becomes a column: the file is rewritten atomically, row by row. Columns are in the order in which rows first
     contain them, and those of one row are sorted, in whatever order its values arrive. A row that does not have a value
-    of a column has an empty cell. Opening the file removes an incomplete last line, as a killed process leaves it.
+    of a column has an empty cell.
 
     Args:
         path: Path of the file; the file and its directory are created if they do not exist.
         separator: Character between two cells.
+        completes_line: Whether an existing last line without a line break gets one; otherwise the line is removed, as a
+            killed process leaves it.
         run: ID of the run that owns the file, for the names of temporary files.
 
     Attributes:
@@ -40,7 +42,7 @@ class CsvFile:
 
     Raises:
         OSError: If the file cannot be opened for writing, is not a regular file, or is a symbolic link.
-        ValueError: If an existing file is not a CSV file.
+        ValueError: If an existing file is not a CSV file, or has rows with more cells than its header.
     """
 
     complete_columns: int
@@ -49,8 +51,8 @@ class CsvFile:
     _rows: int
     _current: tuple[int, bytes] | None  # offset and line of the current row if the file contains it
 
-    def __init__(self, path: Path, separator: str = ",", run: str = "") -> None:
-        self.path, self._separator, self._run = path, separator, run
+    def __init__(self, path: Path, separator: str = ",", run: str = "", *, completes_line: bool = False) -> None:
+        self.path, self._separator, self._run, self._completes_line = path, separator, run, completes_line
         self._open()
 
     @property
@@ -112,11 +114,9 @@ class CsvFile:
     def _open(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._open_descriptor()
-        self._remove_incomplete_line()
-        records = _iter_records(self.path, self._separator)
+        self._end_incomplete_line()
         try:
-            self._columns = next(records, [])
-            self._rows = sum(1 for _ in records)
+            self._columns, self._rows = self._read_size()
         except (csv.Error, UnicodeError) as error:
             self.close()
             raise ValueError(f"{self.path} is not a CSV file: {error}.") from None
@@ -131,13 +131,32 @@ class CsvFile:
     def _open_descriptor(self) -> FileIO:
         return open(self.path, "r+b", buffering=0, opener=open_for_writing)
 
-    def _remove_incomplete_line(self) -> None:
+    def _end_incomplete_line(self) -> None:
         complete = 0
         with open_regular_file(self.path, follow=False) as file:
             for line in file:
                 complete += len(line) if line.endswith(b"\n") else 0
-        if complete < os.fstat(self._file.fileno()).st_size:
+        size = os.fstat(self._file.fileno()).st_size
+        if complete < size and self._completes_line:
+            self._overwrite(size, b"\n", b"")
+        elif complete < size:
             self._file.truncate(complete)
+
+    def _read_size(self) -> tuple[list[str], int]:
+        """Return the header and the number of rows; [] and 0 for an empty file.
+
+        Raises:
+            csv.Error: If the header is empty, or a row has more cells than the header.
+            UnicodeError: If the file is not encoded in UTF-8.
+        """
+        records, rows = _iter_records(self.path, self._separator), 0
+        header = next(records, None)
+        if header == []:
+            raise csv.Error("its first line is empty")
+        for rows, cells in enumerate(records, start=1):
+            if len(cells) > len(header or ()):
+                raise csv.Error(f"row {rows} has {len(cells)} cells, but the header has {len(header or ())}")
+        return header or [], rows
 
     def _rewrite(self, rows: int, columns: list[str], width: int, line: bytes = b"") -> None:
         """Replace the file by its first rows, cut to a number of cells, with other columns and a further line."""

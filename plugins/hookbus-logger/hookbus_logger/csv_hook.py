@@ -146,7 +146,8 @@ class CsvHook(EpochRecorder):
         source = run.log_source(values)
         # The means of training are those of the interval of this hook.
         if source is None or source.stage != "train":
-            self._add(run, values, step)
+            # A hook may log scalars in each iteration, whose row per epoch is not written each time.
+            self._add(run, values, step, is_due=source is not None or not self.logs_by_epoch)
 
     # -- state ---------------------------------------------------------------------------------
 
@@ -198,8 +199,8 @@ class CsvHook(EpochRecorder):
             for key, row in early:
                 self._append(key, row)
 
-    def _add(self, run: Run, values: Mapping[str, Any], step: int) -> None:
-        """Add values to the row of their step or epoch."""
+    def _add(self, run: Run, values: Mapping[str, Any], step: int, *, is_due: bool = True) -> None:
+        """Add values to the row of their step or epoch, and write the row if it is due."""
         self._begin(run)
         if run.sanity_checking or self._path is None:
             return
@@ -211,7 +212,7 @@ class CsvHook(EpochRecorder):
             return
         self._open(run)
         if not self._is_repeated(run):
-            self._append(key, row)
+            self._append(key, row, is_due=is_due)
 
     def _is_repeated(self, run: Run) -> bool:
         """Return whether a resumed run repeats an event of its start, whose values are in the file already."""
@@ -238,7 +239,7 @@ class CsvHook(EpochRecorder):
                     run.logger.warning(message, self.name, name, type(value).__name__)
         return numbers
 
-    def _append(self, key: RowKey, row: Row) -> None:
+    def _append(self, key: RowKey, row: Row, *, is_due: bool = True) -> None:
         if self._file is None:
             return
         if key != self._key:
@@ -249,7 +250,8 @@ class CsvHook(EpochRecorder):
             self._key = key
         self._rows[-1].update(row)
         self._is_written = False
-        self._write_rows(self._file)
+        if is_due:
+            self._write_rows(self._file)
 
     def _write_rows(self, file: CsvFile) -> None:
         """Write the rows in order; after an error, the rest is retried with the next value."""

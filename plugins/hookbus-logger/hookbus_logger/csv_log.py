@@ -92,7 +92,7 @@ def open_csv(run: Run, path: Path, config: CsvConfig, position: CsvPosition | No
 
 def _open_file(run: Run, path: Path, config: CsvConfig) -> CsvFile:
     try:
-        return CsvFile(path, config.separator, run.id)
+        return CsvFile(path, config.separator, run.id, completes_line=config.append)
     except ValueError as error:
         raise HookError(f"{error} Move the file, or set another `path`.") from None
 

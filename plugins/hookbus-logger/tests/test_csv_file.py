@@ -85,6 +85,14 @@ def test_incomplete_last_line_is_removed(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv").read_text() == "epoch,step,a\n1,1,0.5\n1,2,0.25\n"
 
 
+def test_last_line_without_a_line_break_can_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("epoch,step,a\n1,1,0.5\n1,2,0.75")
+    file = CsvFile(tmp_path / "a.csv", completes_line=True)
+    file.write({"step": 3, "b": 1.0})
+    file.close()
+    assert (tmp_path / "a.csv").read_text() == "epoch,step,a,b\n1,1,0.5,\n1,2,0.75,\n,3,,1.0\n"
+
+
 def test_hard_link_keeps_its_content(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", {"step": 1})
     os.link(tmp_path / "a.csv", tmp_path / "backup.csv")
@@ -93,11 +101,19 @@ def test_hard_link_keeps_its_content(tmp_path: Path) -> None:
     assert (tmp_path / "a.csv").read_text() == "epoch,step\n,1\n,2\n"
 
 
-def test_file_of_another_type_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\n")
-    with pytest.raises(ValueError, match=r"a\.csv is not a CSV file"):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\xfe\n", "codec can't decode"),
+        (b"\na,b\n", "its first line is empty"),
+        (b"a,b\n1\n1,2,3\n", "row 2 has 3 cells, but the header has 2"),
+    ],
+)
+def test_file_of_another_type_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"a\.csv is not a CSV file: .*{reason}"):
         CsvFile(tmp_path / "a.csv")
-    assert list(iter_rows(tmp_path / "a.csv")) == []
+    assert (tmp_path / "a.csv").read_bytes() == content
 
 
 @pytest.mark.skipif(os.name == "nt", reason="an open file cannot be deleted")

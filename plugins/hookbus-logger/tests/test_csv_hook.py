@@ -73,6 +73,22 @@ def test_values_of_an_epoch_are_in_one_row(tmp_path: Path) -> None:
     ]
 
 
+def test_scalars_of_iterations_are_not_written_each_time_with_one_row_per_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, rows = CsvFile.write, list[dict[str, float]]()
+
+    def count(self: CsvFile, row: Any) -> None:
+        rows.append(dict(row))
+        write(self, row)
+
+    monkeypatch.setattr(CsvFile, "write", count)
+    hook, other = CsvHook(logging_interval="epoch"), LogAt("after_train_iter", "x", lambda run: run.iters_done)
+    fit(tmp_path, hook, other, batches=50)
+    assert [row["x"] for row in rows] == [50, 50, 100, 100]  # the means and the results of each epoch
+    assert [row["x"] for row in read(tmp_path / "logs/metrics.csv")] == [50, 100]
+
+
 def test_separator_and_nonfinite_values(tmp_path: Path) -> None:
     losses = lambda iteration: math.nan if iteration == 2 else math.inf  # noqa: E731
     fit(tmp_path, CsvHook(interval=1, separator="\t"), epochs=1, batches=2, losses=losses, scores=None)
@@ -171,7 +187,7 @@ def test_file_of_another_run_is_not_changed(tmp_path: Path, caplog: pytest.LogCa
 @pytest.mark.parametrize("append", [False, True])
 def test_file_outside_the_work_directory_is_continued_by_a_resume(append: bool, tmp_path: Path) -> None:
     path = tmp_path / "all.csv"
-    path.write_text("epoch,step,other\n9,9,0.5\n")
+    path.write_text("epoch,step,other\n9,9,0.5")
 
     def hooks() -> list[Hook]:
         return [CsvHook(path=path, append=append, interval=2), CheckpointHook(save_best=False)]
@@ -181,7 +197,7 @@ def test_file_outside_the_work_directory_is_continued_by_a_resume(append: bool, 
     own = read(path if append else tmp_path / "all-2.csv")
     assert own[0].get("other") == (0.5 if append else None)
     assert [row["step"] for row in own if "other" not in row] == [2, 4, 6, 8]
-    assert path.read_text().startswith("epoch,step,other\n" if not append else "epoch,step,other,lr,train/loss")
+    assert path.read_text().startswith("epoch,step,other,lr,train/loss" if append else "epoch,step,other\n9,9,0.5")
     assert not (tmp_path / "all-3.csv").exists()
 
 
