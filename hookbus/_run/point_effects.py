@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROLOGUE: dict[str, list[str]] = {
     "before_run": ["_run.participants.begin()"],
-    "before_train": ["_run.participants.open('train')", "_clock.start()"],
+    "before_train": ["_run.participants.open('train')", "_clock.start()", "_run.optimizer_events.is_paused = True"],
     "before_epoch": ["_run.participants.open('epoch')", "_run.training_data.begin_epoch()"],
     "before_train_epoch": ["_run.participants.open('train_epoch')", "_run.training_data.begin_epoch()"],
     "before_train_iter": ["_clock.begin_iter(batch)"],
@@ -47,7 +47,11 @@ COUNTED = {
 CONVERTED_POINTS = frozenset(f"after_{name}" for name in ("train_epoch", "epoch", "train", *EVALUATIONS))
 CONVERT_METRICS = "if metrics is not None: metrics = _to_metrics(metrics)"
 """Statement that makes the metrics that a custom loop passes read-only, at the points that do not name them."""
-EPILOGUE: dict[str, list[str]] = {"after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"]}
+EPILOGUE: dict[str, list[str]] = {
+    # An optimizer step of a listener before the training is not one of the training.
+    "before_train": ["_run.optimizer_events.is_paused = False"],
+    "after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"],
+}
 AFTER_REQUESTS: dict[str, list[str]] = {
     # The results of the last validation do not apply to the exchanged weights.
     "after_train": ["if _run.weights.finish(): _run.validations.validated_at = -1"]

@@ -23,10 +23,15 @@ class Trial:
     Args:
         run: The run.
         preserve: Function that is called with each loader before it is read.
+        local: Whether the steps do not communicate.
+
+    Attributes:
+        local: Whether the steps do not communicate, so that they may fail on one rank. Hooks do not handle their
+            errors.
     """
 
-    def __init__(self, run: Any, preserve: Callable[[Iterable[Any]], None]) -> None:
-        self._run, self._preserve = run, preserve
+    def __init__(self, run: Any, preserve: Callable[[Iterable[Any]], None], *, local: bool) -> None:
+        self._run, self._preserve, self.local = run, preserve, local
         self._discarded: Counter[str] = Counter()
 
     def train_step(self, batch: Any) -> Any:
@@ -139,7 +144,7 @@ def sandbox(run: Any, *, local: bool) -> Iterator[Trial]:
     run.weights.wait_for_threads()
     with ExitStack() as stack:
         # The RNG states are restored last: everything inside may draw from them.
-        trial = Trial(run, stack.enter_context(_preserved_loaders(run)))
+        trial = Trial(run, stack.enter_context(_preserved_loaders(run)), local=local)
         stack.callback(trial.report)
         stack.enter_context(run.boundary_state.unchanged_versions())
         stack.enter_context(run.bus.muted(trial.replace_event))
@@ -187,7 +192,7 @@ def _find_refused_place(run: Any) -> str:
 def _preserved_run(run: Any, trial: Trial) -> Iterator[None]:
     """Context manager that restores the fields of a run which an iteration changes."""
     outer, metrics, accumulated, skip = run.trial, run.metrics, run.accumulated, run.should_skip_iter
-    timed = run.clock.is_timing
+    timed, paused = run.clock.is_timing, run.optimizer_events.is_paused
     run.clock.stop()
     run.trial, run.metrics, run.accumulated = trial, MetricStore(), 0
     run.optimizer_events.is_paused = True
@@ -195,7 +200,7 @@ def _preserved_run(run: Any, trial: Trial) -> Iterator[None]:
         yield
     finally:
         run.trial, run.metrics, run.accumulated, run.should_skip_iter = outer, metrics, accumulated, skip
-        run.optimizer_events.is_paused = outer is not None
+        run.optimizer_events.is_paused = paused
         if timed:
             run.clock.start()
 

@@ -315,7 +315,7 @@ class HostLoop:
     def _step(self, run: Run, batch: Any) -> dict[str, Any]:
         images = batch[0] if isinstance(batch[0], Tensor) else batch["image"]
         output = self.model(images)
-        loss = functional.cross_entropy(output, torch.tensor([0, 1]))
+        loss = functional.cross_entropy(output, torch.arange(len(output)) % 2)
         outputs = {"accuracy": torch.tensor(0.5), "output": output.detach()}
         shown = {"loss": loss if self.offered.loss else None}
         self._emit("after_forward", **shown)

@@ -118,6 +118,12 @@ PLATEAU = {"type": "ReduceLROnPlateau", "patience": 0, "factor": 0.5, "monitor":
 CASES = [
     Case("accumulation", lambda loop: loop.steps == [1, 2, 2, 3], {"schedule": {2: 2}}),
     Case("accumulation", lambda loop: loop.steps == [0, 1, 1, 2], {"schedule": {1: 2}, "unit": "iter"}),
+    Case("batch_size_finder", lambda loop: loop.run.require("batch_size_finder").size == 4, {"max_val": 4}),
+    Case(
+        "batch_size_finder",
+        lambda loop: loop.run.train_loader.batch_size == 4 and loop.run.iters_done == 2,
+        {"max_val": 4, "apply": True},
+    ),
     Case("check_invalid_loss", always, {"interval": 1}, NAN, reports="The loss is not finite at iteration 3"),
     Case(
         "check_invalid_loss",
@@ -174,6 +180,11 @@ CASES = [
     Case("iter_timer", lambda loop: "time/iter" in loop.logged, {"interval": 1}),
     Case("jsonl", lambda loop: {row["kind"] for row in read_rows(loop)} >= {"scalars", "config"}, {"interval": 1}),
     Case("logger", lambda loop: "finished" in loop.output, {"interval": 1}),
+    Case(
+        "lr_finder",
+        lambda loop: loop.has_files("lr_finder.png") and len(loop.run.require("lr_finder").rates) == 4,
+        {"num_training_steps": 4, "early_stop_threshold": None, "max_lr": 1e-3},
+    ),
     Case("mean_teacher", lambda loop: loop.has_changed("teacher.weight"), {"momentum": 0.5}),
     Case("memory_profiler", lambda loop: "memory/process_gb" in loop.logged, {"interval": 1}),
     Case("mlflow", lambda loop: loop.has_files("*.db")),

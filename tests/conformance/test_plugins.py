@@ -35,7 +35,9 @@ def is_checked_by_its_package(plugin: PluginEntry) -> bool:
 
 
 NEEDS: dict[str, tuple[dict[str, Any], str]] = {
+    "batch_size_finder": ({}, "Pass `train_loader` to"),
     "dist_sampler_seed": ({}, "Pass `train_loader` to"),
+    "lr_finder": ({}, "Pass `train_loader` to"),
     "mean_teacher": ({}, "updates 'teacher' of the model from 'student'"),
     "pipeline_switch": ({"switch_epoch": 1, "switch_pipeline": "math:sqrt"}, "The pipeline of list cannot be switched"),
     "set_epoch_info": ({}, r"requires a model with a method set_epoch\(epoch\)"),

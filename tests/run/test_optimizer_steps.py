@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from hookbus import HookBus, Trainer, every
+from hookbus import Hook, HookBus, Run, Trainer, every
 from hookbus.errors import LoopError
-from hookbus.testing import RecordingBus
+from hookbus.testing import RecordingBus, fake_training
 from hookbus_checkpoint import CheckpointHook
 from tests import toys
 
@@ -773,3 +773,15 @@ def test_steps_within_iterations_and_at_the_end_of_epochs_are_not_reported(
 ) -> None:
     train_with_gaps(tmp_path, early="optimizer" if at_the_end else "optimizer scheduler", at_the_end=at_the_end)
     assert not any("stepped after" in message for message in caplog.messages)
+
+
+def test_steps_of_a_listener_before_the_training_are_not_counted() -> None:
+    class RangeTest(Hook):
+        def before_train(self, run: Run, model: nn.Module) -> None:
+            with run.sandbox() as trial:
+                trial.train_step((torch.ones(2, 3), torch.tensor([0, 1])))
+            for _ in range(2):
+                model.zero_grad()
+                run.optimizer.step()
+
+    assert fake_training([RangeTest()]).run.steps_done == 6

@@ -183,6 +183,7 @@ OUTPUT_SETTINGS = {
     ("feature_map", "out_dir"): "visualization",
     ("gradient_flow", "save_dir"): "visualization",
     ("jsonl", "path"): "",
+    ("lr_finder", "save_dir"): "visualization",
     ("seg_visualization", "out_dir"): "visualization",
     ("tensorboard", "log_dir"): "",
     ("time_tracking", "log_path"): "logs",

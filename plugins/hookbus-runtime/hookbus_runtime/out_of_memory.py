@@ -61,7 +61,8 @@ class OutOfMemoryHook(Hook):
     @hookimpl(trylast=True)
     def train_step(self, run: Run, batch: Any) -> Any:
         """Train on the batch, in parts if necessary; without `retry`, return None to use the step of the loop."""
-        if not self.config.retry:
+        # A search for the batch size needs the error.
+        if not self.config.retry or (run.trial is not None and run.trial.local):
             return None
         while True:
             self._has_gradients = self._optimizer_step_started = False
