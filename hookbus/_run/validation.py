@@ -36,6 +36,7 @@ class Validations:
     Attributes:
         contexts: Contexts around each validation and test.
         validated_at: Number of optimizer steps at the last validation, except sanity checks; -1 for none.
+        average: Name of the hook whose average is evaluated in addition to the primary one, None otherwise.
         is_executing: Whether the run executes a validation or test, as opposed to the loop.
         on_results: Function of the loop that is called with the results after each validation of its training, before
             the functions of `request_results`.
@@ -57,7 +58,7 @@ class Validations:
         self._logged: LoggedResults | None = None  # values logged outside the loaders of the validation in progress
         self._is_measuring = False  # whether the batches of a loader are in progress
         self.loader_name: str | None = None
-        self._average: str | None = None  # hook whose average is evaluated in addition to the primary one
+        self.average: str | None = None
         self._published: set[str] = set()  # results of the validation in progress that have passed `log_scalars`
         self._has_loader = False  # whether a loader of the validation in progress has begun
         self._begun: EvaluationKind | None = None  # validation that the loop performs between `begin` and `end_begun`
@@ -133,9 +134,9 @@ class Validations:
         run = self._run
         names = run.weights.further if run.nesting.is_open(kind) else []
         try:
-            for self._average in names:
+            for self.average in names:
                 self.contexts.exit()
-                self.contexts.enter(run.model, self._average)
+                self.contexts.enter(run.model, self.average)
                 if run.auto_nesting and evaluator is self._evaluators[kind]:
                     run.nesting.auto_open(f"{kind}_epoch")
                 returned = check_returned(kind, evaluator(run)) or {}
@@ -144,14 +145,14 @@ class Validations:
                 run.nesting.close(f"{kind}_epoch", metrics=returned)
                 run.metrics.results |= self._sync_results(kind, self.qualify(None), returned)
         finally:
-            self._average = None
+            self.average = None
         if names:  # the listeners of the next point read the weights that the results without a name have
             self.contexts.exit()
             self.contexts.enter(run.model)
 
     def qualify(self, loader: str | None) -> str | None:
         """Return the name of a loader in the results of an average: that of the hook, or `<hook>/<loader>`."""
-        average = self._average
+        average = self.average
         if average is None or loader == average or (loader or "").startswith(f"{average}/"):
             return loader
         return f"{average}/{loader}" if loader else average

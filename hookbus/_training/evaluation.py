@@ -92,6 +92,8 @@ def evaluate(
         )
     if run.trainer is not None:
         run.trainer.steps.prepare_eval(run.ranks)
+    if run.validations.average is not None:
+        collector = None  # the outputs are those of the primary average
     for name, loader in pairs:
         run.bus.fire(f"before_{stage}_epoch", dataloader_name=name)
         if collector is not None:

@@ -113,6 +113,16 @@ def test_test_evaluates_each_average() -> None:
     assert trainer.test() == {"test/loss": -1.25, "test/ema_b/loss": -compute(0.75, 2), "test/swa/loss": -2}
 
 
+def test_returned_outputs_are_those_of_the_first_average() -> None:
+    def step(model: Any, batch: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": model(batch), "output": model.weight * batch}
+
+    _, trainer = count_up(*three(), batches=2, step_fn=step, **VAL)
+    results, outputs = trainer.validate(return_outputs=True)
+    assert set(results) == {"val/loss", "val/ema_b/loss", "val/swa/loss"}
+    assert outputs.tolist() == [1.25, 1.25]
+
+
 def test_validation_function_of_a_custom_loop_is_called_for_each_average() -> None:
     model, record = one_weight(), Results()
     bus = HookBus([*three()[:2], ValidationRequester(2), record])
