@@ -568,6 +568,22 @@ class Run(ProgressMixin, LoopMixin):
         """
         return self.metrics.means(self.metrics.epoch) | self.metrics.results
 
+    def epoch_means(self) -> Metrics:
+        """Return the training means of the epoch in progress or just completed over all ranks. A collective call.
+
+        Each iteration of each rank has the same weight. The means are equal on every rank, for decisions of hooks; an
+        epoch that a resumed run completes includes its iterations before the resume. Synchronizes with the device.
+
+        Raises:
+            RankError: If another rank has failed, or makes another collective call.
+        """
+        return self.metrics.rank_means(self.metrics.epoch, self.ranks)
+
+    @property
+    def is_epoch_full(self) -> bool:
+        """Whether the epoch is complete and was not left early, by a stop, a limit or `request_stop_epoch`."""
+        return self.epoch_complete and not self.training_data.leaving_epoch
+
     # -- the loop ----------------------------------------------------------------------------
 
     def sandbox(self, *, local: bool = False) -> AbstractContextManager[Trial]:

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from hookbus.metrics.direction import ambiguous_direction_message as ambiguous_direction_message
     from hookbus.metrics.direction import infer_direction as infer_direction
     from hookbus.metrics.results import Metrics as Metrics
+    from hookbus.metrics.results import is_training_metric as is_training_metric
     from hookbus.metrics.results import resolve_metric_name as resolve_metric_name
     from hookbus.metrics.windows import Window as Window
 
 _MODULES = map_names(
     {
         "hookbus.metrics.direction": "ambiguous_direction_message infer_direction",
-        "hookbus.metrics.results": "Metrics resolve_metric_name",
+        "hookbus.metrics.results": "Metrics is_training_metric resolve_metric_name",
         "hookbus.metrics.windows": "Window",
     }
 )

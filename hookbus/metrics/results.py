@@ -85,6 +85,15 @@ def resolve_metric_name(name: str, names: Iterable[str]) -> str:
     raise MetricError(f"Unknown metric {name!r}.{hint} Available: {', '.join(sorted(known))}.")
 
 
+def is_training_metric(name: str) -> bool:
+    """Return whether a name denotes the mean of a training metric over an epoch: `train/loss` or `train_loss`.
+
+    Args:
+        name: Name of a metric in a setting such as `monitor`. Without this prefix it denotes a result of validations.
+    """
+    return name.startswith(("train/", "train_"))
+
+
 def _find_matches(name: str, names: Iterable[str]) -> list[str]:
     known = list(names)
     if name in known:

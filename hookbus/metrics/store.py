@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookbus.errors import MetricError
 from hookbus.metrics.logged import EvaluationMeans, LoggedResults, check_training_name
@@ -22,11 +22,17 @@ from hookbus.metrics.windows import (
     MetricBuffer,
     Window,
     WindowPart,
+    add_sums,
     compute_means,
+    compute_sums,
+    divide_sums,
     make_buffer,
     to_float,
     to_floats,
 )
+
+if TYPE_CHECKING:
+    from hookbus.distributed.collectives import Collectives
 
 
 class MetricStore(Mapping[str, float]):
@@ -114,6 +120,18 @@ class MetricStore(Mapping[str, float]):
     def means(self, window: Window) -> Metrics:
         """Return the mean of each metric of a window and the number of its nonfinite values. Syncs with the device."""
         return compute_means([window])[0]
+
+    def rank_means(self, window: Window, ranks: Collectives) -> Metrics:
+        """Return the means of a window over all ranks, equal on every rank. A collective call.
+
+        Each iteration of each rank has the same weight. A metric need not be logged on every rank.
+        """
+        own = compute_sums([window])[0]
+        # Sums and counts, not means: ranks may have logged a metric in different numbers of iterations.
+        gathered = ranks.all_gather("training means", own)
+        names = dict.fromkeys(name for sums in gathered for name in sums)
+        totals = {name: functools.reduce(add_sums, [sums[name] for sums in gathered if name in sums]) for name in names}
+        return divide_sums(totals)
 
     def log(self, values: Mapping[str, Any], *, is_running: bool = True) -> None:
         """Log values of the current iteration or validation batch. Does not synchronize with the device.

@@ -192,7 +192,7 @@ class WindowPart(NamedTuple):
         if self.begin == self.end:
             return self.earlier
         sums = self.buffer.sums(self.begin, self.end)
-        return sums if self.earlier is ZERO_SUMS else _add_sums(self.earlier, sums)
+        return sums if self.earlier is ZERO_SUMS else add_sums(self.earlier, sums)
 
     def read_chunk(self) -> Sums:
         """Return the sums of the current chunk, for a caller that copies them to the host immediately."""
@@ -204,24 +204,30 @@ def compute_means(windows: Iterable[Window]) -> list[Metrics]:
 
     A mean is computed over the iterations that logged the metric. All windows are read with one copy from each device.
     """
+    return [divide_sums(sums) for sums in compute_sums(windows)]
+
+
+def compute_sums(windows: Iterable[Window]) -> list[dict[str, Sums]]:
+    """Return the sums of each metric of each window as Python numbers, with one copy from each device."""
     parts_by_window = [window.parts() for window in windows]
     # Equal parts of different windows are read once.
     parts = list(dict.fromkeys(part for window_parts in parts_by_window for part in window_parts))
     # Six numbers per part. The sums of earlier chunks and of the current chunk are added on the host.
     numbers = to_floats([number for part in parts for number in (*part.earlier, *part.read_chunk())])
-    sums = {part: _add_sums(numbers[6 * i : 6 * i + 3], numbers[6 * i + 3 : 6 * i + 6]) for i, part in enumerate(parts)}
+    sums = {part: add_sums(numbers[6 * i : 6 * i + 3], numbers[6 * i + 3 : 6 * i + 6]) for i, part in enumerate(parts)}
     return [
-        _divide_sums({part.buffer.name: sums[part] for part in window_parts if sums[part][1]})
-        for window_parts in parts_by_window
+        {part.buffer.name: sums[part] for part in window_parts if sums[part][1]} for window_parts in parts_by_window
     ]
 
 
-def _divide_sums(sums: Mapping[str, Sums]) -> Metrics:
+def divide_sums(sums: Mapping[str, Sums]) -> Metrics:
+    """Return the means of sums, and the number of nonfinite values."""
     means = {name: total / count for name, (total, count, _) in sums.items()}
     return Metrics(means, {name: int(nonfinite) for name, (_, _, nonfinite) in sums.items()})
 
 
-def _add_sums(first: Sequence[Any], second: Sequence[Any]) -> Sums:
+def add_sums(first: Sequence[Any], second: Sequence[Any]) -> Sums:
+    """Return the sums of two parts."""
     return first[0] + second[0], first[1] + second[1], first[2] + second[2]
 
 

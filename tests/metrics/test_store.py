@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import math
 import pickle
 import weakref
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from hookbus.distributed.collectives import Collectives
 from hookbus.errors import MetricError
 from hookbus.hook import Hook
 from hookbus.metrics.logged import EvaluationMeans
-from hookbus.metrics.results import Metrics, resolve_metric_name
+from hookbus.metrics.results import Metrics, is_training_metric, resolve_metric_name
 from hookbus.metrics.store import MetricStore, is_scalar
 from hookbus.trainer.trainer import Trainer
 
@@ -427,3 +428,43 @@ def test_loss_that_is_not_reduced_is_logged_as_a_warning_once(caplog: pytest.Log
     assert [record.getMessage() for record in caplog.records] == [
         "loss: expected a single number in the outputs, got shape (8,), which is not logged. Pass its mean or sum."
     ]
+
+
+class TestMeansOverRanks:
+    class OtherRank(Collectives):
+        """Collectives of two ranks, of which the other one logged given sums."""
+
+        def __init__(self, other: Mapping[str, tuple[float, int, int]]) -> None:
+            super().__init__()
+            self.other, self.world_size = other, 2
+
+        def _gather(self, name: str, value: Any) -> list[Any]:
+            return [value, self.other]
+
+    def test_each_iteration_has_the_same_weight(self) -> None:
+        store = MetricStore()
+        for loss in (1.0, 2.0):
+            store.log({"loss": loss})
+            store.row += 1
+        means = store.rank_means(store.epoch, self.OtherRank({"train/loss": (9.0, 1, 0), "train/acc": (0.5, 2, 0)}))
+
+        assert dict(means) == {"train/loss": (1 + 2 + 9) / 3, "train/acc": 0.25}
+        assert (
+            dict(store.means(store.epoch)) == dict(store.rank_means(store.epoch, Collectives())) == {"train/loss": 1.5}
+        )
+
+    def test_nonfinite_values_of_all_ranks_are_counted(self) -> None:
+        store = MetricStore()
+        store.log({"loss": math.inf})
+        means = store.rank_means(store.epoch, self.OtherRank({"train/loss": (math.nan, 3, 2)}))
+
+        assert math.isnan(means["loss"])
+        assert means.nonfinite == {"train/loss": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("train/loss", True), ("train_loss", True), ("loss", False), ("val/loss", False), ("training_loss", False)],
+)
+def test_prefix_denotes_a_training_metric(name: str, expected: bool) -> None:
+    assert is_training_metric(name) is expected
