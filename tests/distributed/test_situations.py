@@ -48,6 +48,16 @@ SCENARIOS = '''
     def stop_early(main, others):
         return run_custom_loop(main if RANK == 0 else others, [early_stopping(2)])
 
+    def stop_on_training_loss():
+        """The loss falls on rank 0, and its mean over the ranks rises."""
+        bus = HookBus([EarlyStoppingHook(monitor="train/loss", patience=2)])
+        with bus.run(model=nn.Linear(1, 1), epochs=8) as run:
+            for epoch in run.epochs():
+                bus.emit("before_train_epoch")
+                bus.emit("after_train_iter", loss=9.0 - epoch if RANK == 0 else 1.0 + epoch)
+                bus.emit("after_train_epoch")
+        return [run.epochs_done, run.outcome]
+
     def resume_patience():
         def train(values, epochs, resume):
             hooks = [early_stopping(3), CheckpointHook(save_best=False)]
@@ -121,6 +131,7 @@ SCENARIOS = '''
         "only rank 0 has a metric": stop_early(falling, [{}] * 8),
         "NaN on rank 0": stop_early(with_nan, rising),
         "NaN on another rank": stop_early(rising, with_nan),
+        "mean of the training loss": stop_on_training_loss(),
         "patience": resume_patience(),
         "counts": count_steps(),
         "resume in an accumulation": resume_in_accumulation(),
@@ -138,6 +149,7 @@ EXPECTED: dict[str, Any] = {
     "only rank 0 has a metric": [3, "stopped"],
     "NaN on rank 0": [2, "stopped"],
     "NaN on another rank": [8, "finished"],
+    "mean of the training loss": [3, "stopped"],
     "patience": [[3, "finished"], [4, "stopped"]],
     "counts": [[0, 1, 1, 2, 2, 3, 3, 4, 4, 5], 5],
     "resume in an accumulation": [3, 5, True],

@@ -92,8 +92,8 @@ def check_saver(saver: Any) -> None:
         problem, remedy = "requires the checkpoint hook", "Install it (pip install hookbus-checkpoint) and add it"
     # A custom saver without the attribute is assumed to keep the best file.
     elif not getattr(saver, "keeps_best", True):
-        problem = "requires the best checkpoint, but the checkpoint hook has `save_best: false`"
-        remedy = "Remove `save_best`"
+        problem = "requires the best checkpoint, but the checkpoint hook has `save_best: false` or `save_top_k: 0`"
+        remedy = "Remove the setting"
     else:
         return
     raise ConfigError([f"restore_best_weights: file {problem}. {remedy}, or set it to memory."])

@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from hookbus import HookConfig
-from hookbus.metrics import ambiguous_direction_message, infer_direction
+from hookbus.metrics import ambiguous_direction_message, infer_direction, is_training_metric
 from hookbus_early_stopping.stopping_rule import DeltaMode, Mode, StoppingRule
 
 DEFAULT_PATIENCE = 10
@@ -21,16 +21,20 @@ RULE_SETTINGS = {
 class EarlyStoppingConfig(HookConfig):
     """Monitored metric, stopping criteria, and source of the best weights."""
 
-    # The hook only listens to validations, so a frequency of training events would have no effect.
-    frequency_error = "the metric is evaluated at every validation. Set `patience`, or validate less often."
+    # A score that is left out would change the meaning of `patience`.
+    frequency_error = (
+        "the metric is evaluated at every validation or training epoch. Set `patience`, or validate less often."
+    )
 
     effective_with = (("min_delta_mode", "min_delta"), ("cumulative_delta", "min_delta"))
 
-    monitor: str = Field(default="val_loss", description="Name of the monitored metric.")
+    monitor: str = Field(
+        default="val_loss", description="Monitored metric of validations, or mean of training epochs: `train/loss`."
+    )
     patience: int = Field(
         default=DEFAULT_PATIENCE,
         ge=0,
-        description="Number of consecutive validations without improvement after which to stop; 0 acts as 1.",
+        description="Number of consecutive scores without improvement after which to stop; 0 acts as 1.",
     )
     min_delta: float = Field(
         default=0.0,
@@ -67,14 +71,12 @@ class EarlyStoppingConfig(HookConfig):
     start_from_epoch: int = Field(
         default=0,
         ge=0,
-        description="Number of epochs at the start whose validations are ignored: they neither set the best score, nor "
+        description="Number of epochs at the start whose scores are ignored: they neither set the best score, nor "
         "count for `patience`, nor stop.",
     )
     min_epochs: int = Field(default=0, ge=0, description="Minimum number of epochs before a stop.")
     min_steps: int = Field(default=0, ge=0, description="Minimum number of optimizer steps before a stop.")
-    strict: bool = Field(
-        default=True, description="Raise an error if a validation lacks the metric; false: log one warning."
-    )
+    strict: bool = Field(default=True, description="Raise an error if the metric is missing; false: log one warning.")
 
     @model_validator(mode="after")
     def _check_direction(self) -> Self:
@@ -113,6 +115,16 @@ class EarlyStoppingConfig(HookConfig):
         return "min" if infer_direction(self.monitor) == "less" else "max"
 
     @property
+    def monitors_training(self) -> bool:
+        """Whether the metric is the mean of a training epoch, and not a result of validations."""
+        return is_training_metric(self.monitor)
+
+    @property
+    def occasion(self) -> str:
+        """What a score is measured in, for messages: "validation", or "epoch" for a training metric."""
+        return "epoch" if self.monitors_training else "validation"
+
+    @property
     def best_weights_source(self) -> Literal["memory", "file"] | None:
         """Source of the best weights, None if they are not restored."""
         source = self.restore_best_weights
@@ -131,4 +143,4 @@ class EarlyStoppingConfig(HookConfig):
 
     def build_stopping_rule(self) -> StoppingRule:
         """Create a stopping rule with these settings and no scores."""
-        return StoppingRule(self.direction, **self.model_dump(include=RULE_SETTINGS))
+        return StoppingRule(self.direction, occasion=self.occasion, **self.model_dump(include=RULE_SETTINGS))

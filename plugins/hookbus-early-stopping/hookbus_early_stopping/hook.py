@@ -20,21 +20,21 @@ _monitor = schema.record(
 class EarlyStoppingHook(Hook):
     """Stop the training when a metric stops improving, and restore the weights of the best score.
 
-    The metric is evaluated after every validation during training, whichever hook requested it, except for the
-    sanity-check validation before training. The best weights are restored after training, unless it failed, and after
-    the last checkpoint is written: checkpoints contain the final weights. A resumed run stops at the same epoch as an
-    uninterrupted one.
+    A metric of validations is evaluated after every validation during training, whichever hook requested it, except for
+    the sanity-check validation before training. A training metric, such as `train/loss`, is evaluated after every
+    training epoch that was not left early, on its mean over the epoch and over all ranks.
+
+    The best weights are restored after training, unless it failed, and after the last checkpoint is written, which
+    contains the final weights. A resumed run stops at the same epoch as an uninterrupted one.
 
     Attributes:
-        stopping_rule: Stopping rule with the best score and the number of validations without improvement.
+        stopping_rule: Stopping rule with the best score and the number of scores without improvement.
         stopped_epoch: Epoch in which the hook requested a stop, from 1; None if it requested none.
     """
 
     Config = EarlyStoppingConfig
     stops_training = True
     priority = Priority.VERY_LOW
-    requires_validation = True
-    needs = Needs(requests=("stop",))
     config: EarlyStoppingConfig
     state_schema = schema.record(
         {
@@ -75,13 +75,26 @@ class EarlyStoppingHook(Hook):
 
     @property
     def wait_count(self) -> int:
-        """Number of consecutive validations without improvement."""
+        """Number of consecutive scores without improvement."""
         return self.stopping_rule.wait_count
 
     @property
+    def needs(self) -> Needs:
+        """Stops, and the end and the loss of training epochs if it monitors their means."""
+        if not self.config.monitors_training:
+            return Needs(requests=("stop",))
+        is_loss = self.config.monitor in ("train/loss", "train_loss")
+        return Needs(points=("after_train_epoch",), requests=("stop",), loss=is_loss)
+
+    @property
+    def requires_validation(self) -> bool:
+        """Whether the metric is a result of validations."""
+        return not self.config.monitors_training
+
+    @property
     def required_metrics(self) -> list[str]:
-        """Metric that every validation has to provide; empty unless `strict`."""
-        return [self.config.monitor] if self.config.strict else []
+        """Metric that every validation has to provide; empty unless `strict`, and for a training metric."""
+        return [self.config.monitor] if self.config.strict and not self.config.monitors_training else []
 
     @property
     def best_metrics(self) -> Mapping[str, Direction | None]:
@@ -89,6 +102,11 @@ class EarlyStoppingHook(Hook):
         if self.config.best_weights_source != "file":
             return {}
         return {self.config.monitor: "less" if self.config.direction == "min" else "greater"}
+
+    def get_triggered_stages(self) -> list[str]:
+        """Return the points at which the hook listens: either the end of validations or that of training epochs."""
+        unused = "after_val" if self.config.monitors_training else "after_train_epoch"
+        return [point for point in super().get_triggered_stages() if point != unused]
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:
         """Return the epochs and steps before which no stop is possible."""
@@ -141,9 +159,15 @@ class EarlyStoppingHook(Hook):
             run.logger.warning(message, *self._log_args(), self.stopping_rule.reason)
         self._score_count, self._missing_scores = 0, self._count_missing_scores()
 
+    def after_train_epoch(self, run: Run) -> None:
+        """Evaluate the mean of a training metric, unless the epoch was left early."""
+        # Not the argument `metrics`, the means of one rank.
+        if self.config.monitors_training and run.is_epoch_full:
+            self._evaluate(run.epoch_means())
+
     def after_val(self, run: Run) -> None:
         """Request the results of a validation, also of values that other hooks log at the same point."""
-        if run.mode == "train" and not run.sanity_checking:
+        if run.mode == "train" and not run.sanity_checking and not self.config.monitors_training:
             run.request_results(self._evaluate)
 
     def _evaluate(self, metrics: Metrics) -> None:
@@ -160,15 +184,17 @@ class EarlyStoppingHook(Hook):
         self.stopped_epoch = run.current("epoch") if self._request_stop_if_due(run) else None
 
     def after_run(self, run: Run) -> None:
-        """Log a warning if the hook could not stop the run, because of the metric or the number of validations."""
+        """Log a warning if the hook could not stop the run, because of the metric or the number of scores."""
         if run.mode != "train" or run.outcome != "finished" or not run.iters_done:
             return
         if self._monitor.full_name is None:
-            run.logger.warning("%s: no validation provided the metric %r; the hook had no effect.", *self._log_args())
+            message = "%s: no %s provided the metric %r; the hook had no effect."
+            run.logger.warning(message, self.name, self.config.occasion, self.config.monitor)
         elif self._score_count < self._missing_scores:
             since = f" after its resume and {self.wait_count} without improvement" if run.resumed else ""
-            message = "%s: `patience=%s` could not stop the run, which had %s validations%s. Set a smaller number."
-            run.logger.warning(message, self.name, self.config.patience, self._score_count, since)
+            message = "%s: `patience=%s` could not stop the run, which had %s %ss%s. Set a smaller number."
+            arguments = self.name, self.config.patience, self._score_count, self.config.occasion, since
+            run.logger.warning(message, *arguments)
 
     def cleanup(self) -> None:
         """Unregister the restore of the best weights."""

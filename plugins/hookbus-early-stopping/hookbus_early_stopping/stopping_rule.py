@@ -40,6 +40,7 @@ class StoppingRule:
         check_finite: Whether to stop at a NaN or infinite score.
         stopping_threshold: Score from which on the result is good enough to stop; None for no threshold.
         divergence_threshold: Score from which on the training has diverged; None for no threshold.
+        occasion: What each score is measured in, a singular noun for messages.
 
     Attributes:
         best_score: Best score so far; `baseline` before the first improvement.
@@ -58,6 +59,7 @@ class StoppingRule:
     check_finite: bool = True
     stopping_threshold: float | None = None
     divergence_threshold: float | None = None
+    occasion: str = "validation"
     best_score: float | None = field(init=False)
     best_epoch: int | None = field(default=None, init=False)
     wait_count: int = field(default=0, init=False)
@@ -135,7 +137,7 @@ class StoppingRule:
         return self._sign * score >= self._sign * threshold
 
     def _wait_message(self) -> str:
-        count = "1 validation" if self.wait_count == 1 else f"{self.wait_count} validations"
+        count = f"{self.wait_count} {self.occasion}{'s' * (self.wait_count != 1)}"
         # Without a baseline every finite first score is an improvement, so all scores were NaN or infinite.
         if self.best_score is None:
             return f"has not been finite in {count}"

@@ -67,7 +67,7 @@ def test_config_rejects_mode_auto_if_the_name_implies_no_direction(monitor: str)
         ({"restore_best_weights": "disk"}, "restore_best_weights"),
         (
             {"frequency": 2},
-            "frequency: not supported, got 2: the metric is evaluated at every validation. Set `patience`",
+            "frequency: not supported, got 2: the metric is evaluated at every validation or training epoch. Set",
         ),
         ({"patiense": 3}, "patiense: unknown key. Did you mean 'patience'"),
     ],
