@@ -150,10 +150,16 @@ CASES = [
         "checkpoint", lambda loop: loop.has_files("iter_4.pth"), {"by_epoch": False, "interval": 2, "save_best": False}
     ),
     Case("checkpoint", lambda loop: loop.has_files("best_*.pth"), {"save_best": "auto", "interval": None}),
+    Case(
+        "checkpoint",
+        lambda loop: loop.has_files("best_train_loss_epoch_*.pth"),
+        {"save_best": "train/loss", "save_top_k": -1, "interval": None},
+    ),
     Case("dist_eval", lambda loop: "val/loss" in loop.run.metrics.results, {"save_best": False}),
     Case("dist_sampler_seed", lambda loop: loop.epochs_of_sampler == [0, 0, 1, 1]),
     Case("csv", lambda loop: loop.has_files("metrics.csv"), {"interval": 1}),
     Case("early_stopping", is_stopped, {"monitor": "val/loss", "patience": 1}),
+    Case("early_stopping", is_stopped, {"monitor": "train/loss", "patience": 1, "min_delta": 100}),
     Case("ema", lambda loop: loop.hook.average is not None),
     Case("ema", lambda loop: loop.hook.average is not None, {"start_step": 1}),
     Case("ema", lambda loop: loop.hook.average is not None, {"start_epoch": 1}),

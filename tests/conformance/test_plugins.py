@@ -103,6 +103,7 @@ def test_hook_without_its_preconditions_is_an_error(name: str) -> None:
         ("checkpoint", {"interval": 1, "max_keep_ckpts": 1, "save_best": True, "best_metric": "accuracy"}),
         ("checkpoint", {"interval": 2, "by_epoch": False}),
         ("checkpoint", {"interval": 1, "by_epoch": False, "async_save": True}),
+        ("checkpoint", {"save_best": "train/loss", "save_top_k": 2, "filename_tmpl": "{epoch}-{train/loss:.2f}"}),
         ("ema", {"overlap": True}),
         ("progress", {"line_every": 0.001}),
         ("logger", {"interval": 1}),

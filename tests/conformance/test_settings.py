@@ -15,6 +15,10 @@ from hookbus.errors import ConfigError
     [
         ({"type": "checkpoint", "save_best": False, "rule": "less"}, "rule: no effect without `save_best`, got 'less'"),
         (
+            {"type": "checkpoint", "save_top_k": 0, "best_metric": "f1"},
+            "best_metric: no effect with `save_top_k: 0`, got 'f1'",
+        ),
+        (
             {"type": "checkpoint", "save_best": "loss", "best_metric": "f1"},
             "best_metric: no effect with save_best 'lo",
         ),

@@ -110,6 +110,9 @@ FSDP2 = """
     for name, background in (("synchronous", False), ("asynchronous", True)):
         saving = CheckpointHook(best_metric="loss", max_keep_ckpts=2, async_save=background)
         results[name] = train(name, EMAHook(momentum=0.9), saving, **fsdp2)
+    ranking = {"best_metric": "train/loss", "rule": "greater", "save_top_k": 2}
+    hook = CheckpointHook(ranking, filename_tmpl="{epoch}-{train_loss:.3f}", max_keep_ckpts=1, async_save=True)
+    results["ranked"] = train("ranked", hook, **{**fsdp2, "epochs": 4})
     results["overlap"] = train("overlap", CheckpointHook(async_save="overlap"), **fsdp2)
     # call number 0 never occurs: only rank 1 fails
     with Failing(sharded, "fsync", 2 if RANK == 1 else 0):
@@ -229,6 +232,19 @@ class TestShardedWeights:
         assert list(folder.glob(".tmp*")) == []
         for _, directory in iter_generations(folder):
             verify_generation(directory)
+
+    def test_best_files_of_the_mean_of_all_ranks_and_the_last_ones_keep_their_generations(
+        self, fsdp2: Reports, root: Path
+    ) -> None:
+        """The loss falls, and the greatest ones are kept."""
+        folder, first = root / "ranked/checkpoints", fsdp2[0]["ranked"]
+
+        assert first == fsdp2[1]["ranked"]
+        assert first["best"]["train/loss"][1] == 1
+        names = [file["name"] for file in first["writer"]["ranked"]["train/loss"]]
+        assert [read_checkpoint(folder / name)["meta"]["epoch"] for name in names] == [1, 2]
+        assert [name.split("_")[-1][:2] for name in names] == ["1-", "2-"]
+        assert sorted(number for number, _ in iter_generations(folder)) == [1, 2, 4]
 
     def test_published_file_contains_full_tensors(self, fsdp2: Reports, root: Path) -> None:
         published = load_file(root / "publish/checkpoints/model.safetensors")

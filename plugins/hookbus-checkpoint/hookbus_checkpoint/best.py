@@ -1,24 +1,43 @@
-"""Tracking of the best results, and export of their weights as safetensors."""
+"""Tracking of the best results."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-from safetensors.torch import save
-from torch import Tensor
-
 from hookbus import BestResult, Direction, Hook, Run
-from hookbus.checkpoint import CheckpointStore, atomic_write, flatten_weights, read_checkpoint
-from hookbus.distributed import to_full_tensors
-from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError, format_path
-from hookbus.metrics import Metrics, infer_direction, resolve_metric_name
-from hookbus_checkpoint.config import CheckpointConfig, get_file_stem
+from hookbus.checkpoint import CheckpointStore
+from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
+from hookbus.metrics import Metrics, infer_direction, is_training_metric, resolve_metric_name
+from hookbus_checkpoint.config import CheckpointConfig
+from hookbus_checkpoint.file_names import BEST_PREFIX, MAX_NAME_BYTES, MAX_STEM_BYTES, SUFFIX, get_file_stem
+from hookbus_checkpoint.ranking import RankedFile, Ranking, is_better
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """Result that is the best one of its metric, or that belongs to its best `save_top_k` results.
+
+    Attributes:
+        metric: Full name of the metric.
+        result: The result.
+        rule: Which result is better.
+        is_best: Whether it is the best one so far.
+        is_ranked: Whether it belongs to the ranking.
+        file_name: Name of its file in the ranking; "" if it is not known yet.
+    """
+
+    metric: str
+    result: BestResult
+    rule: Direction
+    is_best: bool = True
+    is_ranked: bool = False
+    file_name: str = ""
+
+    def __str__(self) -> str:
+        return f"{'best' if self.is_best else 'ranked'} {self.metric}: {self.result.value:.6g}"
 
 
 class BestTracker:
@@ -26,10 +45,14 @@ class BestTracker:
 
     Args:
         config: Configuration with the metrics and their directions.
+
+    Attributes:
+        ranking: Checkpoints with the best results of each metric, with `save_top_k` other than 0 and 1.
     """
 
     def __init__(self, config: CheckpointConfig) -> None:
         self._config = config
+        self.ranking = Ranking(config.save_top_k)
         # Directions of the metrics that other hooks request.
         self._requested: dict[str, Direction | None] = {}
         # Metrics that other hooks request and that every validation has to provide.
@@ -41,18 +64,18 @@ class BestTracker:
         self._warned = False
 
     def collect_requested_metrics(self, hooks: Iterable[object]) -> None:
-        """Collect the metrics whose best checkpoint other hooks request; none with `save_best: false`.
+        """Collect the metrics whose best checkpoint other hooks request; none if no best checkpoints are kept.
 
         Raises:
             ConfigError: If two hooks request different directions of a metric.
         """
         self._requested, self._required = {}, set()
-        if self._config.save_best is False:
+        if not self._config.keeps_best:
             return
         requests = [
             (hook, *request) for hook in hooks if isinstance(hook, Hook) for request in hook.best_metrics.items()
         ]
-        known = {metric: self._config.rule or infer_direction(metric) for metric in self._config.metrics}
+        known = {metric: self._config.get_rule(metric) for metric in self._config.metrics}
         # Explicit directions first: a hook that sets none follows the others.
         for hook, metric, requested in sorted(requests, key=lambda request: request[2] is None):
             rule = requested or known.get(metric) or infer_direction(metric)
@@ -71,8 +94,14 @@ class BestTracker:
                 message = "The direction of %s changed from %s to %s; its best result is reset."
                 run.logger.warning(message, full, rule, current)
                 del run.best[full], self._directions[full]
+                self.ranking.sort(full, current)
 
-    def missing_best_files(self, run: Run) -> Iterator[tuple[str, BestResult]]:
+    @property
+    def uses_training_metrics(self) -> bool:
+        """Whether the best of a training metric is kept, also one that another hook requests."""
+        return any(map(is_training_metric, (*self._config.metrics, *self._requested)))
+
+    def missing_best_files(self, run: Run) -> Iterator[Improvement]:
         """Yield best results of a resumed run whose files have to be written again.
 
         A file does not contain the best result if a save was interrupted before its link was created, if the file was
@@ -80,25 +109,41 @@ class BestTracker:
         run, the file cannot be written: a warning is logged, and the path of the result is removed.
 
         Yields:
-            Full names of metrics with their best results.
+            Best results whose files can be written.
         """
         # Rank 0 decides, because other ranks may not see its directory.
         own = [metric for metric in run.best if metric in self._names]
         for metric in run.ranks.call_on_main("the best files", lambda: [m for m in own if _is_missing(run.best[m])]):
             best = run.best[metric] = replace(run.best[metric], path=None)
-            if best.step == run.steps_done and self._config.save_best is not False:
-                yield metric, best
+            if best.step == run.steps_done and self._config.keeps_best:
+                yield Improvement(metric, best, self._get_direction(self._names[metric]))
             else:
                 message = "No checkpoint of the best %s is available (%.6g in epoch %s)."
                 run.logger.warning(message, metric, best.value, best.epoch)
 
-    def iter_improvements(self, run: Run, metrics: Metrics) -> Iterator[tuple[str, BestResult]]:
-        """Yield the metrics that improved.
+    def missing_ranked_files(self, run: Run, missing: Iterable[tuple[str, RankedFile]]) -> Iterator[Improvement]:
+        """Yield the results of a resumed run whose files in the rankings have to be written again.
+
+        Args:
+            run: The run.
+            missing: Missing files with their metrics. Only those with the weights of the run can be written.
+        """
+        for metric, file in missing:
+            if file.step == run.steps_done and metric in self._names:
+                rule = self._get_direction(self._names[metric])
+                if self.ranking.accepts(metric, file.value, rule):
+                    result = BestResult(file.value, run.epochs_done, file.step)
+                    yield Improvement(metric, result, rule, is_best=False, is_ranked=True, file_name=file.name)
+
+    def iter_improvements(self, run: Run, metrics: Metrics, *, training: bool = False) -> Iterator[Improvement]:
+        """Yield the results that are the best ones of their metrics, or belong to the ranking.
 
         A metric that an earlier validation provided and this one lacks is skipped.
 
-        Yields:
-            Full names of metrics with their new best results.
+        Args:
+            run: The run.
+            metrics: Results of a validation, or the means of an epoch.
+            training: Whether `metrics` are the means of an epoch.
 
         Raises:
             MetricError: If a required metric, of this or another hook, was never provided. The message lists all
@@ -107,7 +152,8 @@ class BestTracker:
         """
         # Two configured names may resolve to the same metric.
         done: set[str] = set()
-        for configured in dict.fromkeys([*self._get_metrics(metrics), *self._requested]):
+        candidates = dict.fromkeys([*self._get_metrics(metrics), *self._requested])
+        for configured in (name for name in candidates if is_training_metric(name) == training):
             full = self._resolve_name(run, configured, metrics)
             if full is None or full in done:
                 continue
@@ -115,20 +161,32 @@ class BestTracker:
             self._register_name(full, configured)
             best, rule = run.best.get(full), self._get_direction(configured)
             self._directions[full] = rule
-            if is_better(metrics[full], None if best is None else best.value, rule):
+            value = metrics[full]
+            is_best = is_better(value, None if best is None else best.value, rule)
+            if is_best or self.ranking.accepts(full, value, rule):
                 # Validation evaluates the averaged weights if a hook averages, so `publish` has to write those.
-                weights = run.weights.describe(full)
-                yield full, BestResult(metrics[full], run.current("epoch"), run.steps_done, weights)
+                weights = "raw" if training else run.weights.describe(full)
+                result = BestResult(value, run.current("epoch"), run.steps_done, weights)
+                yield Improvement(full, result, rule, is_best, self.ranking.accepts(full, value, rule))
 
     def warn_if_unused(self, run: Run, hook: str) -> None:
         """Log a warning if no validation has provided the metrics of the configuration, unless they are the default."""
-        if self._config.save_best is not False and not (self._config.has_default_metric or self._names):
+        if self._config.keeps_best and not (self._config.has_default_metric or self._names):
             metrics = ", ".join(map(repr, self._config.metrics)) or "a metric"
             run.logger.warning("%s: no validation provided %s; no best checkpoint was kept.", hook, metrics)
 
     def file_name(self, metric: str) -> str:
         """Return the file name of a best checkpoint, such as `best_accuracy.pth`."""
-        return f"best_{get_file_stem(self._names.get(metric, metric))}.pth"
+        return f"{BEST_PREFIX}{self._get_stem(metric)}{SUFFIX}"
+
+    def ranked_file_name(self, metric: str, name: str) -> str:
+        """Return the file name of a checkpoint in the ranking, such as `best_accuracy_epoch_2.pth`.
+
+        Args:
+            metric: Full name of the metric.
+            name: Name of a periodic checkpoint at this time.
+        """
+        return f"{BEST_PREFIX}{self._get_stem(metric)}_{name}"
 
     def primary_best(self, run: Run) -> tuple[str, BestResult] | None:
         """Return the primary metric with its best result, None without any best result.
@@ -142,6 +200,7 @@ class BestTracker:
     def reset(self) -> None:
         """Reset the state for a run that starts at iteration 0."""
         self._names, self._directions, self._warned = {}, {}, False
+        self.ranking.files = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the tracked metrics with their directions, and whether a missing metric was reported."""
@@ -192,18 +251,30 @@ class BestTracker:
             problem = f"metrics must have different file names, got {name} for {' and '.join(conflicts)}"
             raise ConfigError([f"save_best: {problem}. Rename one of the metrics."])
 
+    def _get_stem(self, metric: str) -> str:
+        # A name in the ranking also contains that of a periodic checkpoint.
+        limit = MAX_STEM_BYTES if self.ranking.is_empty else MAX_STEM_BYTES - MAX_NAME_BYTES
+        return get_file_stem(self._names.get(metric, metric), limit)
+
     def _get_direction(self, metric: str) -> Direction:
-        rule = self._requested.get(metric) or self._config.rule or infer_direction(metric)
+        rule = self._requested.get(metric) or self._config.get_rule(metric)
         if rule is None:
             raise ConfigError([f"save_best: auto selected {metric!r}, whose name implies no direction. Set `rule`."])
         return rule
 
 
-def is_better(score: float, best: float | None, rule: Direction) -> bool:
-    """Whether a score improves on the best so far. Ties, NaN and infinities are not improvements."""
-    if best is None or not math.isfinite(score):
-        return math.isfinite(score)
-    return score > best if rule == "greater" else score < best
+def select_best(improvements: Iterable[Improvement]) -> list[Improvement]:
+    """Return the best of the results of each metric, of which a custom loop may have several at one boundary."""
+    selected: dict[str, Improvement] = {}
+    for new in improvements:
+        old = selected.setdefault(new.metric, new)
+        if is_better(new.result.value, old.result.value, new.rule):
+            selected[new.metric] = new
+        elif new.result.value == old.result.value:  # both files of one result may be missing after an interruption
+            is_best, is_ranked = old.is_best or new.is_best, old.is_ranked or new.is_ranked
+            name = old.file_name or new.file_name
+            selected[new.metric] = replace(old, is_best=is_best, is_ranked=is_ranked, file_name=name)
+    return list(selected.values())
 
 
 def _is_missing(best: BestResult) -> bool:
@@ -215,49 +286,3 @@ def _is_missing(best: BestResult) -> bool:
         return not isinstance(meta, dict) or bool(meta.get("step") != best.step)
     except CheckpointError:
         return True
-
-
-def publish(run: Run, path: Path, best: tuple[str, BestResult] | None) -> None:
-    """Write the weights of the best result, or the final weights without one, averaged if a hook averages.
-
-    The metadata of the file contains the metric, its value, and the step. Tied weights are written under each name.
-    Must be called on every rank: sharded weights are all-gathered, and rank 0 writes.
-
-    Raises:
-        CheckpointError: If the best checkpoint cannot be loaded, or the file cannot be written.
-    """
-    # References to the model are written, which contains other weights in training mode of some optimizers.
-    with run.weights.eval_mode():
-        weights, metadata = _get_weights(run, best)
-        run.ranks.call_on_main(f"the file {path}", partial(_write, path, run.id, to_full_tensors(weights), metadata))
-
-
-def _write(path: Path, run: str, weights: dict[str, Tensor], metadata: dict[str, Any]) -> None:
-    # safetensors rejects tensors that share memory, so each is cloned.
-    separate = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights.items()}
-    content = save(separate, metadata={key: str(value) for key, value in metadata.items()})
-    try:
-        atomic_write(path, lambda file: file.write(content), 0, run)
-    except OSError as error:
-        problem = f"{format_path(path)} could not be written: {error}. {len(content):,} bytes are required."
-        raise CheckpointError(problem) from error
-
-
-def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if best is None or best[1].path is None:
-        # An averaging hook may still update its averages on another thread.
-        run.weights.wait()
-        return _merge_tensors(run.weights.raw(), run.weights.averaged()), {"step": run.steps_done}
-    metric, result = best
-    checkpoint = read_checkpoint(best[1].path)
-    # The weights that were evaluated: a checkpoint contains raw and averaged weights.
-    kind, _, hook = result.weights.partition("/")
-    averaged = (
-        checkpoint["averages"][hook] if hook else checkpoint.get("ema_state_dict") if kind == "averaged" else None
-    )
-    weights = _merge_tensors(flatten_weights(checkpoint["state_dict"]), flatten_weights(averaged or {}))
-    return weights, {"metric": metric, "value": result.value, "step": result.step}
-
-
-def _merge_tensors(raw: dict[str, Any], averaged: dict[str, Any] | None) -> dict[str, Tensor]:
-    return {name: value for name, value in {**raw, **(averaged or {})}.items() if isinstance(value, Tensor)}

@@ -3,65 +3,31 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
-import string
-import unicodedata
+from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from hookbus import Direction, Duration, HookConfig, parse_duration
-from hookbus.metrics import ambiguous_direction_message, infer_direction
+from hookbus.metrics import ambiguous_direction_message, infer_direction, is_training_metric
+from hookbus_checkpoint.file_names import (
+    CLOCK_FIELDS,
+    ITERATION_TEMPLATE,
+    NUMBER_FIELDS,
+    check_template,
+    format_name,
+    get_fields,
+    get_file_stem,
+)
 
-ITERATION_TEMPLATE = "iter_{}.pth"
 DEFAULT_METRIC = "accuracy"
-RESERVED_TEXT = r'/ \ : * ? " < > |'
-RESERVED_CHARACTERS = frozenset(RESERVED_TEXT.replace(" ", ""))
-"""Characters that a file name cannot contain on Linux or Windows."""
 DEFAULT_SIGNALS = [name for name in ("SIGTERM", "SIGUSR1", "SIGBREAK") if name in signal.Signals.__members__]
 """Signals of SLURM and cloud providers. Windows has SIGBREAK (Ctrl+Break) instead of SIGUSR1."""
-MAX_STEM_BYTES = 180
-"""Maximum length in bytes. File names have at most 255 bytes, and temporary files add a prefix and suffix."""
 
 
-def get_file_stem(metric: str) -> str:
-    """Return the name of a metric for use in a file name.
-
-    Letters and digits of any script are kept, other characters are replaced by an underscore.
-
-    Returns:
-        A non-empty name of at most `MAX_STEM_BYTES` bytes in UTF-8.
-    """
-    # NFC, so that the composed and the decomposed form of a character result in the same file.
-    stem = re.sub(r"[^\w.-]+", "_", unicodedata.normalize("NFC", metric)).strip("._") or "metric"
-    # The limit counts bytes, so the cut may split a character; `ignore` drops the incomplete one.
-    return stem.encode()[:MAX_STEM_BYTES].decode(errors="ignore")
-
-
-def _is_injective(template: str) -> bool:
-    """Whether a template contains one field and formats different numbers as different names."""
-    try:
-        fields = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
-        # A format such as `{:.0e}` is valid but rounds, so distinctness is tested on neighboring numbers.
-        names = {template.format(number) for number in (1, 2, 10, 11, 1_000_000, 1_000_001)}
-    except (ValueError, LookupError, TypeError):
-        return False
-    return template.isprintable() and fields in ([""], ["0"]) and len(names) == 6
-
-
-def _check_template(value: str) -> str:
-    # A leading dot would hide the checkpoint, and `best_` is the prefix of best checkpoints.
-    # A checkpoint may be copied to another system, so the name has to be valid on all of them.
-    has_reserved = not RESERVED_CHARACTERS.isdisjoint(value.format(0) if _is_injective(value) else value)
-    is_named = value.endswith(".pth") and not value.startswith((".", "best_"))
-    if has_reserved or not is_named or not _is_injective(value):
-        raise ValueError(
-            "must be a file name that ends with .pth, starts neither with a dot nor with best_, contains one {} for "
-            f"the number, and none of the characters {RESERVED_TEXT}, got {value!r}. Set a name such as "
-            "'epoch_{}.pth'."
-        )
-    return value
+def _check_template(value: str, info: ValidationInfo) -> str:
+    return check_template(value, by_epoch=info.data.get("by_epoch", True))
 
 
 class CheckpointConfig(HookConfig):
@@ -72,7 +38,7 @@ class CheckpointConfig(HookConfig):
         "for a duration."
     )
 
-    effective_with = (("rule", "save_best"), ("keep_every", "max_keep_ckpts"))
+    effective_with = (("rule", "save_best"), ("save_top_k", "save_best"), ("keep_every", "max_keep_ckpts"))
 
     interval: int | None = Field(
         default=1, ge=1, description="Save every N epochs (or iterations); null: no periodic checkpoints."
@@ -84,8 +50,16 @@ class CheckpointConfig(HookConfig):
         default=5, ge=1, description="Maximum number of periodic checkpoints to keep; null: keep all."
     )
     save_last: bool = Field(default=True, description="Whether last.pth is the latest checkpoint.")
-    save_best: bool | str | list[str] = Field(
-        default=True, description="Keep the best checkpoint: by best_metric (true), by these metrics, or `auto`."
+    save_best: bool | str | list[str] | dict[str, Direction] = Field(
+        default=True,
+        description=(
+            "Keep the best checkpoint: by best_metric (true), by these metrics, each with its rule or not, or `auto`."
+        ),
+    )
+    save_top_k: int = Field(
+        default=1,
+        ge=-1,
+        description="Number of checkpoints with the best results to keep per metric; 0: none, -1: all.",
     )
     best_metric: str = Field(default=DEFAULT_METRIC, description="Metric of the best checkpoint.")
     rule: Direction | None = Field(
@@ -99,7 +73,11 @@ class CheckpointConfig(HookConfig):
         ),
     )
     filename_tmpl: Annotated[str, AfterValidator(_check_template)] | None = Field(
-        default=None, description="Name of periodic checkpoints; default: `epoch_{}.pth`, or `iter_{}.pth`."
+        default=None,
+        description=(
+            "Name of periodic checkpoints: `{}`, `{epoch}`, `{iter}`, `{step}`, `{sample}`, and metrics as in "
+            "`{val_loss:.2f}`. Default: `epoch_{}.pth`, or `iter_{}.pth`."
+        ),
     )
     every: Duration | None = Field(
         default=None, description="Also save after a duration: `30min`, `1h30m` or seconds, rounded up to seconds."
@@ -123,8 +101,12 @@ class CheckpointConfig(HookConfig):
 
     @model_validator(mode="after")
     def _check_direction(self) -> Self:
+        if isinstance(self.save_best, dict) and self.rule is not None:
+            raise ValueError(
+                f"rule: no effect if `save_best` contains the rule of each metric, got {self.rule!r}. Remove `rule`."
+            )
         for metric in self.metrics:
-            if self.rule is None and infer_direction(metric) is None:
+            if self.get_rule(metric) is None:
                 raise ValueError(f"rule: {ambiguous_direction_message(metric, 'Set `rule` to greater or less')}")
         return self
 
@@ -135,6 +117,12 @@ class CheckpointConfig(HookConfig):
                 f"best_metric: no effect with save_best {self.save_best!r}, got {self.best_metric!r}. Set `save_best: "
                 "true`, or remove `best_metric`."
             )
+        for setting in ("save_best", "best_metric", "rule"):
+            if self.save_top_k == 0 and not self.is_default(setting):
+                raise ValueError(
+                    f"{setting}: no effect with `save_top_k: 0`, got {getattr(self, setting)!r}. Set `save_top_k` to 1 "
+                    f"or more, or remove `{setting}`."
+                )
         return self
 
     @model_validator(mode="after")
@@ -150,7 +138,7 @@ class CheckpointConfig(HookConfig):
     @model_validator(mode="after")
     def _check_file_names(self) -> Self:
         # Formatted, because `iter_{:d}.pth` denotes the same files.
-        if self.by_epoch and self.template.format(1) == ITERATION_TEMPLATE.format(1):
+        if self.by_epoch and format_name(self.template, 1, lambda _: 1) == ITERATION_TEMPLATE.format(1):
             raise ValueError(
                 f"filename_tmpl: reserved for checkpoints of iterations because by_epoch is true, got "
                 f"{self.template!r}. Set another name."
@@ -166,11 +154,21 @@ class CheckpointConfig(HookConfig):
     @property
     def metrics(self) -> list[str]:
         """Metrics whose best checkpoint is kept; empty for none, and for `auto` until the first validation."""
-        if isinstance(self.save_best, bool):
-            return [self.best_metric] if self.save_best else []
-        if isinstance(self.save_best, str):
-            return [] if self.save_best == "auto" else [self.save_best]
-        return list(self.save_best)
+        if not self.keeps_best or self.save_best == "auto":
+            return []
+        if self.save_best is True:
+            return [self.best_metric]
+        return [self.save_best] if isinstance(self.save_best, str) else list(self.save_best or ())
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether best checkpoints are kept, also those that other hooks request."""
+        return self.save_best is not False and self.save_top_k != 0
+
+    def get_rule(self, metric: str) -> Direction | None:
+        """Return which result of a metric is better; None if it is neither configured nor implied by the name."""
+        configured = self.save_best.get(metric) if isinstance(self.save_best, dict) else self.rule
+        return configured or infer_direction(metric)
 
     @property
     def has_default_metric(self) -> bool:
@@ -190,17 +188,29 @@ class CheckpointConfig(HookConfig):
 
     @property
     def template(self) -> str:
-        """Name of periodic checkpoints with one field for the number."""
+        """Name of periodic checkpoints with fields."""
         return self.filename_tmpl or ("epoch_{}.pth" if self.by_epoch else ITERATION_TEMPLATE)
 
-    def file_name(self, unit: str, number: int) -> str:
+    @property
+    def name_metrics(self) -> list[str]:
+        """Metrics in the names of periodic checkpoints."""
+        return [field for field in get_fields(self.template) if field not in NUMBER_FIELDS | {*CLOCK_FIELDS}]
+
+    @property
+    def validation_metrics(self) -> list[str]:
+        """Metrics that every validation has to provide: those of best checkpoints and names, but not the default."""
+        best = [] if self.has_default_metric else self.metrics
+        return [name for name in dict.fromkeys([*best, *self.name_metrics]) if not is_training_metric(name)]
+
+    def file_name(self, unit: str, number: int, get_value: Callable[[str], float]) -> str:
         """Return the name of a periodic checkpoint.
 
         Args:
             unit: "epoch" or "iteration".
             number: Number of completed units.
+            get_value: Function that returns the value of a field with a name.
         """
-        return (self.template if self._counts(unit) else ITERATION_TEMPLATE).format(number)
+        return format_name(self.template if self._counts(unit) else ITERATION_TEMPLATE, number, get_value)
 
     def is_pinned(self, unit: str, number: int) -> bool:
         """Whether a periodic checkpoint is never removed; `keep_every` counts the same unit as `interval`."""

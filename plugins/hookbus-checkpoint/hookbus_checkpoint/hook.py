@@ -9,7 +9,7 @@ from typing import Any
 from hookbus import Hook, Needs, Priority, Request, Run, Schedule, Unit, every, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.errors import CheckpointError, ConfigError
-from hookbus.metrics import Metrics
+from hookbus.metrics import Metrics, is_training_metric
 from hookbus.writers import resolve_output_path
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
@@ -19,6 +19,8 @@ _metrics = schema.record(
     {"names": schema.mapping_of(schema.string()), "warned": schema.boolean},
     {"rules": schema.mapping_of(schema.string("greater|less"))},
 )
+_ranked_file = {"name": schema.file_name, "value": schema.number(), "step": schema.integer()}
+_ranked = schema.mapping_of(schema.list_of(schema.record(_ranked_file)))
 
 
 def _build_iteration_schedule(config: CheckpointConfig) -> Schedule:
@@ -31,7 +33,8 @@ class CheckpointHook(Hook):
     """Save checkpoints: every N epochs or iterations, the best, and the last.
 
     Checkpoints are written to `<work_dir>/checkpoints`. `best_<metric>.pth` and `last.pth` are hard links, which
-    `max_keep_ckpts` does not count. Only files of this run are removed, and only after a newer file was committed.
+    `max_keep_ckpts` does not count. With `save_top_k: 3`, the files of the best 3 results of each metric are kept as
+    well: `best_<metric>_epoch_2.pth`. Only files of this run are removed, and only after a newer file was committed.
 
     Attributes:
         best: Tracker of the best results.
@@ -47,7 +50,8 @@ class CheckpointHook(Hook):
             "generation": schema.integer(),
             "saved_at": schema.nullable(schema.list_of(schema.integer(), 2, 2)),
             "metrics": _metrics,
-        }
+        },
+        {"ranked": _ranked, "superseded": schema.mapping_of(schema.list_of(schema.integer(), 2, 2))},
     )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
@@ -60,17 +64,19 @@ class CheckpointHook(Hook):
 
     @property
     def needs(self) -> Needs:
-        """The end of epochs, if the interval counts them."""
-        return Needs(points=("after_train_epoch",) if self.config.saves_epochs_only else ())
+        """The end of epochs, if the interval counts them or a best checkpoint depends on their means."""
+        training = [metric for metric in self.config.metrics if is_training_metric(metric)]
+        is_loss = any(metric in ("train/loss", "train_loss") for metric in training)
+        return Needs(points=("after_train_epoch",) if self.config.saves_epochs_only or training else (), loss=is_loss)
 
     @property
     def required_metrics(self) -> list[str]:
-        """Metrics that every validation has to provide: those of the best checkpoints, but not the default one."""
-        return [] if self.config.has_default_metric else self.config.metrics
+        """Metrics that every validation has to provide: of best checkpoints and names, but not the default one."""
+        return self.config.validation_metrics
 
     @property
     def requires_validation(self) -> bool:
-        """Whether a best checkpoint is kept by `auto`, or by a metric that validations have to provide."""
+        """Whether a best checkpoint is kept by `auto`, or a metric is used that validations have to provide."""
         return self.config.save_best == "auto" or bool(self.required_metrics)
 
     @property
@@ -94,7 +100,7 @@ class CheckpointHook(Hook):
     @property
     def keeps_best(self) -> bool:
         """Whether best checkpoints are written: by the metrics of this hook, and by those that other hooks request."""
-        return self.config.save_best is not False
+        return self.config.keeps_best
 
     @property
     def handles_incomplete_intervals(self) -> bool:
@@ -124,11 +130,13 @@ class CheckpointHook(Hook):
     def before_train(self, run: Run) -> None:
         """Claim the checkpoint directory, repair best files, and collect metrics that other hooks track."""
         # Not in `before_run`: the run id, which identifies the files of this run, is restored by the resume after it.
-        self._writer.begin(run)
+        missing_ranked = self._writer.begin(run)
         self.best.collect_requested_metrics(run.bus.hooks.values())
         self.best.reset_flipped(run)
-        for metric, best in self.best.missing_best_files(run):
-            run.request_save(f"best {metric}, repaired", saver=self, best=(metric, best))
+        for missing in (*self.best.missing_best_files(run), *self.best.missing_ranked_files(run, missing_ranked)):
+            run.request_save(f"{missing}, repaired", saver=self, improvement=missing)
+        if self.best.uses_training_metrics:
+            self._add_listener(run, "after_train_epoch", "training", self._request_best_of_training)
 
     @hookimpl(when=lambda config: every(config.interval if config.by_epoch else None, unit="epoch"))
     def after_train_epoch(self, run: Run) -> None:
@@ -166,9 +174,15 @@ class CheckpointHook(Hook):
             self._writer.publish(run)
 
     def _request_best(self, metrics: Metrics) -> None:
-        """Request a best checkpoint for each metric that improved."""
-        for metric, best in self.best.iter_improvements(self.run, metrics):
-            self.run.request_save(f"best {metric}: {best.value:.6g}", saver=self, best=(metric, best))
+        """Request a checkpoint for each metric whose result is the best one, or belongs to the best `save_top_k`."""
+        for improvement in self.best.iter_improvements(self.run, metrics):
+            self.run.request_save(str(improvement), saver=self, improvement=improvement)
+
+    def _request_best_of_training(self, run: Run) -> None:
+        """Request the same for the means of a training epoch, unless it was left early."""
+        if run.is_epoch_full:
+            for improvement in self.best.iter_improvements(run, run.epoch_means(), training=True):
+                run.request_save(str(improvement), saver=self, improvement=improvement)
 
     def cleanup(self, run: Run) -> None:
         """Shut down the writer thread, and unregister the listeners of this run."""
@@ -263,7 +277,7 @@ class CheckpointHook(Hook):
     # -- state ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the periodic checkpoints of this run, the generation, and the tracked metrics."""
+        """Return the files of this run that may be removed, the generation, and the tracked metrics."""
         return {**self._writer.state_dict(), "metrics": self.best.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -10,14 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus import BestResult, Request, Run
+from hookbus import BestResult, Direction, Request, Run
 from hookbus.checkpoint import CheckpointStore
 from hookbus.distributed import Collectives, has_sharded_tensors
 from hookbus.errors import CheckpointError, HookWarning, format_path
+from hookbus.metrics import Metrics, is_training_metric
 from hookbus_checkpoint.async_writer import AsyncWriter, WeightsChangedError
-from hookbus_checkpoint.best import BestTracker, publish
+from hookbus_checkpoint.best import BestTracker, Improvement, select_best
 from hookbus_checkpoint.config import CheckpointConfig
-from hookbus_checkpoint.saving import CheckpointDirectory, Plan, Save
+from hookbus_checkpoint.directory import CheckpointDirectory, Plan
+from hookbus_checkpoint.file_names import get_field
+from hookbus_checkpoint.publishing import publish
+from hookbus_checkpoint.ranking import RankedFile
+from hookbus_checkpoint.saving import Save
 
 LAST = "last.pth"
 PUBLISHED = "model.safetensors"
@@ -38,7 +43,7 @@ class CheckpointWriter:
 
     def __init__(self, config: CheckpointConfig, best: BestTracker) -> None:
         self._config, self._best = config, best
-        self._directory = CheckpointDirectory(CheckpointStore(Path()), config.max_keep_ckpts)
+        self._directory = CheckpointDirectory(CheckpointStore(Path()), config.max_keep_ckpts, best.ranking)
         self._save: Save | None = None
         self._async_writer: AsyncWriter | None = None
         self._unfinished: Save | None = None
@@ -51,7 +56,8 @@ class CheckpointWriter:
     def attach(self, run: Run, directory: Path, name: str) -> None:
         """Prepare for a run. A run that continues in the same directory keeps its list of files."""
         if run.iters_done == 0 or directory != self._directory.path:
-            self._directory = CheckpointDirectory(CheckpointStore(directory), self._config.max_keep_ckpts)
+            store, self._best.ranking.files = CheckpointStore(directory), {}
+            self._directory = CheckpointDirectory(store, self._config.max_keep_ckpts, self._best.ranking)
             self._saved_at = None
         if run.get(LATEST_SAVES) is None:
             run.provide(LATEST_SAVES, {})
@@ -60,8 +66,11 @@ class CheckpointWriter:
             self._async_writer = AsyncWriter(run, name, self.wait_for_pending, overlap=overlap)
             self._async_writer.attach(run)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: Run) -> list[tuple[str, RankedFile]]:
         """Claim the directory at the start of the training.
+
+        Returns:
+            Files of rankings that do not exist, with their metrics.
 
         Raises:
             WorkDirError: If the directory is in use by an active run.
@@ -73,7 +82,10 @@ class CheckpointWriter:
             self._directory.record = run.work_dir.record_checkpoint
         self._check_owner(run)
         # A killed process may have committed its last checkpoint without removing older ones.
-        self._directory.periodic = run.ranks.call_on_main("the excess checkpoints", self._remove_excess)
+        self._directory.superseded.iterations = run.iters_done
+        missing, files = run.ranks.call_on_main("the excess checkpoints", partial(self._remove_excess, run))
+        self._directory.set_files(files)
+        return missing
 
     def detach(self, run: Run) -> None:
         """Shut down the writer thread."""
@@ -105,7 +117,8 @@ class CheckpointWriter:
         if (latest := self._get_latest_writer(run)) is not None:
             latest.wait_for_pending(run)
         # Rank 0 decides, because names depend on the existing files.
-        decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests))
+        means = run.epoch_means() if any(map(is_training_metric, self._config.name_metrics)) else Metrics()
+        decided = run.ranks.call_on_main("the names of a checkpoint", partial(self._build_plan, run, requests, means))
         plan, bests, self._directory.generation = decided
         self._save = Save(run, self._directory, plan, bests)
         run.require(LATEST_SAVES)[os.path.realpath(self._directory.path)] = self
@@ -160,13 +173,14 @@ class CheckpointWriter:
     # -- state -------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the periodic checkpoints of this run, the generation, and the position of the latest save."""
-        directory, saved_at = self._directory, None if self._saved_at is None else list(self._saved_at)
-        return {"periodic": list(directory.periodic), "generation": directory.generation, "saved_at": saved_at}
+        """Return the files of this run that may be removed, the generation, and the position of the latest save."""
+        saved_at = None if self._saved_at is None else list(self._saved_at)
+        return {**self._directory.get_files(), "generation": self._directory.generation, "saved_at": saved_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`, without files that are not in this directory."""
-        self._directory.load(state["periodic"], state["generation"])
+        # Checkpoints of early versions contain neither rankings nor superseded files.
+        self._directory.load({"ranked": {}, "superseded": {}, **state}, state["generation"])
         self._saved_at = None if state["saved_at"] is None else (state["saved_at"][0], state["saved_at"][1])
 
     # -- helpers -----------------------------------------------------------------------------
@@ -183,8 +197,13 @@ class CheckpointWriter:
                 "Resume that run, move its files, or set another `out_dir`."
             )
 
-    def _remove_excess(self) -> list[str]:
-        """Remove checkpoints that exceed the retention, and return the names of the others."""
+    def _remove_excess(self, run: Run) -> tuple[list[tuple[str, RankedFile]], dict[str, Any]]:
+        """Remove checkpoints that exceed the retention, and return missing files of rankings and the other files."""
+        directory = self._directory
+        missing = directory.remove_missing_ranked()
+        if run.resumed:
+            fixed = {LAST, PUBLISHED, *map(self._best.file_name, run.best)}
+            directory.superseded.find(directory.store, directory.generation, fixed)
         try:
             self._directory.remove_excess()
         except OSError as error:
@@ -192,26 +211,47 @@ class CheckpointWriter:
                 f"{format_path(self._directory.path)}: older checkpoints cannot be removed: {error}. Check the "
                 "permissions of the directory, or set another `out_dir`."
             ) from error
-        return self._directory.periodic
+        return missing, self._directory.get_files()
 
-    def _build_plan(self, run: Run, requests: list[Request]) -> tuple[Plan, dict[str, BestResult], int]:
+    def _build_plan(self, run: Run, requests: list[Request], means: Metrics) -> tuple[Plan, dict[str, BestResult], int]:
         """Return the plan of a checkpoint for all requests, its best results, and the previous generation."""
         details = [request.details for request in requests]
-        bests = dict(detail["best"] for detail in details if "best" in detail)
+        improvements = select_best(detail["improvement"] for detail in details if "improvement" in detail)
+        bests = {i.metric: i.result for i in improvements if i.is_best}
         names = {metric: self._get_available_name(run, self._best.file_name(metric)) for metric in bests}
         last = self._get_available_name(run, LAST) if self._config.save_last else None
-        due = [detail["periodic"] for detail in details if "periodic" in detail]
+        due: list[tuple[str, int]] = [detail["periodic"] for detail in details if "periodic" in detail]
         # A request of another hook without details needs a separate name unless it becomes the last checkpoint.
-        if not (due or bests or last):
-            is_epoch_complete = self._config.by_epoch and not run.epoch_open
-            due = [("epoch", run.epochs_done) if is_epoch_complete else ("iteration", run.iters_done)]
-        periodic = [self._get_available_name(run, self._config.file_name(*position)) for position in due]
+        if not (due or improvements or last):
+            due = [self._get_position(run)]
+        get_value = partial(get_field, run, means)
+        periodic = [self._get_available_name(run, self._config.file_name(*position, get_value)) for position in due]
         pinned = [name for name, position in zip(periodic, due, strict=True) if self._config.is_pinned(*position)]
-        plan = self._directory.plan(periodic, list(names.values()), last, pinned)
+        ranked = self._build_ranked(run, [i for i in improvements if i.is_ranked], get_value)
+        plan = self._directory.plan(periodic, list(names.values()), last, pinned=pinned, ranked=ranked)
         placed = {m: replace(best, path=self._directory.path / names[m]) for m, best in bests.items()}
         # Another hook of this run may have written to the directory since it was scanned.
         latest = self._get_latest_writer(run) or self
         return plan, placed, max(self._directory.scan(), latest._directory.generation)
+
+    def _get_position(self, run: Run) -> tuple[str, int]:
+        """Return the unit and the number of a checkpoint at this time: those of an epoch only at its end."""
+        is_epoch_complete = self._config.by_epoch and not run.epoch_open
+        return ("epoch", run.epochs_done) if is_epoch_complete else ("iteration", run.iters_done)
+
+    def _build_ranked(
+        self, run: Run, improvements: list[Improvement], get_value: Callable[[str], float]
+    ) -> dict[str, tuple[RankedFile, Direction]]:
+        """Return the file that enters the ranking of each metric, with the rule of the metric."""
+        files = {}
+        for improvement in improvements:
+            metric, result = improvement.metric, improvement.result
+            name = improvement.file_name or self._best.ranked_file_name(
+                metric, self._config.file_name(*self._get_position(run), get_value)
+            )
+            file = RankedFile(self._get_available_name(run, name), result.value, result.step)
+            files[metric] = file, improvement.rule
+        return files
 
     def _get_latest_writer(self, run: Run) -> CheckpointWriter | None:
         """Return the writer of the latest save in the directory, of which two hooks may use different paths."""

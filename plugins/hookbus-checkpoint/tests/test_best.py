@@ -22,8 +22,8 @@ from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, HookWarning
 from hookbus.testing import Training, fake_training
 from hookbus_checkpoint import CheckpointHook
-from hookbus_checkpoint.best import is_better
-from hookbus_checkpoint.config import get_file_stem
+from hookbus_checkpoint.file_names import get_file_stem
+from hookbus_checkpoint.ranking import is_better
 
 NAME = "checkpoints/model.safetensors"
 

@@ -91,10 +91,11 @@ def test_checkpoints_by_duration_have_the_names_of_iterations() -> None:
     by_epoch = CheckpointHook(filename_tmpl="e{:03d}.pth").config
     by_iteration = CheckpointHook(filename_tmpl="i{}.pth", by_epoch=False).config
 
-    assert by_epoch.file_name("epoch", 7) == "e007.pth"
-    assert by_epoch.file_name("iteration", 7) == "iter_7.pth"
-    assert by_iteration.file_name("iteration", 7) == "i7.pth"
-    assert CheckpointHook(filename_tmpl="iter_{}.pth", by_epoch=False).config.file_name("iteration", 7) == "iter_7.pth"
+    assert by_epoch.file_name("epoch", 7, float) == "e007.pth"
+    assert by_epoch.file_name("iteration", 7, float) == "iter_7.pth"
+    assert by_iteration.file_name("iteration", 7, float) == "i7.pth"
+    same = CheckpointHook(filename_tmpl="iter_{}.pth", by_epoch=False).config
+    assert same.file_name("iteration", 7, float) == "iter_7.pth"
 
 
 def test_keep_every_pins_multiples_in_the_unit_of_the_interval() -> None:

@@ -22,7 +22,8 @@ from hookbus.checkpoint.state import read_checkpoint
 from hookbus.errors import CheckpointError, HookWarning
 from hookbus.testing import fake_training
 from hookbus_checkpoint import CheckpointHook
-from hookbus_checkpoint.saving import CheckpointDirectory, count_bytes
+from hookbus_checkpoint.directory import CheckpointDirectory
+from hookbus_checkpoint.saving import count_bytes
 from tests.crashes import run_in_fork
 
 Scores = {1: 0.5, 2: 0.9, 3: 0.95}
@@ -212,7 +213,7 @@ def test_repeated_name_counts_once(tmp_path: Path) -> None:
 def test_names_without_a_file_are_removed_from_the_state(tmp_path: Path) -> None:
     (tmp_path / "epoch_2.pth").touch()
     directory = CheckpointDirectory(CheckpointStore(tmp_path))
-    directory.load(["epoch_1.pth", "epoch_2.pth"], generation=3)
+    directory.load({"periodic": ["epoch_1.pth", "epoch_2.pth"], "ranked": {}, "superseded": {}}, generation=3)
 
     assert (directory.periodic, directory.generation) == (["epoch_2.pth"], 3)
 

@@ -93,7 +93,7 @@ class EvalHook(Hook):
         # A custom saver without the attribute `keeps_best` is assumed to keep the best checkpoint.
         if not self.config.save_best or getattr(saver, "keeps_best", saver is not None):
             return
-        cause = "no hook writes checkpoints" if saver is None else "the checkpoint hook has `save_best: false`"
+        cause = "no hook writes checkpoints" if saver is None else "the checkpoint hook keeps none"
         run.logger.warning("%s: the best checkpoint by %r is not kept because %s.", self.name, metric, cause)
 
 

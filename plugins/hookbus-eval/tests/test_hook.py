@@ -193,7 +193,11 @@ class TestBest:
 
     @pytest.mark.parametrize(
         ("hooks", "cause"),
-        [([], "no hook writes checkpoints"), ([{"save_best": False}], "the checkpoint hook has `save_best: false`")],
+        [
+            ([], "no hook writes checkpoints"),
+            ([{"save_best": False}], "the checkpoint hook keeps none"),
+            ([{"save_top_k": 0}], "the checkpoint hook keeps none"),
+        ],
     )
     def test_hook_warns_if_no_hook_keeps_the_requested_best(
         self, hooks: list[dict[str, Any]], cause: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
