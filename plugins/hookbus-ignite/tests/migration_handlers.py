@@ -61,6 +61,30 @@ def test_checkpoint(tmp_path: Path) -> None:
     assert saved == native
 
 
+def test_best_checkpoints(tmp_path: Path) -> None:
+    losses, toy = [3.0, 1.0, 2.0, 4.0], MomentumToy()
+
+    @toy.trainer.on(Events.EPOCH_COMPLETED)
+    def evaluate(engine: Engine) -> None:
+        toy.evaluator.run(pairs([4.0]))
+
+    @toy.evaluator.on(Events.EPOCH_COMPLETED)
+    def report(engine: Engine) -> None:
+        engine.state.metrics = {"loss": losses[toy.trainer.state.epoch - 1]}
+
+    saver, score = DiskSaver(tmp_path / "ignite"), lambda engine: -engine.state.metrics["loss"]
+    handler = Checkpoint({"model": toy.model}, saver, n_saved=2, score_function=score)
+    toy.evaluator.add_event_handler(Events.COMPLETED, handler)
+    bus = HookBus([CheckpointHook(save_best={"loss": "less"}, save_top_k=2, interval=None, save_last=False)])
+    toy.attach(bus, checkpoints="hookbus", work_dir=tmp_path, evaluators={"val": toy.evaluator})
+    toy.trainer.run(toy.data, max_epochs=4)
+    native = {float(torch.load(path, weights_only=True)["weight"]) for path in (tmp_path / "ignite").iterdir()}
+    files = {f"best_loss_epoch_{epoch}.pth" for epoch in (2, 3)}
+    assert {path.name for path in (tmp_path / "checkpoints").glob("best_loss_*.pth")} == files
+    ours = {float(read_checkpoint(tmp_path / "checkpoints" / name)["state_dict"]["weight"]) for name in files}
+    assert native == ours == set(WEIGHTS[1:])
+
+
 def test_restored_checkpoint(tmp_path: Path) -> None:
     def train_with_handler(epochs: int, file: str | None) -> Toy:
         toy = MomentumToy()

@@ -10,6 +10,7 @@ from tests.migration_page import read_rows
 
 from .migration_handlers import (
     test_averages,
+    test_best_checkpoints,
     test_checkpoint,
     test_early_stopping,
     test_evaluator,
@@ -72,6 +73,7 @@ TESTS = {
         "`run.request_stop()`, `run.request_stop_epoch()`",
     ): test_requests,
     ("`Checkpoint`", "`checkpoint`"): test_checkpoint,
+    ("`n_saved` with a score function", "`checkpoint` with `save_top_k`"): test_best_checkpoints,
     ("`Checkpoint.load_objects`", "`checkpoint`, with `resume: auto`"): test_restored_checkpoint,
     (
         "`EarlyStopping`",

@@ -116,6 +116,32 @@ def test_both_save_the_same_weights(tmp_path: Path) -> None:
     assert load("best") == read("best_val_loss") == 3
 
 
+@covers("`filepath` of `ModelCheckpoint`", '`checkpoint` with `filename_tmpl: "{epoch:02d}-{val_loss:.2f}"`')
+def test_files_have_the_same_names(tmp_path: Path) -> None:
+    model, name = build_line(), "{epoch:02d}-{val_loss:.2f}"
+    hook = CheckpointHook(filename_tmpl=name, save_best=False, save_last=False)
+    attach([hook], model, checkpoints="hookbus", work_dir=tmp_path / "hookbus")
+    saving = callbacks.ModelCheckpoint(tmp_path / f"{name}.weights.h5", save_weights_only=True)
+    fit(model, 3, callbacks=[saving])
+
+    native = sorted(path.name.removesuffix(".weights.h5") for path in tmp_path.glob("*.weights.h5"))
+    assert len(native) == 3
+    assert sorted(path.stem for path in (tmp_path / "hookbus/checkpoints").glob("*.pth")) == native
+
+
+@covers('`monitor="loss"` of `EarlyStopping`', "`early_stopping` with `monitor: train/loss`")
+def test_both_stop_on_the_training_loss() -> None:
+    native = build_line()
+    stopping = callbacks.EarlyStopping(monitor="loss", patience=2, min_delta=1000)
+    history = fit(native, 6, callbacks=[stopping])
+
+    model, hook = build_line(), EarlyStoppingHook(monitor="train/loss", patience=2, min_delta=1000)
+    bridge = attach([hook], model)
+    fit(model, 6)
+    assert len(history.epoch) == bridge.active_run.epochs_done == 3
+    assert hook.best_score == pytest.approx(stopping.best)
+
+
 @covers("`BackupAndRestore`", "`checkpoint`, with `resume: auto`")
 def test_both_continue_after_an_interruption(tmp_path: Path) -> None:
     def build() -> Any:

@@ -82,6 +82,23 @@ TESTS = {
         "`checkpoint`",
     ): checkpoints.test_checkpoints_of_epochs_have_the_same_weights_and_continue_to_the_same_result,
     (
+        "`save_top_k` of `ModelCheckpoint`",
+        "`checkpoint` with `save_top_k`; `monitor` and `mode` are `save_best: {val_loss: less}`",
+    ): checkpoints.test_checkpoints_of_the_best_two_validations_are_the_same,
+    (
+        "`filename` of `ModelCheckpoint`",
+        '`checkpoint` with `filename_tmpl: "{epoch}-{val_loss:.2f}"`, with completed epochs and without the names of '
+        "the fields",
+    ): checkpoints.test_checkpoints_of_the_best_two_validations_are_the_same,
+    (
+        "`save_on_train_epoch_end`",
+        "`checkpoint` with `best_metric: train/loss`",
+    ): checkpoints.test_best_epoch_and_stop_depend_on_the_training_loss,
+    (
+        "`check_on_train_epoch_end`",
+        "`early_stopping` with `monitor: train/loss`",
+    ): checkpoints.test_best_epoch_and_stop_depend_on_the_training_loss,
+    (
         '`ckpt_path="last"`',
         "`checkpoint`, with `resume: auto`",
     ): checkpoints.test_checkpoints_of_epochs_have_the_same_weights_and_continue_to_the_same_result,
