@@ -407,6 +407,12 @@ def test_settings_that_do_not_match_the_run_are_refused(
         train(SWAHook(settings), **options)
 
 
+def test_two_owners_of_the_learning_rate_are_refused() -> None:
+    with pytest.raises(ConfigError, match="swa_lrs: hook 'b' also sets the learning rate. Remove `swa_lrs` of one"):
+        train(SWAHook(name="a", swa_lrs=0.1), SWAHook(name="b", swa_lrs=0.1))
+    train(SWAHook(name="a", swa_lrs=0.1), SWAHook(name="b"), epochs=1)
+
+
 def test_rate_without_an_optimizer_is_refused() -> None:
     bus = HookBus([SWAHook(swa_lrs=0.1)])
     with (
