@@ -67,7 +67,7 @@ def test_both_files_contain_the_same_results(tmp_path: Path, separator: str, app
         attach([hook], model, work_dir=tmp_path / str(number))
         logger = callbacks.CSVLogger(tmp_path / "log.csv", separator=separator, append=append)
         fit(model, callbacks=[logger])
-    expected = [[epoch, *losses] for epoch, losses in enumerate(zip(TRAIN_LOSSES, VAL_LOSSES, strict=True))]
+    expected = [[epoch, *losses] for epoch, losses in enumerate(zip(TRAIN_LOSSES, VAL_LOSSES[:2], strict=True))]
     assert read("log.csv", "epoch", "loss", "val_loss") == expected * (1 + append)
     own = read("hook.csv", "epoch", "train/loss", "val/loss")
     assert [[epoch - 1, *losses] for epoch, *losses in own] == expected * (1 + append)
