@@ -218,11 +218,15 @@ def test_statistics_of_the_device(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:When using the `ThroughputMonitor`")  # which also counts operations
 def test_throughput(tmp_path: Path) -> None:
     monitor = ThroughputMonitor(batch_size_fn=lambda batch: 1, window_size=2)
-    hooks = IterTimerHook(interval=1), TimeTrackingHook(), JsonlHook(interval=1)
+    hooks = IterTimerHook(interval=1, flops_per_batch=1e6, peak_flops=1e9), TimeTrackingHook(), JsonlHook(interval=1)
     fit(tmp_path, *hooks, logger=make_csv_logger(tmp_path), callbacks=[monitor])
     assert len(read_csv(tmp_path, "train/device/batches_per_sec")) > 0  # from a full window on
     assert len(read_csv(tmp_path, "train/time")) == len(read_jsonl(tmp_path, "time/iter")) == 4
-    assert len(read_jsonl(tmp_path, "throughput/iterations_per_second")) == 4
+    rates = read_jsonl(tmp_path, "throughput/iterations_per_second")
+    assert len(rates) == 4
+    # A million operations per batch on a device with 1e9 FLOP/s.
+    utilization = [(step, pytest.approx(rate / 1e3)) for step, rate in rates]
+    assert read_jsonl(tmp_path, "throughput/mfu") == utilization
     assert len(read_jsonl(tmp_path, "time/epoch")) == 2
 
 

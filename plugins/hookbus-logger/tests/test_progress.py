@@ -98,6 +98,21 @@ def test_progress_of_a_run_limited_in_iterations_spans_the_run(trainer: Callable
     assert entries == [("iteration", 0, 3), ("iteration", 1, 3), ("iteration", 2, 3), ("iteration", 3, 3)]
 
 
+def test_progress_of_a_run_limited_in_tokens_counts_tokens() -> None:
+    progress, states = ProgressHook(), []
+    bus = HookBus([progress])
+    bus.on("after_train_iter")(lambda run: states.append(progress.get_progress(run)))
+    with bus.run(tokens=20, batch_tokens=len) as run:
+        for _ in run.epochs():
+            for _, batch in run.batches([[0] * 8] * 4):
+                bus.emit("after_train_iter", batch=batch)
+    assert [(state.label, state.done, state.total) for state in states] == [
+        ("token", 8, 20),
+        ("token", 16, 20),
+        ("token", 24, 20),
+    ]
+
+
 def test_total_is_none_for_a_loader_without_length(trainer: Callable[..., Trainer], unsized_loader: Any) -> None:
     entries = record_progress(trainer, train_loader=unsized_loader([1.0, 2.0]), val_loader=unsized_loader([3.0]))
 

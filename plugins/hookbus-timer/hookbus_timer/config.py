@@ -5,11 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from hookbus import HookConfig
+from hookbus_timer.peak_flops import Precision
 
 
 class IterTimerConfig(HookConfig):
     """Configuration of `IterTimerHook`."""
 
+    effective_with = (("precision", "flops_per_batch"), ("peak_flops", "flops_per_batch"))
     frequency_error = "the timer has to receive every iteration. Set `interval` instead."
 
     interval: int = Field(
@@ -18,6 +20,19 @@ class IterTimerConfig(HookConfig):
         description="Log every N iterations; means are taken over the iterations since the last log, at most N.",
     )
     log_eta: bool = Field(default=True, description="Also log the remaining time.")
+    window_size: int = Field(default=100, gt=0, description="Number of iterations over which throughput is averaged.")
+    flops_per_batch: float | None = Field(
+        default=None,
+        gt=0,
+        description="Floating-point operations of a micro-batch on one device, forward and backward.",
+    )
+    precision: Precision | None = Field(
+        default=None,
+        description="Data type of the matrix products, for the peak FLOP/s. Default: that of the Trainer.",
+    )
+    peak_flops: float | None = Field(
+        default=None, gt=0, description="Peak FLOP/s of a device. Default: that of a known device and data type."
+    )
 
 
 class TimeTrackingConfig(HookConfig):

@@ -12,9 +12,11 @@ from typing import Any
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus.checkpoint import schema
 from hookbus_timer.config import IterTimerConfig
+from hookbus_timer.peak_flops import get_device_name, get_peak_flops, infer_precision
+from hookbus_timer.throughput import ThroughputWindow
 
-TimedIteration = tuple[float, float | None, int]
-"""One iteration: duration in seconds, data time in seconds (None if unknown), and number of samples."""
+TimedIteration = tuple[float, float | None]
+"""One iteration: duration and data time in seconds (None if unknown)."""
 
 
 class IterTimerHook(Hook):
@@ -40,6 +42,9 @@ class IterTimerHook(Hook):
         self.timer: Callable[[], float] = time.perf_counter
         self._interval = self.config.interval
         self._windowed_timer = WindowedTimer(self._interval)
+        self._throughput = ThroughputWindow(self.config.window_size)
+        self._peak_flops: float | None = None
+        self._tokens = 0  # total at the end of the last iteration
         self._is_due = False
         self._logged_step = -1
 
@@ -50,9 +55,11 @@ class IterTimerHook(Hook):
         if not run.iters_done:
             self._is_due, self._logged_step = False, -1
 
-    def before_train(self) -> None:
+    def before_train(self, run: Run) -> None:
         """Start measuring, also after a resume."""
         self._windowed_timer.clear()
+        self._throughput.clear()
+        self._tokens, self._peak_flops = run.tokens_done, self._find_peak_flops(run)
         self._windowed_timer.start(self.timer())
 
     @hookimpl(frequency=False)
@@ -75,7 +82,9 @@ class IterTimerHook(Hook):
         has_pending = run.pending
         samples = 0 if run.should_skip_iter else run.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
-        self._windowed_timer.end_iteration(self.timer(), samples, fetches_next=not has_pending)
+        seconds = self._windowed_timer.end_iteration(self.timer(), fetches_next=not has_pending)
+        self._throughput.add(seconds, samples, 0 if run.should_skip_iter else run.tokens_done - self._tokens)
+        self._tokens = run.tokens_done
         ends_epoch = run.epoch_iter + 1 == run.expected_epoch_length
         ends_run = run.is_at_limit or (ends_epoch and run.epoch + 1 == run.max_epochs)
         is_unlogged_epoch = ends_epoch and self._logged_step <= run.epoch_first_step
@@ -120,11 +129,17 @@ class IterTimerHook(Hook):
     # -- logging -------------------------------------------------------------------------------
 
     def get_values(self, run: Run) -> dict[str, float]:
-        """Return the values of the last `interval` iterations by full name, without unknown ones."""
-        values, remaining = self._windowed_timer.rates, self._get_remaining(run)
+        """Return the current values by full name, without unknown ones."""
+        values, remaining = self._windowed_timer.means, self._get_remaining(run)
         if self.config.log_eta and values and remaining is not None:
             values["time/eta"] = remaining * values["time/iter"]
-        return values
+        if run.counts_tokens:
+            values["progress/tokens"] = run.tokens_done
+        return values | self._throughput.compute_rates(
+            world_size=run.ranks.world_size,
+            flops_per_batch=self.config.flops_per_batch,
+            peak_flops=self._peak_flops,
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step of the last log, and whether a log is due."""
@@ -137,7 +152,7 @@ class IterTimerHook(Hook):
     def _log_values(self, run: Run) -> None:
         self._is_due, self._logged_step = False, run.steps_done
         # The remaining time is estimated from the window, which may be longer than the last interval.
-        values = self.get_values(run) | self._windowed_timer.interval_rates
+        values = self.get_values(run) | self._windowed_timer.interval_means
         self._windowed_timer.end_interval()
         run.bus.emit("log_scalars", values=values)
 
@@ -145,6 +160,16 @@ class IterTimerHook(Hook):
         """Log the iterations since the last log, unless a resumed run continues with them."""
         if self._windowed_timer and run.steps_done != self._logged_step and not run.resumable:
             self._log_values(run)
+
+    def _find_peak_flops(self, run: Run) -> float | None:
+        """Return the peak FLOP/s of the device, None if it or the data type is unknown."""
+        config = self.config
+        if config.flops_per_batch is None or config.peak_flops is not None:
+            return config.peak_flops
+        # A custom loop may use autocast, which its parameters do not show.
+        known = config.precision is not None or run.trainer is not None
+        precision = config.precision or infer_precision(run.model, getattr(run.trainer, "precision", "fp32"))
+        return get_peak_flops(get_device_name(run.device), precision) if known and precision is not None else None
 
     def _get_remaining(self, run: Run) -> int | None:
         """Return the number of remaining iterations; 0 if a stop was requested, None if unknown."""
@@ -154,26 +179,20 @@ class IterTimerHook(Hook):
         return None if last is None else last - run.iters_done
 
 
-def compute_rates(iterations: Collection[TimedIteration]) -> dict[str, float]:
-    """Compute the means over iterations, by full metric name; without unknown values.
+def compute_means(iterations: Collection[TimedIteration]) -> dict[str, float]:
+    """Compute the mean times of iterations in seconds, by full metric name; without unknown values.
 
-    The data time is the mean over the iterations with a known data time. Rates are quotients of totals, so each
-    iteration is weighted by its duration.
+    The data time is the mean over the iterations with a known data time.
     """
     if not iterations:
         return {}
-    times, data, counts = zip(*iterations, strict=True)
+    times, data = zip(*iterations, strict=True)
     waits = [wait for wait in data if wait is not None]
     # `fsum`, so that the mean does not depend on the order of the iterations.
-    seconds, samples = math.fsum(times), sum(counts)
-    rates = {"time/iter": seconds / len(iterations)}
+    means = {"time/iter": math.fsum(times) / len(iterations)}
     if waits:
-        rates["time/data"] = math.fsum(waits) / len(waits)
-    if seconds:
-        rates["throughput/iterations_per_second"] = len(iterations) / seconds
-    if seconds and samples:
-        rates["throughput/samples_per_second"] = samples / seconds
-    return rates
+        means["time/data"] = math.fsum(waits) / len(waits)
+    return means
 
 
 class WindowedTimer:
@@ -198,15 +217,15 @@ class WindowedTimer:
         return self._interval > 0
 
     @property
-    def rates(self) -> dict[str, float]:
-        """Means over the window, see `compute_rates`."""
-        return compute_rates(self._iterations)
+    def means(self) -> dict[str, float]:
+        """Means over the window, see `compute_means`."""
+        return compute_means(self._iterations)
 
     @property
-    def interval_rates(self) -> dict[str, float]:
+    def interval_means(self) -> dict[str, float]:
         """Means over the interval, that is, the iterations in the window since the last call of `end_interval`."""
         first = max(len(self._iterations) - self._interval, 0)
-        return compute_rates(list(islice(self._iterations, first, None)))
+        return compute_means(list(islice(self._iterations, first, None)))
 
     def end_interval(self) -> None:
         """Start a new interval; the window is unchanged."""
@@ -226,16 +245,18 @@ class WindowedTimer:
         since = self._fetch_started_at
         self._data_seconds = None if since is None else now - since
 
-    def end_iteration(self, now: float, samples: int, *, fetches_next: bool) -> None:
-        """End the current iteration.
+    def end_iteration(self, now: float, *, fetches_next: bool) -> float:
+        """End the current iteration, and return its duration in seconds.
 
         Args:
             fetches_next: Whether the data of the next iteration is fetched from now on, without other work in between.
         """
-        self._iterations.append((now - self._last_end, self._data_seconds, samples))
+        seconds = now - self._last_end
+        self._iterations.append((seconds, self._data_seconds))
         self._interval += 1
         self._last_end, self._data_seconds = now, None
         self._fetch_started_at = now if fetches_next else None
+        return seconds
 
     def start_fetch(self, now: float) -> None:
         """Start fetching the data of the next iteration; the time since `end_iteration` is not data time."""

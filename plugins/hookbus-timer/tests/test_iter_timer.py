@@ -9,11 +9,11 @@ from torch import nn
 
 from hookbus import Hook, HookBus
 from hookbus.checkpoint import state
-from hookbus.errors import HookWarning
+from hookbus.errors import HookbusError, HookWarning
 from hookbus.testing import RecordingBus, check_hook
 from hookbus.trainer.trainer import Trainer
 from hookbus_timer import IterTimerHook
-from hookbus_timer.iter_timer import WindowedTimer, compute_rates
+from hookbus_timer.iter_timer import WindowedTimer, compute_means
 
 from .toys import ScalarRecorder
 
@@ -694,7 +694,7 @@ def time_iterations(timer, iterations, now=0, samples=4):
         now += fetch
         timer.end_fetch(now)
         now += compute
-        timer.end_iteration(now, samples, fetches_next=True)
+        timer.end_iteration(now, fetches_next=True)
     return now
 
 
@@ -704,7 +704,7 @@ class TestLaps:
 
         time_iterations(timer, [(0, 2, 3), (0, 4, 5)])
 
-        assert (timer.rates["time/iter"], timer.rates["time/data"]) == (7.0, 3.0)
+        assert (timer.means["time/iter"], timer.means["time/data"]) == (7.0, 3.0)
 
     @given(iterations, st.integers(1, 50))
     def test_means_are_over_the_window_without_the_pauses(self, iterations, size):
@@ -712,8 +712,8 @@ class TestLaps:
 
         time_iterations(timer, iterations)
 
-        assert timer.rates["time/iter"] == sum(fetch + compute for _, fetch, compute in last) / len(last)
-        assert timer.rates["time/data"] == sum(fetch for _, fetch, _ in last) / len(last)
+        assert timer.means["time/iter"] == sum(fetch + compute for _, fetch, compute in last) / len(last)
+        assert timer.means["time/data"] == sum(fetch for _, fetch, _ in last) / len(last)
 
     @given(iterations)
     def test_data_time_is_included_in_the_iteration_time(self, iterations):
@@ -721,7 +721,7 @@ class TestLaps:
 
         time_iterations(timer, iterations)
 
-        assert 0 <= timer.rates["time/data"] <= timer.rates["time/iter"]
+        assert 0 <= timer.means["time/data"] <= timer.means["time/iter"]
 
     @given(iterations, iterations)
     def test_cleared_timer_equals_a_new_one(self, before, after):
@@ -732,7 +732,7 @@ class TestLaps:
         time_iterations(used, after, now)
         time_iterations(new, after)
 
-        assert used.rates == new.rates
+        assert used.means == new.means
 
     def test_timer_is_true_after_the_first_iteration(self):
         timer = WindowedTimer(10)
@@ -749,98 +749,120 @@ class TestLaps:
         timer.pause(2)
 
         assert timer.resume(22) == 20
-        timer.end_iteration(23, 4, fetches_next=True)
-        assert (timer.rates["time/iter"], timer.rates["time/data"]) == (3.0, 1.0)
+        timer.end_iteration(23, fetches_next=True)
+        assert (timer.means["time/iter"], timer.means["time/data"]) == (3.0, 1.0)
 
     def test_unfinished_pause_ends_with_the_iteration(self):
         timer = WindowedTimer(10)
         timer.start(0)
         timer.end_fetch(1)
         timer.pause(2)
-        timer.end_iteration(5, 4, fetches_next=True)
+        timer.end_iteration(5, fetches_next=True)
 
         timer.resume(7)
         timer.end_fetch(8)
-        timer.end_iteration(9, 4, fetches_next=True)
+        timer.end_iteration(9, fetches_next=True)
 
-        assert timer.rates["time/iter"] == (5 + 2) / 2
+        assert timer.means["time/iter"] == (5 + 2) / 2
 
     def test_work_before_fetching_is_iteration_time_but_not_data_time(self):
         timer = WindowedTimer(10)
         timer.start(0)
         timer.end_fetch(1)
-        timer.end_iteration(2, 4, fetches_next=False)
+        timer.end_iteration(2, fetches_next=False)
         timer.end_fetch(8)
-        timer.end_iteration(9, 4, fetches_next=True)
+        timer.end_iteration(9, fetches_next=True)
 
-        assert (timer.rates["time/iter"], timer.rates["time/data"]) == (4.5, 1.0)
+        assert (timer.means["time/iter"], timer.means["time/data"]) == (4.5, 1.0)
 
     def test_fetching_can_start_later(self):
         timer = WindowedTimer(10)
         timer.start(0)
         timer.end_fetch(0)
-        timer.end_iteration(1, 4, fetches_next=False)
+        timer.end_iteration(1, fetches_next=False)
         timer.start_fetch(5)
         timer.end_fetch(7)
-        timer.end_iteration(8, 4, fetches_next=True)
+        timer.end_iteration(8, fetches_next=True)
 
-        assert (timer.rates["time/iter"], timer.rates["time/data"]) == (4.0, 1.0)
+        assert (timer.means["time/iter"], timer.means["time/data"]) == (4.0, 1.0)
 
     def test_iteration_without_an_end_of_fetching_has_no_data_time(self):
         timer = WindowedTimer(1)
         timer.start(0)
         timer.end_fetch(3)
-        timer.end_iteration(4, 4, fetches_next=True)
-        assert timer.rates["time/data"] == 3.0
+        timer.end_iteration(4, fetches_next=True)
+        assert timer.means["time/data"] == 3.0
 
-        timer.end_iteration(5, 4, fetches_next=True)
+        timer.end_iteration(5, fetches_next=True)
 
-        assert "time/data" not in timer.rates
+        assert "time/data" not in timer.means
 
 
 seconds = st.floats(min_value=0, max_value=1e6, allow_subnormal=False)
-laps = st.lists(st.tuples(seconds, st.none() | seconds, st.integers(0, 1024)), min_size=1, max_size=60)
+laps = st.lists(st.tuples(seconds, st.none() | seconds), min_size=1, max_size=60)
 
 
-class TestRatesOf:
-    def test_rates_are_quotients_of_totals(self):
-        rates = compute_rates([(1.0, 0.5, 4), (3.0, 1.5, 4)])
-
-        assert rates == {
-            "time/iter": 2.0,
-            "time/data": 1.0,
-            "throughput/iterations_per_second": 0.5,
-            "throughput/samples_per_second": 2.0,
-        }
-
-    def test_rates_of_no_iterations_are_unknown(self):
-        assert compute_rates([]) == {}
+class TestMeansOf:
+    def test_means_of_no_iterations_are_unknown(self):
+        assert compute_means([]) == {}
 
     def test_data_time_is_the_mean_of_the_known_data_times(self):
-        assert compute_rates([(1.0, None, 4), (1.0, 0.25, 4), (1.0, 0.75, 4)])["time/data"] == 0.5
-
-    def test_uncounted_samples_are_omitted(self):
-        assert compute_rates([(2.0, None, 0)]) == {"time/iter": 2.0, "throughput/iterations_per_second": 0.5}
-
-    def test_zero_duration_has_no_rate(self):
-        assert compute_rates([(0.0, 0.0, 4)]) == {"time/iter": 0.0, "time/data": 0.0}
+        assert compute_means([(1.0, None), (1.0, 0.25), (1.0, 0.75)])["time/data"] == 0.5
+        assert compute_means([(2.0, None)]) == {"time/iter": 2.0}
 
     def test_known_values_have_full_metric_names(self):
-        assert compute_rates([(2.0, 0.5, 8)]) == {
-            "time/iter": 2.0,
-            "time/data": 0.5,
-            "throughput/iterations_per_second": 0.5,
-            "throughput/samples_per_second": 4.0,
-        }
+        assert compute_means([(1.0, 0.5), (3.0, 1.5)]) == {"time/iter": 2.0, "time/data": 1.0}
 
     @given(laps)
     def test_means_are_exact_up_to_two_roundings(self, laps):
         exact = float(sum((Fraction(lap[0]) for lap in laps), Fraction())) / len(laps)
 
-        assert compute_rates(laps)["time/iter"] == exact
+        assert compute_means(laps)["time/iter"] == exact
 
     @given(laps, st.randoms())
-    def test_rates_do_not_depend_on_the_order_of_the_iterations(self, laps, random):
+    def test_means_do_not_depend_on_the_order_of_the_iterations(self, laps, random):
         shuffled = random.sample(laps, len(laps))
 
-        assert compute_rates(shuffled) == compute_rates(laps)
+        assert compute_means(shuffled) == compute_means(laps)
+
+
+class TestTokens:
+    def test_tokens_per_second_and_their_total_are_logged(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=4)])
+        with bus.run(epochs=2, batch_tokens=lambda batch: 3 * len(batch)) as run:
+            train(bus, run, SizedLoader(clock, [0.5] * 4), clock)
+
+        # 12 tokens in 1.5 seconds.
+        values = [(v["throughput/tokens_per_second"], v["progress/tokens"]) for _, v in get_records(bus)]
+        assert values == [(8.0, 48), (8.0, 96)]
+
+    def test_remaining_time_refers_to_the_limit_in_tokens(self, clock):
+        bus = RecordingBus([make_timer(clock, interval=4)])
+        with bus.run(tokens=140, batch_tokens=lambda batch: 3 * len(batch)) as run:
+            train(bus, run, SizedLoader(clock, [0.5] * 4), clock)
+
+        # 140 tokens are 11.67 iterations, of which each takes 1.5 seconds.
+        assert [(step, v["time/eta"]) for step, v in get_records(bus)] == [(4, 12.0), (8, 6.0), (12, 0.0)]
+
+
+class TestFlops:
+    def train(self, clock, **settings):
+        bus = RecordingBus([make_timer(clock, interval=4, **settings)])
+        with bus.run(epochs=1) as run:
+            train(bus, run, SizedLoader(clock, [1.0] * 4), clock)
+        return get_records(bus)[0][1]
+
+    def test_model_flops_are_compared_with_the_peak(self, clock):
+        values = self.train(clock, flops_per_batch=6e12, peak_flops=12e12)
+        assert values["throughput/flops_per_second"] == 3e12  # 6e12 in 2 seconds
+        assert values["throughput/mfu"] == 0.25
+
+    def test_unknown_peak_has_no_utilization(self, clock):
+        values = self.train(clock, flops_per_batch=6e12)
+        assert "throughput/flops_per_second" in values
+        assert "throughput/mfu" not in values
+
+    @pytest.mark.parametrize("setting", [{"peak_flops": 1e12}, {"precision": "bf16"}])
+    def test_setting_without_the_operations_of_a_batch_is_refused(self, setting):
+        with pytest.raises(HookbusError, match="no effect without `flops_per_batch`"):
+            IterTimerHook(**setting)
