@@ -9,6 +9,7 @@ pytest.importorskip("lightning", reason="Lightning is not installed: run `make b
 from tests.migration_page import read_rows
 
 from . import test_migration_checkpoints as checkpoints
+from . import test_migration_finders as finders
 from . import test_migration_logs as logs
 from . import test_migration_points as points
 from . import test_migration_training as training
@@ -127,6 +128,14 @@ TESTS = {
         "`eval`, by default also at the end",
     ): training.test_validations_follow_the_same_epochs,
     ("`lr_scheduler`", "`param_scheduler`"): training.test_learning_rates_are_the_same,
+    (
+        "`LearningRateFinder`",
+        "`lr_finder` with `apply: true`; its slope is that over the logarithm of the learning rate",
+    ): finders.test_learning_rates_and_losses_of_the_range_test,
+    (
+        "`BatchSizeFinder`",
+        "`batch_size_finder` with `apply: true`; the default margin applies to both modes",
+    ): finders.test_batch_size_is_the_same,
     (
         "`GradientAccumulationScheduler`",
         "`accumulation`, with epochs counted from 1",
