@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from hookbus._training.evaluation import evaluate as evaluate
     from hookbus._training.evaluation import named_loaders as named_loaders
     from hookbus._training.evaluation import preserve_training_modes as preserve_training_modes
+    from hookbus._training.isolation import call_model as call_model
+    from hookbus._training.isolation import copy_tensors as copy_tensors
+    from hookbus._training.isolation import isolated_forward as isolated_forward
     from hookbus.data.rng import isolate_rng as isolate_rng
 
 _MODULES = map_names(
     {
         "hookbus._training.eval_metrics": "build_metrics",
         "hookbus._training.evaluation": "eval_mode evaluate named_loaders preserve_training_modes",
+        "hookbus._training.isolation": "call_model copy_tensors isolated_forward",
         "hookbus.data.rng": "isolate_rng",
     }
 )

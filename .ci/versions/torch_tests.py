@@ -24,7 +24,7 @@ FAST_TORCH_TESTS = (
     "plugins/hookbus-profiler",
     "plugins/hookbus-schedule",
     "plugins/hookbus-sync",
-    "plugins/hookbus-visualization/tests/test_isolated_forward.py",
+    "tests/training/test_isolation.py",
 )
 # DDP and FSDP with several processes, and their end: one test of each kind.
 SLOW_TORCH_TESTS = (

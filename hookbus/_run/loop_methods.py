@@ -316,6 +316,23 @@ class LoopMixin(RequestMixin):
         outputs: dict[str, Any] = self._get_steps("run.train_step").train_step(self, batch)
         return outputs
 
+    def eval_step(self, batch: Any) -> dict[str, Any]:
+        """Execute the default evaluation step of the Trainer: the forward pass and the loss of a batch, without events.
+
+        The caller sets the modes, see `hookbus.evaluation.isolated_forward`.
+
+        Args:
+            batch: Batch on the device of the model.
+
+        Returns:
+            Outputs of the model by name, with "loss" if there is one.
+
+        Raises:
+            LoopError: If the loop is not a Trainer, or the model cannot be called with the batch.
+        """
+        outputs: dict[str, Any] = self._get_steps("run.eval_step").eval_step(self, batch)
+        return outputs
+
     def train_micro_batches(self, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
         """Execute the default training step of the Trainer on one micro-batch in parts, which reduces peak memory.
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from hookbus.distributed import named_modules
 from hookbus.errors import HookError
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
+from hookbus.evaluation import call_model, copy_tensors, isolated_forward
 
 POSITIONAL_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 """Positional arguments of `scaled_dot_product_attention`."""

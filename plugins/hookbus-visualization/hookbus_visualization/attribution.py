@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hookbus.errors import ConfigError
+from hookbus.evaluation import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.features import select_layers
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.samples import PREDICTION_KEYS, describe_shapes, extract_predictions
 
 

@@ -17,11 +17,11 @@ from hookbus import Hook, Needs, Run, every, hookimpl, once
 from hookbus.data import move_to_device
 from hookbus.distributed import sharding_of
 from hookbus.errors import HookError, format_error, suggest_names
+from hookbus.evaluation import call_model, copy_tensors, isolated_forward
 from hookbus.writers import OutputFiles, image_directory, sanitize_name
 from hookbus_visualization.anomalies import collect_anomalies
 from hookbus_visualization.config import ImageConfig, SampleConfig
 from hookbus_visualization.images import to_pixels
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.panel import Panel, RGBImage, compose_panels, has_display, open_window
 from hookbus_visualization.samples import Samples, describe_shapes, extract_predictions, extract_samples
 

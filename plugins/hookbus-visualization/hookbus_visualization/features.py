@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from hookbus.distributed import named_modules
 from hookbus.errors import ConfigError, HookError, suggest_names
+from hookbus.evaluation import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.anomalies import read_named
 from hookbus_visualization.images import apply_colormap, normalize
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 from hookbus_visualization.panel import Panel
 from hookbus_visualization.samples import describe_shapes
 

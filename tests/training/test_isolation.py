@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from hookbus._training.isolation import call_model, copy_tensors, isolated_forward
 from hookbus.data.rng import get_rng_state
 from hookbus.testing import fingerprint
-from hookbus_visualization.isolated_forward import call_model, copy_tensors, isolated_forward
 
 
 class TestProbing:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hookbus.distributed import unwrap_model
-from hookbus.evaluation import isolate_rng, preserve_training_modes
+from hookbus._training.evaluation import preserve_training_modes
+from hookbus.data.rng import isolate_rng
+from hookbus.distributed.unwrap import unwrap_model
 
 
 @contextmanager
@@ -64,6 +65,10 @@ def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) ->
     """Copy all tensors of a nested value, because some models modify their inputs in place.
 
     Mappings become dicts. Values other than tensors, mappings, lists and tuples are returned unchanged.
+
+    Args:
+        value: A tensor, or a nested value that contains tensors.
+        copy: Function that copies a tensor. Default: `Tensor.clone`.
     """
     if isinstance(value, Tensor):
         return copy(value)
@@ -74,7 +79,12 @@ def copy_tensors(value: Any, copy: Callable[[Tensor], Tensor] = Tensor.clone) ->
 
 
 def call_model(model: Callable[..., Any], inputs: Any) -> Any:
-    """Call a model as in the training loop: a dict contains keyword arguments, a tuple positional arguments."""
+    """Call a model as in the training loop: a dict contains keyword arguments, a tuple positional arguments.
+
+    Args:
+        model: The model.
+        inputs: Its inputs; any other value is the only argument.
+    """
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
