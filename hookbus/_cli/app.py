@@ -1,4 +1,4 @@
-"""Command line: hookbus train | test | hooks | explain | check | schema | points | doctor | consolidate.
+"""Command line: hookbus train | test | hooks | explain | check | summary | schema | points | doctor | consolidate.
 
 Exit codes: 0 success, 1 error, 2 invalid configuration, 75 preempted, 130 interrupted.
 
@@ -252,6 +252,31 @@ def check(
         for line in _build_trainer(file, overrides).check():
             print_paragraph(line, 0, 4)
         output_console().print(f"[green]ok[/]  {escape_text(str(file))}")
+
+
+@app.command()
+def summary(
+    file: File,
+    overrides: Overrides = None,
+    max_depth: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of levels of nested modules; -1 for all. Default: that of the hook.", show_default=False
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Print parameters, shapes and FLOPs of the modules of the model, without training."""
+    with handle_errors():
+        from hookbus._cli.summary import find_summarizer, read_example
+
+        trainer = _build_trainer(file, overrides)
+        summarizer, batch = find_summarizer(trainer, max_depth), read_example(trainer)
+        run = trainer.runs.create("train")
+        if json_:
+            print_json(summarizer.to_dict(run, batch))
+        else:
+            summarizer.print_summary(run, batch, output_console())
 
 
 @app.command()

@@ -175,7 +175,7 @@ TESTS = {
         "`sync_norm` synchronizes the state of the layers, not the batch statistics",
     ): "several ranks; the page names the difference",
     ("`grad_norm`", "`gradient_flow`"): logs.test_norms_of_gradients,
-    ("`ModelSummary`", "`hookbus check` prints the number of parameters"): logs.test_number_of_parameters,
+    ("`ModelSummary`", "`model_summary`, or `hookbus summary run.yaml`"): logs.test_model_summary,
     ("`LambdaCallback`", '`@bus.on("after_train_iter")`'): training.test_function_is_called_at_the_same_iterations,
     (
         "`limit_train_batches`, `limit_val_batches`",

@@ -26,12 +26,11 @@ from lightning.pytorch.profilers import PyTorchProfiler
 from lightning.pytorch.utilities import grad_norm
 from lightning.pytorch.utilities.model_summary import summarize
 from rich import get_console
-from typer.testing import CliRunner
 
 from hookbus import HookBus
-from hookbus._cli.app import app
 from hookbus_gradient_flow import GradientFlowHook
 from hookbus_logger import CsvHook, JsonlHook, LoggerHook, ProgressHook
+from hookbus_model_summary import summarize as summarize_model
 from hookbus_profiler import ProfilerHook
 from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
@@ -268,25 +267,28 @@ def test_profiler(tmp_path: Path) -> None:
     assert read_backward(native, "training_step") == read_backward(own, "rank0") == expected
 
 
-def test_number_of_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "task.py").write_text(
-        "import torch\n"
-        "def make_model(): return torch.nn.Linear(3, 2)\n"
-        "def make_data(): return {'train': [(torch.ones(3), 0)] * 4}\n"
-    )
-    (tmp_path / "run.yaml").write_text(
-        "defaults: false\nmodel: {type: 'task:make_model'}\ndataset: {type: 'task:make_data', batch_size: 2}\n"
-        "training: {epochs: 1}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-
+@pytest.mark.parametrize("max_depth", [1, -1])
+def test_model_summary(max_depth: int) -> None:
     class Module(Logged):
         def __init__(self) -> None:
             super().__init__()
             del self.weight
-            self.model = torch.nn.Linear(3, 2)
+            self.example_input_array = torch.ones(2, 1, 8, 8)
+            self.conv = torch.nn.Conv2d(1, 4, 3)
+            self.head = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(144, 10))
 
-    result = CliRunner().invoke(app, ["check", "run.yaml"])
-    assert summarize(Module()).trainable_parameters == 8
-    assert "8 parameters to train" in result.output
+        def forward(self, images: Any) -> Any:
+            return self.head(self.conv(images))
+
+    native = summarize(Module(), max_depth=max_depth)
+    module = Module()
+    ours = summarize_model(module, lambda: module(module.example_input_array), max_depth=max_depth)
+    rows = {row.name: row for row in ours.rows}
+    layers = dict(
+        zip(native.layer_names, zip(native.param_nums, native.in_sizes, native.out_sizes, strict=True), strict=True)
+    )
+    assert {name: row.parameters.total for name, row in rows.items()} == {name: row[0] for name, row in layers.items()}
+    shapes = {name: [[*row.calls.inputs[0]], [*row.calls.outputs[0]]] for name, row in rows.items() if row.calls}
+    assert shapes == {name: [*row[1:]] for name, row in layers.items()}
+    assert ours.parameters.trainable == native.trainable_parameters
+    assert ours.flops == native.total_flops
