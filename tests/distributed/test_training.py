@@ -51,6 +51,15 @@ class TestTwoRanksWithHalfTheBatchSize:
         assert two[0]["weights"] == pytest.approx(one["weights"], rel=0, abs=1e-12)
 
 
+@pytest.mark.parametrize("settings", [{"limit_train_batches": 2}, {"overfit_batches": 2}, {"fast_dev_run": 2}], ids=str)
+def test_limits_count_the_batches_of_each_rank(settings: dict[str, Any], launch: Launch) -> None:
+    reports = train(launch, 2, epochs=3, **settings)
+    epochs = 1 if "fast_dev_run" in settings else 3
+    expected = {"epochs": epochs, "length": 2, "iters": 2 * epochs, "steps": 2 * epochs}
+    assert [{name: reports[rank][name] for name in expected} for rank in (0, 1)] == [expected] * 2
+    assert reports[0]["weights"] == reports[1]["weights"]
+
+
 def test_two_hosts_train_the_same_weights_as_one_host_with_two_ranks(launch: Launch) -> None:
     one, two = train(launch, 2), train(launch, 2, hosts=2)
 
