@@ -126,9 +126,12 @@ class TestErrors:
             ("training: {epochs: 0}", "1:20: training.epochs: should be greater than or equal to 1, got 0."),
             (
                 "training: {epochs: 1, iterations: 1}",
-                "1:11: training: exactly one limit is required. Set either epochs or iterations.",
+                "1:11: training: exactly one limit is required. Set one of epochs, iterations and tokens.",
             ),
-            ("training: {}", "1:11: training: exactly one limit is required. Set either epochs or iterations."),
+            (
+                "training: {}",
+                "1:11: training: exactly one limit is required. Set one of epochs, iterations and tokens.",
+            ),
             ("training: {seed: 1}", "1:12: training.seed: unknown key. `seed` belongs at the top level."),
             ("epochs: 1", "1:1: epochs: unknown key. `epochs` belongs in `training`."),
             ("training: {epoch: 1}", "1:12: training.epoch: unknown key. Did you mean 'epochs'?"),

@@ -58,6 +58,9 @@ class Count:
     def range(self, unit: Unit | None) -> tuple[int, int]:
         return self.images, self.images
 
+    def counts(self, unit: Unit) -> bool:
+        return True
+
     def limit(self, unit: Unit | None) -> None: ...
 
     def next_limit_change(self, unit: Unit, number: int) -> None: ...

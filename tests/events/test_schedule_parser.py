@@ -14,7 +14,7 @@ from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
 from hookbus.errors import ConfigError
 
-UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "seconds"]
+UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "token", "seconds"]
 
 counts = st.integers(1, 9)
 units = st.none() | st.sampled_from(UNITS)

@@ -13,7 +13,7 @@ from hookbus._events.points import Unit
 from hookbus._events.schedules import NEVER, Schedule
 from hookbus.errors import ConfigError
 
-UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "seconds"]
+UNITS: list[Unit] = ["iter", "batch", "step", "epoch", "sample", "token", "seconds"]
 
 
 @dataclass
@@ -34,6 +34,9 @@ class Moment:
     def range(self, unit: Unit | None) -> tuple[int, int]:
         final = self.first if self.final is None else self.final
         return (self.first, final) if self.is_counted(unit) else (1, 0)
+
+    def counts(self, unit: Unit) -> bool:
+        return True
 
     def limit(self, unit: Unit | None) -> int | None:
         return self.end

@@ -121,7 +121,9 @@ class TestLimit:
         assert len(train(HookBus(), [1, 2, 3], epochs=1, iterations=4)[0]) == 3
 
     def test_epochs_require_a_limit(self) -> None:
-        with pytest.raises(LoopError, match=r"run.epochs\(\): the run has no limit. Set epochs= or iterations="):
+        with pytest.raises(
+            LoopError, match=r"run.epochs\(\): the run has no limit. Set epochs=, iterations= or tokens="
+        ):
             train(HookBus(), [1])
 
     @pytest.mark.parametrize("limit", [{"epochs": 0}, {"iterations": 0}], ids=str)

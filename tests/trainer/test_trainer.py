@@ -728,8 +728,11 @@ class TestErrors:
                 {"train_loader": None, "epochs": 1},
                 "fit: the training data are missing. Pass train_loader= to the Trainer.",
             ),
-            ({}, "fit: exactly one limit is required. Pass either epochs= or iterations=."),
-            ({"epochs": 1, "iterations": 1}, "fit: exactly one limit is required. Pass either epochs= or iterations=."),
+            ({}, "fit: exactly one limit is required. Pass one of epochs=, iterations= and tokens=."),
+            (
+                {"epochs": 1, "iterations": 1},
+                "fit: exactly one limit is required. Pass one of epochs=, iterations= and tokens=.",
+            ),
             (
                 {"train_loader": [], "epochs": 1},
                 "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
