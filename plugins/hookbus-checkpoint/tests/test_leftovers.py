@@ -27,6 +27,7 @@ SCORES = (0.5, 0.7, 0.9)
 CASES: dict[str, dict[str, Any]] = {
     "synchronous": {},
     "elsewhere": {"out_dir": "out"},
+    "ranked": {"save_top_k": 2, "filename_tmpl": "{epoch}-{val/accuracy:.1f}"},
     "asynchronous": {"async_save": True},
     "overlapped, elsewhere": {"async_save": "overlap", "out_dir": "out"},
 }
