@@ -1,4 +1,4 @@
-"""Evaluation of a model in hooks and custom loops: metrics, evaluation mode and RNG isolation."""
+"""Evaluation of a model in hooks and custom loops: metrics, outputs, evaluation mode and RNG isolation."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hookbus._training.isolation import call_model as call_model
     from hookbus._training.isolation import copy_tensors as copy_tensors
     from hookbus._training.isolation import isolated_forward as isolated_forward
+    from hookbus._training.predictions import count_samples as count_samples
+    from hookbus._training.predictions import split_samples as split_samples
     from hookbus.data.rng import isolate_rng as isolate_rng
 
 _MODULES = map_names(
@@ -23,6 +25,7 @@ _MODULES = map_names(
         "hookbus._training.eval_metrics": "build_metrics",
         "hookbus._training.evaluation": "eval_mode evaluate named_loaders preserve_training_modes",
         "hookbus._training.isolation": "call_model copy_tensors isolated_forward",
+        "hookbus._training.predictions": "count_samples split_samples",
         "hookbus.data.rng": "isolate_rng",
     }
 )

@@ -1,4 +1,4 @@
-"""Command line: hookbus train | test | hooks | explain | check | summary | schema | points | doctor | consolidate.
+"""Command line: hookbus train | test | predict | check | summary | explain | hooks | points | schema | doctor, ...
 
 Exit codes: 0 success, 1 error, 2 invalid configuration, 75 preempted, 130 interrupted.
 
@@ -133,14 +133,8 @@ def test(
     If the dataset has no test split, the validation split is used.
     """
     with handle_errors():
-        from hookbus._config.factories import find_file_problem
-        from hookbus.trainer.initial_weights import load_for_test
-
-        if checkpoint is not None and (problem := find_file_problem(str(checkpoint))):
-            raise ConfigError(f"--checkpoint: {problem}")
-        trainer = _build_trainer(file, [*(overrides or ()), "resume=never", "load_from=null"])
+        trainer = _load_trainer(file, overrides, checkpoint, "test")
         trainer.test_loader = trainer.test_loader if trainer.test_loader is not None else trainer.val_loader
-        load_for_test(trainer, checkpoint or _newest_checkpoint(trainer))
         if json_:
             trainer.register_service("console", error_console())  # standard output contains only the JSON document
         metrics = trainer.test()
@@ -149,6 +143,41 @@ def test(
             print_json({**tested, "hooks": trainer.loaded_hooks, "metrics": dict(metrics)})
         else:
             print_metrics(str(trainer.load_from), trainer.load_weights, trainer.loaded_hooks, metrics)
+
+
+@app.command()
+def predict(
+    file: File,
+    overrides: Overrides = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="The checkpoint to load. Default: the newest.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write: .pt, .npz, .csv, .jsonl or .parquet. Default: that of the hook `predictions`, "
+            "`predictions.pt` in the work directory.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove earlier predictions in the file.")] = False,
+) -> None:
+    """Write the predictions of a trained model, with averaged weights if the checkpoint contains them.
+
+    The split `predict` of the dataset is predicted; without one, the test split, else the validation split. Requires
+    hookbus-predictions.
+    """
+    with handle_errors():
+        trainer = _load_trainer(file, overrides, checkpoint, "predict")
+        trainer.predict_loader = next(
+            (
+                loader
+                for loader in (trainer.predict_loader, trainer.test_loader, trainer.val_loader)
+                if loader is not None
+            ),
+            None,
+        )
+        _add_predictions_hook(trainer, output, overwrite=overwrite)
+        trainer.predict(return_predictions=False)
 
 
 @app.command()
@@ -367,12 +396,46 @@ def _build_trainer(file: Path, overrides: Sequence[str] | None, *, overwrite: bo
     return trainer_from_file(Trainer, file, overrides or (), overwrite=overwrite)
 
 
-def _newest_checkpoint(trainer: Trainer) -> Path:
+def _load_trainer(
+    file: Path, overrides: Sequence[str] | None, checkpoint: Path | None, mode: Literal["test", "predict"]
+) -> Trainer:
+    """Build the trainer of a run file, with the weights and hook states of a checkpoint."""
+    from hookbus._config.factories import find_file_problem
+    from hookbus.trainer.initial_weights import load_for_test
+
+    if checkpoint is not None and (problem := find_file_problem(str(checkpoint))):
+        raise ConfigError(f"--checkpoint: {problem}")
+    trainer = _build_trainer(file, [*(overrides or ()), "resume=never", "load_from=null"])
+    load_for_test(trainer, checkpoint or _newest_checkpoint(trainer, mode))
+    return trainer
+
+
+def _add_predictions_hook(trainer: Trainer, output: Path | None, *, overwrite: bool) -> None:
+    """Register the hook that writes predictions, unless the run file has one; the options replace its settings."""
+    from hookbus._config.hooks import build_hook, register_defaults
+
+    options: dict[str, Any] = {"overwrite": True} if overwrite else {}
+    if output is not None:
+        options["file"] = str(output.absolute())
+    if not options:
+        register_defaults(trainer.bus, ["predictions"])
+        return
+    added = build_hook({"type": "predictions", **options})
+    for name, hook in list(trainer.bus.hooks.items()):
+        if type(hook) is type(added):
+            settings = hook.config.model_dump(exclude_unset=True)
+            added = build_hook({"type": "predictions", **settings, **options})
+            trainer.bus.unregister(name)
+    trainer.bus.register(added)
+
+
+def _newest_checkpoint(trainer: Trainer, mode: Literal["test", "predict"]) -> Path:
     from hookbus.checkpoint.sidecars import list_newest_first
     from hookbus.trainer.initial_weights import find_checkpoint_directory
 
     directory = find_checkpoint_directory(trainer)
     checkpoints = [] if directory is None else list_newest_first(directory)
     if not checkpoints:
-        raise HookbusError(f"{directory} contains no checkpoint to test. Train first, or pass --checkpoint.")
+        purpose = "to test" if mode == "test" else "to predict with"
+        raise HookbusError(f"{directory} contains no checkpoint {purpose}. Train first, or pass --checkpoint.")
     return checkpoints[0]

@@ -15,6 +15,7 @@ from hookbus._utils.packages import package_label
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.errors import ConfigError
 from hookbus.hook import Hook
+from hookbus.lifecycle import POINTS
 from hookbus.needs import REQUESTS, as_alternatives
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ PROVIDED = {
     "optimizer": "an optimizer of torch.optim",
 }
 """Descriptions of the needs that are fields of both `Needs` and `Capabilities`."""
+
+UNCONNECTED = {
+    point: "a prediction is no part of a training. Predict with hookbus.Trainer."
+    for point in POINTS
+    if "predict" in point
+}
+"""Points that no host emits, mapped to the reason and to what to use instead."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +146,9 @@ def _find_unmet_needs(hook: Hook, capabilities: Capabilities) -> Iterator[str]:
     """Yield a problem for each entry of `Hook.needs` that a host does not meet."""
     needs, host, fix = hook.needs, capabilities.host, _advise(hook)
     for points in map(as_alternatives, needs.points):
-        if all(point in capabilities.missing for point in points):
-            yield f"requires {' or '.join(points)}, which {host} does not emit: {capabilities.missing[points[0]]}"
+        missing = {**UNCONNECTED, **capabilities.missing}
+        if all(point in missing for point in points):
+            yield f"requires {' or '.join(points)}, which {host} does not emit: {missing[points[0]]}"
     for request in needs.requests:
         if not capabilities.honors(request):
             yield f"requires a {REQUESTS[request]} on request, which {host} does not carry out. {fix}"

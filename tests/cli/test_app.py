@@ -263,6 +263,58 @@ class TestTrain:
         assert json.loads((project.path / "runs/train/status.json").read_text())["outcome"] == "interrupted"
 
 
+class TestPredict:
+    @pytest.fixture(autouse=True)
+    def trained(self, project: Project) -> None:
+        project.write(RUN)
+        sys.path.insert(0, str(project.path))
+        directory = project.path / "runs/train/checkpoints"
+        for generation, name in ((1, "first.pth"), (2, "second.pth")):
+            weights = TestTest.weights(float(generation - 1))
+            atomic_write(directory / name, lambda file, content=weights: file.write(content), generation)
+
+    @staticmethod
+    def read(path: Path) -> list[list[float]]:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [row["index"] for row in rows] == list(range(len(rows)))
+        return [row["output"] for row in rows]
+
+    def test_predictions_of_the_newest_checkpoint_are_written_into_the_work_directory(self, project: Project) -> None:
+        result = call("predict", "run.yaml")
+        assert result.exit_code == 0, result.stderr
+        content = torch.load(project.path / "runs/train/predictions.pt", weights_only=True)
+        assert content["index"].tolist() == list(range(len(content["output"])))
+        assert not torch.equal(content["output"], torch.zeros_like(content["output"]))
+
+    def test_checkpoint_and_file_are_options(self, project: Project) -> None:
+        checkpoint = "runs/train/checkpoints/first.pth"  # whose weights are zero
+        result = call("predict", "run.yaml", "--checkpoint", checkpoint, "--output", "here.jsonl")
+        assert result.exit_code == 0, result.stderr
+        outputs = self.read(project.path / "here.jsonl")
+        assert outputs == [[0.0, 0.0]] * len(outputs)
+        assert outputs
+
+    def test_existing_file_is_replaced_on_request_only(self, project: Project) -> None:
+        (project.path / "here.jsonl").write_text("mine")
+        result = call("predict", "run.yaml", "-o", "here.jsonl")
+        assert result.exit_code == 2
+        assert "the predictions exist" in result.stderr
+        assert (project.path / "here.jsonl").read_text() == "mine"
+        assert call("predict", "run.yaml", "-o", "here.jsonl", "--overwrite").exit_code == 0
+        assert self.read(project.path / "here.jsonl")
+
+    def test_hook_of_the_run_file_keeps_its_other_settings(self, project: Project) -> None:
+        project.write(RUN.rstrip() + "\n      - {type: predictions, interval: batch}\n")
+        assert call("predict", "run.yaml", "-o", "here.jsonl").exit_code == 0
+        assert not (project.path / "here.jsonl").exists()
+        assert self.read(project.path / "here-batches/000000.jsonl")
+
+    def test_checkpoint_is_required(self, project: Project) -> None:
+        result = call("predict", "run.yaml", "work_dir=elsewhere")
+        assert result.exit_code == 1
+        assert "contains no checkpoint to predict with. Train first, or pass --checkpoint." in result.stderr
+
+
 class TestTest:
     @pytest.fixture(autouse=True)
     def trained(self, project: Project) -> None:
@@ -723,7 +775,7 @@ def test_version_is_printed() -> None:
 def test_help_is_printed_without_a_command() -> None:
     result = call()
     assert result.exit_code == 2
-    assert {"train", "test", "hooks", "points", "explain", "check", "schema", "doctor"} <= set(
+    assert {"train", "test", "predict", "hooks", "points", "explain", "check", "schema", "doctor"} <= set(
         re.findall(r"^  (\w+)  ", result.stdout + result.stderr, re.MULTILINE)
     )
 

@@ -377,8 +377,15 @@ def test_hook_is_refused_without_any_of_its_needs(case: Case) -> None:
             assert need in line
 
 
+def test_hook_of_predictions_is_refused_by_every_trainer() -> None:
+    hook = load_class("predictions")()
+    for message in find_refusals(hook, EVERYTHING):
+        assert "'predictions' (hookbus-predictions" in message
+        assert "requires after_predict_iter, which OtherTrainer does not emit: a prediction is no part" in message
+
+
 def test_every_hook_has_a_case() -> None:
-    assert {case.name for case in CASES} == {plugin.name for plugin in PLUGINS}
+    assert {case.name for case in CASES} | {"predictions"} == {plugin.name for plugin in PLUGINS}
 
 
 def test_every_need_is_declared_by_a_hook() -> None:

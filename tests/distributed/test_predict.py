@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,3 +79,44 @@ def test_data_that_the_user_divides_are_gathered(launch: Launch) -> None:
     assert set(map(str, launch(LINE + SHARDED_BY_USER).reports.values())) == {
         str([[1.0, 5.0, 9.0, 3.0, 7.0], [1.0, 3.0, 5.0, 7.0, 9.0]])
     }
+
+
+WRITTEN = """
+    import json, sys
+    from pathlib import Path
+    from hookbus.errors import ConfigError
+    from hookbus_predictions import PredictionsHook
+
+    directory = Path(sys.argv[1])
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(inputs[RANK::2])
+
+    def predict(loader, strategy="ddp", **settings):
+        hook = PredictionsHook(file=str(directory / "p.jsonl"), **settings)
+        build_trainer(hook, distributed=strategy).predict(loader, return_predictions=False)
+        files = sorted(directory.rglob("*.jsonl")) if RANK == 0 else []
+        contents = {path.name: [json.loads(line) for line in path.read_text().splitlines()] for path in files}
+        return {name: [(row["index"], *row["output"]) for row in rows] for name, rows in contents.items()}
+
+    results = [predict(DataLoader(data, 2, shuffle=True)), predict(DataLoader(data, 2), merge=False, overwrite=True)]
+    try:
+        predict(DataLoader(data, 2), interval="batch")
+    except ConfigError:
+        results.append("refused")
+    results.append(predict(DataLoader(data, 2), interval="batch", overwrite=True))
+    results.append(predict(DataLoader(Stream(), 2), "none", overwrite=True))
+    report(results)
+"""
+
+
+def test_predictions_of_all_ranks_are_written_to_one_file_or_to_one_each(launch: Launch, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    merged, by_rank, again, batches, stream = launch(LINE + WRITTEN, str(tmp_path / "files")).reports[0]
+    rows = [[0, 1.0], [1, 3.0], [2, 5.0], [3, 7.0], [4, 9.0]]
+    assert merged == {"p.jsonl": rows}
+    assert by_rank == {"p-rank0.jsonl": [rows[0], rows[1], rows[4]], "p-rank1.jsonl": rows[2:4]}
+    assert again == "refused"
+    assert batches == {"rank0-000000.jsonl": rows[:2], "rank0-000001.jsonl": rows[4:], "rank1-000000.jsonl": rows[2:4]}
+    assert stream == {"p.jsonl": [[0, 1.0], [1, 5.0], [2, 9.0], [3, 3.0], [4, 7.0]]}

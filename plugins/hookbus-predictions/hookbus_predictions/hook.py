@@ -1,0 +1,190 @@
+"""Hook that writes predictions."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hookbus import Hook, Needs, Run
+from hookbus.errors import ConfigError, LoopError
+from hookbus.evaluation import count_samples, split_samples
+from hookbus.writers import OutputFiles, resolve_output_path, sanitize_name
+from hookbus_predictions.config import PredictionsConfig
+from hookbus_predictions.formats import WRITERS
+from hookbus_predictions.parts import Part, Rows, build_rows, iter_rows, save_part
+
+FORBIDDEN = re.compile(r"[^\w.-]")
+"""Characters of the name of a loader that are replaced in the name of its file."""
+
+
+class PredictionsHook(Hook):
+    """Write the outputs of each predicted sample and its index in the data. No effect in a training."""
+
+    Config = PredictionsConfig
+    needs = Needs(points=("after_predict_iter",))
+    config: PredictionsConfig
+
+    def __init__(self, config: Any = None, **settings: Any) -> None:
+        super().__init__(config, **settings)
+        self._resources = ExitStack()
+        self._files: OutputFiles | None = None
+        self._reset()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Open resources belong to the run in progress.
+        return {**vars(self), "_resources": ExitStack(), "_files": None, "_parts": [], "_is_open": False}
+
+    def check(self, run: Run) -> None:
+        """Check the path of the file, and that no predictions exist that the run would replace.
+
+        Raises:
+            ConfigError: If there is no work directory for a relative path, or if the file exists.
+        """
+        if run.mode != "predict":
+            return
+        path = self._get_path(run)
+        self.check_unique(
+            run,
+            f"writes to {path}",
+            "Set another `file` for one of them.",
+            setting="file",
+            get_value=lambda hook: hook._get_path(run),
+        )
+        existing = self._find_existing(path)
+        if existing and not self.config.overwrite:
+            raise ConfigError(
+                f"file: the predictions exist, got {existing[0]}. Set `overwrite: true`, or another `file`."
+            )
+
+    def before_run(self, run: Run, mode: str) -> None:
+        """Remove the temporary files of killed processes of the run, before any rank writes."""
+        if mode == "predict":
+            self._files = OutputFiles(run, self._get_path(run).parent)
+
+    def before_predict(self, run: Run) -> None:
+        """Remove earlier predictions if `overwrite` is set."""
+        path = self._get_path(run)
+        run.ranks.call_on_main(f"{self.name}: earlier predictions", partial(self._remove_existing, path))
+
+    def before_predict_epoch(self, run: Run, dataloader_name: str | None) -> None:
+        """Begin the file of a loader."""
+        self._close()
+        path = self._get_path(run)
+        name = "" if dataloader_name is None else f"-{sanitize_name(str(dataloader_name), FORBIDDEN, 100)}"
+        self._path = path.with_name(f"{path.stem}{name}{path.suffix}")
+        if self.config.interval != "batch":
+            assert self._files is not None
+            self._spool = self._resources.enter_context(self._files.temporary("parts"))
+            self._spool.mkdir()
+        self._is_open = True
+
+    def after_predict_iter(self, run: Run, batch_idx: int, outputs: Any, indices: Sequence[int] | None) -> None:
+        """Write the predictions of a batch.
+
+        Raises:
+            LoopError: If the outputs contain no value for each sample, or cannot be written.
+        """
+        if not self._is_open:  # a loop that does not emit `before_predict_epoch`
+            self.before_predict_epoch(run, None)
+        counted = indices is None or isinstance(indices, range)
+        rows = self._build_rows(run, outputs, indices)
+        if self.config.interval != "epoch":
+            self._write_batch(run, batch_idx, rows)
+        if self.config.interval != "batch":
+            part = self._spool / f"{len(self._parts)}.pt"
+            self._parts.append(save_part(part, rows, counted=counted))
+        self._count += len(rows["index"])
+
+    def after_predict_epoch(self, run: Run) -> None:
+        """Write the file of a loader. A collective call.
+
+        Raises:
+            LoopError: If the predictions cannot be written in the format of the file.
+        """
+        if self._is_open and self.config.interval != "batch":
+            ranks = run.ranks.all_gather(f"{self.name}: parts", self._parts)
+            if self.config.merge:
+                run.ranks.call_on_main(f"{self.name}: file", partial(self._write_file, run, ranks, self._path))
+            else:
+                own = partial(self._write_file, run, [self._parts], self._rank_path(run))
+                run.ranks.call_on_all(f"{self.name}: file", own)
+        self._close()
+
+    def cleanup(self) -> None:
+        """Remove the temporary files of a failed prediction."""
+        self._close()
+        self._files = None
+
+    # -- internal ------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        self._is_open = False  # whether a loader is in progress
+        self._path, self._spool = Path(), Path()
+        self._parts: list[Part] = []
+        self._count = 0
+        self._reported: set[str] = set()
+
+    def _close(self) -> None:
+        self._resources.close()
+        self._reset()
+
+    def _get_path(self, run: Run) -> Path:
+        directory = run.get("experiment_dir") or run.planned_directory
+        if directory is not None:
+            return Path(directory) / Path(self.config.file).expanduser()
+        return resolve_output_path(run, self.name, "file", self.config.file)
+
+    def _rank_path(self, run: Run) -> Path:
+        return self._path.with_name(f"{self._path.stem}-rank{run.ranks.rank}{self._path.suffix}")
+
+    def _build_rows(self, run: Run, outputs: Any, indices: Sequence[int] | None) -> Rows:
+        count = count_samples(outputs) if indices is None else len(indices)
+        columns, omitted = split_samples(outputs, count)
+        if not columns:
+            raise LoopError(
+                f"outputs: expected a value for each of the {count} samples of a batch, got "
+                f"{', '.join(omitted) or 'none'}. Return tensors whose first dimension is that of the samples."
+            )
+        for output in set(omitted) - self._reported:
+            self._reported.add(output)
+            run.logger.warning("An output without a value for each sample is not written: %s.", output)
+        return build_rows(range(self._count, self._count + count) if indices is None else indices, columns)
+
+    def _write_batch(self, run: Run, batch_idx: int, rows: Rows) -> None:
+        directory = self._path.with_name(f"{self._path.stem}-batches")
+        rank = f"rank{run.ranks.rank}-" if run.ranks.world_size > 1 else ""
+        run.register_output(directory)
+        self._create(directory / f"{rank}{batch_idx:06d}{self._path.suffix}", [rows], len(rows["index"]))
+
+    def _write_file(self, run: Run, ranks: Sequence[Sequence[Part]], path: Path) -> None:
+        count = sum(part.count for own in ranks for part in own)
+        run.register_output(path)
+        self._create(path, iter_rows(ranks), count)
+        run.logger.info("Wrote %s predictions to %s.", count, path)
+
+    def _create(self, path: Path, rows: Iterable[Rows], count: int) -> None:
+        """Write a file under a temporary name, and rename it."""
+        assert self._files is not None
+        with self._files.temporary(path.name) as temporary:
+            try:
+                WRITERS[path.suffix](temporary, rows, count)
+            except ValueError as error:
+                raise LoopError(f"file: {self.config.file} cannot be written: {error}") from error
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.replace(path)
+
+    def _find_existing(self, path: Path) -> list[Path]:
+        """Return the files of earlier predictions: of all loaders and ranks, and of batches."""
+        stem, suffix = glob.escape(path.stem), path.suffix
+        derived = (f"{stem}-*{suffix}", f"{stem}-batches/*{suffix}", f"{stem}-*-batches/*{suffix}")
+        files = {file for pattern in (glob.escape(path.name), *derived) for file in path.parent.glob(pattern)}
+        return sorted(file for file in files if file.is_file())
+
+    def _remove_existing(self, path: Path) -> None:
+        for existing in self._find_existing(path) if self.config.overwrite else ():
+            existing.unlink()

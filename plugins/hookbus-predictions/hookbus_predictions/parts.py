@@ -1,0 +1,115 @@
+"""Predictions of batches in temporary files, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INDEX = "index"
+"""Name of the column with the positions of the samples in the data."""
+
+Rows = dict[str, Any]
+"""Values of samples by column: a tensor of shape (N, ...), or a list of N values; `index` is of type int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """File with the rows of one batch.
+
+    Attributes:
+        path: Path of the file.
+        count: Number of samples.
+        first: Lowest index.
+        last: Highest index.
+        ascending: Whether the indices ascend.
+        counted: Whether the indices were counted on this rank, so that other ranks have the same ones.
+    """
+
+    path: Path
+    count: int
+    first: int
+    last: int
+    ascending: bool
+    counted: bool
+
+
+def build_rows(indices: Sequence[int], columns: Mapping[tuple[str | int, ...], Any]) -> Rows:
+    """Return the rows of a batch, with the parts of nested names joined by a point.
+
+    Raises:
+        ValueError: If an output has the name of the column of the indices.
+    """
+    rows = {".".join(map(str, path)): values for path, values in columns.items()}
+    if INDEX in rows:
+        raise ValueError(f"an output has the name {INDEX!r} of the sample indices, got {', '.join(rows)}. Rename it.")
+    return {INDEX: torch.tensor(list(indices), dtype=torch.int64), **rows}
+
+
+def save_part(path: Path, rows: Rows, *, counted: bool) -> Part:
+    """Write the rows of a batch to a temporary file."""
+    torch.save(rows, path)
+    indices = rows[INDEX].tolist()
+    ascending = all(a < b for a, b in pairwise(indices))
+    return Part(path, len(indices), min(indices, default=0), max(indices, default=-1), ascending, counted)
+
+
+def iter_rows(ranks: Sequence[Sequence[Part]]) -> Iterator[Rows]:
+    """Yield the rows of all parts in the order of the data; one batch at a time, unless the batches overlap.
+
+    Samples that a sampler repeats on several ranks are yielded once. Counted indices of a rank follow those of the
+    rank before.
+
+    Args:
+        ranks: Parts of each rank, in the order in which they were predicted.
+    """
+    parts = [part for own in ranks for part in own if part.count]
+    if any(part.counted for part in parts):
+        yield from _iter_counted(ranks)
+        return
+    parts.sort(key=lambda part: part.first)
+    if all(part.ascending for part in parts) and all(a.last < b.first for a, b in pairwise(parts)):
+        yield from (_load(part) for part in parts)
+    elif parts:
+        yield sort_rows([_load(part) for part in parts], unique=len(ranks) > 1)
+
+
+def _iter_counted(ranks: Sequence[Sequence[Part]]) -> Iterator[Rows]:
+    offset = 0
+    for own in ranks:
+        for part in own:
+            rows = _load(part)
+            yield {**rows, INDEX: rows[INDEX] + offset}
+        offset += sum(part.count for part in own)
+
+
+def sort_rows(parts: Sequence[Rows], *, unique: bool) -> Rows:
+    """Return all rows sorted by index.
+
+    Args:
+        parts: Rows with the same columns.
+        unique: Whether to keep only the first of the rows with the same index.
+    """
+    indices = torch.cat([rows[INDEX] for rows in parts]).tolist()
+    order = sorted(range(len(indices)), key=indices.__getitem__)
+    if unique:
+        order = list({indices[row]: row for row in reversed(order)}.values())[::-1]
+    return {name: _take([rows[name] for rows in parts], order) for name in parts[0]}
+
+
+def _take(values: Sequence[Any], order: Sequence[int]) -> Any:
+    regular = all(isinstance(part, Tensor) for part in values)
+    if regular and len({(part.shape[1:], part.dtype) for part in values}) == 1:
+        return torch.cat(list(values))[torch.tensor(order, dtype=torch.int64)]
+    flat = [value for part in values for value in part]
+    return [flat[row] for row in order]
+
+
+def _load(part: Part) -> Rows:
+    rows: Rows = torch.load(part.path, weights_only=True)
+    return rows

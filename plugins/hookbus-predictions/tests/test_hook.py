@@ -1,0 +1,176 @@
+"""Files that the predictions hook writes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hookbus import Hook, HookBus, Trainer
+from hookbus.errors import ConfigError, LoopError
+from hookbus.testing import check_hook
+from hookbus_predictions import PredictionsHook
+
+INPUTS = torch.arange(5.0)[:, None]
+PREDICTIONS = [[1.0], [3.0], [5.0], [7.0], [9.0]]
+"""2 x + 1 of the inputs 0, 1, 2, 3, 4."""
+
+
+def line() -> nn.Linear:
+    model = nn.Linear(1, 1)
+    with torch.no_grad():
+        model.weight.fill_(2.0), model.bias.fill_(1.0)
+    return model
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(INPUTS), 2, **options)
+
+
+def predict(directory: Path | None, *hooks: Hook, data: Any = None, model: nn.Module | None = None) -> Any:
+    trainer = Trainer(model or line(), hooks=hooks, default_hooks=False, work_dir=directory, device="cpu")
+    return trainer.predict(loader() if data is None else data, return_predictions=False)
+
+
+def list_files(directory: Path) -> list[str]:
+    return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("[!.]*") if path.is_file())
+
+
+def load(path: Path) -> tuple[list[int], list[Any]]:
+    content = torch.load(path, weights_only=True)
+    return content["index"].tolist(), content["output"].tolist()
+
+
+def test_hook_meets_the_requirements() -> None:
+    check_hook(PredictionsHook)
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"sampler": [3, 0, 4, 1, 2]}], ids=str)
+def test_samples_are_in_the_order_of_the_data(tmp_path: Path, options: dict[str, Any]) -> None:
+    predict(tmp_path, PredictionsHook(), data=loader(**options))
+    assert list_files(tmp_path) == ["predictions.pt"]
+    assert load(tmp_path / "predictions.pt") == ([0, 1, 2, 3, 4], PREDICTIONS)
+
+
+def test_each_batch_has_a_file(tmp_path: Path) -> None:
+    predict(tmp_path, PredictionsHook(interval="batch"), data=loader(sampler=[4, 0, 2]))
+    assert list_files(tmp_path) == ["predictions-batches/000000.pt", "predictions-batches/000001.pt"]
+    assert load(tmp_path / "predictions-batches/000000.pt") == ([4, 0], [[9.0], [1.0]])
+    assert load(tmp_path / "predictions-batches/000001.pt") == ([2], [[5.0]])
+
+
+def test_batches_and_the_whole_may_both_be_written(tmp_path: Path) -> None:
+    predict(tmp_path, PredictionsHook(interval="batch_and_epoch", file="p.jsonl"))
+    assert list_files(tmp_path) == [*(f"p-batches/00000{number}.jsonl" for number in range(3)), "p.jsonl"]
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert rows == [{"index": index, "output": output} for index, output in enumerate(PREDICTIONS)]
+
+
+def test_loaders_have_files_of_their_own(tmp_path: Path) -> None:
+    predict(tmp_path, PredictionsHook(), data={"a": [INPUTS[:1]], "b/c": [INPUTS[1:2]]})
+    names = list_files(tmp_path)
+    assert len(names) == 2
+    assert [load(tmp_path / name) for name in names] == [([0], [[1.0]]), ([0], [[3.0]])]
+
+
+def test_two_instances_write_two_files(tmp_path: Path) -> None:
+    def build_hooks() -> list[Hook]:
+        both = PredictionsHook(name="two", file="predictions.csv", interval="batch_and_epoch")
+        return [PredictionsHook(name="one"), both]
+
+    predict(tmp_path / "a", *build_hooks())
+    predict(tmp_path / "b", *reversed(build_hooks()))
+    files = [*(f"predictions-batches/00000{number}.csv" for number in range(3)), "predictions.csv", "predictions.pt"]
+    assert list_files(tmp_path / "a") == list_files(tmp_path / "b") == files
+
+
+def test_two_instances_with_one_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"Set another `file` for one of them"):
+        predict(tmp_path, PredictionsHook(name="one"), PredictionsHook(name="two"))
+
+
+class TestExistingFiles:
+    @pytest.mark.parametrize("settings", [{}, {"interval": "batch"}])
+    def test_earlier_predictions_are_an_error_before_the_run(self, tmp_path: Path, settings: dict[str, Any]) -> None:
+        predict(tmp_path, PredictionsHook(**settings))
+        before = {name: (tmp_path / name).read_bytes() for name in list_files(tmp_path)}
+        with pytest.raises(ConfigError, match=r"file: the predictions exist, got .*predictions.*Set `overwrite: true`"):
+            predict(tmp_path, PredictionsHook(**settings))
+        assert {name: (tmp_path / name).read_bytes() for name in list_files(tmp_path)} == before
+
+    def test_earlier_predictions_are_removed_on_request(self, tmp_path: Path) -> None:
+        (tmp_path / "predictions.txt").write_text("mine")
+        predict(tmp_path, PredictionsHook(interval="batch_and_epoch"))
+        predict(tmp_path, PredictionsHook(interval="batch_and_epoch", overwrite=True), data=[INPUTS[4:]])
+        assert list_files(tmp_path) == ["predictions-batches/000000.pt", "predictions.pt", "predictions.txt"]
+        assert load(tmp_path / "predictions.pt") == ([0], [[9.0]])
+
+    def test_failed_prediction_leaves_no_file(self, tmp_path: Path) -> None:
+        class Fail(Hook):
+            def after_predict_iter(self, batch_idx: int) -> None:
+                if batch_idx == 1:
+                    raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no"):
+            predict(tmp_path, PredictionsHook(), Fail())
+        assert list_files(tmp_path) == []
+        assert not list(tmp_path.glob(".tmp*"))
+
+
+class TestErrors:
+    def test_relative_file_requires_a_work_directory(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="file"):
+            predict(None, PredictionsHook())
+        predict(None, PredictionsHook(file=str(tmp_path / "absolute.pt")))
+        assert list_files(tmp_path) == ["absolute.pt"]
+
+    def test_outputs_without_samples_are_an_error(self, tmp_path: Path) -> None:
+        class Mean(nn.Module):
+            def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+                return {"mean": x.mean()}
+
+        with pytest.raises(LoopError, match="outputs: expected a value for each of the 2 samples of a batch, got mean"):
+            predict(tmp_path, PredictionsHook(), model=Mean())
+
+    def test_values_of_the_batch_are_reported_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        class WithMean(nn.Module):
+            def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+                return {"output": x, "mean": x.mean()}
+
+        with caplog.at_level(logging.WARNING):
+            predict(tmp_path, PredictionsHook(), model=WithMean())
+        assert [record.getMessage() for record in caplog.records] == [
+            "An output without a value for each sample is not written: mean: tensor of shape ()."
+        ]
+
+    def test_format_that_cannot_contain_the_samples_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(LoopError, match=r"file: p\.csv cannot be written: the samples differ in shape"):
+            predict(
+                tmp_path, PredictionsHook(file="p.csv"), data=[torch.ones(1, 1), torch.ones(1, 2)], model=nn.Identity()
+            )
+        assert list_files(tmp_path) == []
+
+
+def test_custom_loop_writes_the_same_file(tmp_path: Path) -> None:
+    model = line()
+    with HookBus([PredictionsHook()]).run(model=model, mode="predict", work_dir=tmp_path) as run:
+        run.bus.emit("before_predict_epoch")
+        for i, (batch,) in enumerate(loader()):
+            run.bus.emit("after_predict_iter", batch_idx=i, batch=batch, outputs={"output": model(batch)})
+        run.bus.emit("after_predict_epoch")
+    assert load(tmp_path / "predictions.pt") == ([0, 1, 2, 3, 4], PREDICTIONS)
+
+
+def test_training_is_unaffected(tmp_path: Path) -> None:
+    model = line()
+    data = DataLoader(TensorDataset(INPUTS, INPUTS), 2)
+    options = {"train_loader": data, "loss_fn": nn.functional.mse_loss, "epochs": 1, "default_hooks": False}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    Trainer(model, optimizer, hooks=[PredictionsHook()], work_dir=None, device="cpu", **options).fit()  # type: ignore[arg-type]
+    assert list_files(tmp_path) == []
