@@ -23,6 +23,9 @@ CHAPTERS = {
 }
 """Headings of the points page, by the first point of each section."""
 
+PAGE_WIDTH = 98
+"""Maximum number of characters in a line of code, which docs/extra.css allows."""
+
 
 def points() -> str:
     """Return a section per point: signature, description and unit."""
@@ -40,7 +43,10 @@ def _point(point: Point) -> str:
     notes = [point.description]
     notes += [f"Schedules count {UNITS[point.unit]}."] if point.unit else []
     notes += [f"Alias: `{alias}`." for alias in aliases]
-    code = f"```python\ndef {point.name}({arguments}): ...\n```"
+    signature = f"def {point.name}({arguments}): ..."
+    if len(signature) > PAGE_WIDTH:
+        signature = f"def {point.name}(\n    {arguments}\n): ..."
+    code = f"```python\n{signature}\n```"
     return f"### {point.name}\n\n{code}\n\n{' '.join(notes)}\n"
 
 

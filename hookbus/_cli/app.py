@@ -1,4 +1,4 @@
-"""Command line: hookbus train | test | predict | check | summary | explain | hooks | points | schema | doctor, ...
+"""Command line of hookbus, with one function for each command.
 
 Exit codes: 0 success, 1 error, 2 invalid configuration, 75 preempted, 130 interrupted.
 
@@ -413,6 +413,7 @@ def _load_trainer(
 def _add_predictions_hook(trainer: Trainer, output: Path | None, *, overwrite: bool) -> None:
     """Register the hook that writes predictions, unless the run file has one; the options replace its settings."""
     from hookbus._config.hooks import build_hook, register_defaults
+    from hookbus.hook import Hook
 
     options: dict[str, Any] = {"overwrite": True} if overwrite else {}
     if output is not None:
@@ -422,7 +423,7 @@ def _add_predictions_hook(trainer: Trainer, output: Path | None, *, overwrite: b
         return
     added = build_hook({"type": "predictions", **options})
     for name, hook in list(trainer.bus.hooks.items()):
-        if type(hook) is type(added):
+        if isinstance(hook, Hook) and type(hook) is type(added):
             settings = hook.config.model_dump(exclude_unset=True)
             added = build_hook({"type": "predictions", **settings, **options})
             trainer.bus.unregister(name)

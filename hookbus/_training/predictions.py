@@ -88,7 +88,11 @@ def _is_loss(value: Any) -> bool:
 
 
 def count_samples(outputs: Any) -> int:
-    """Return the number of samples of the outputs of a batch, the length of the first tensor; 0 without one."""
+    """Return the number of samples of the outputs of a batch, the length of the first tensor; 0 without one.
+
+    Args:
+        outputs: Outputs of a batch, as in `split_samples`.
+    """
     if isinstance(outputs, Tensor):
         return outputs.shape[0] if outputs.dim() else 0
     items = outputs.values() if isinstance(outputs, Mapping) else outputs if isinstance(outputs, (tuple, list)) else ()

@@ -220,7 +220,11 @@ def test_points_of_a_prediction(tmp_path: Path) -> None:
     ours: list[str] = []
     points = [f"{side}_predict{part.replace('batch', 'iter')}" for part in parts for side in ("before", "after")]
     trainer = Trainer(nn.Identity(), default_hooks=False, work_dir=None, device="cpu")
-    trainer.register_hook(SimpleNamespace(**{p: hookimpl(lambda name=p: ours.append(name)) for p in points}), "ours")
+
+    def build_listener(point: str) -> Any:
+        return hookimpl(lambda: ours.append(point))
+
+    trainer.register_hook(SimpleNamespace(**{point: build_listener(point) for point in points}), "ours")
     trainer.predict(make_loader(1.0, 2.0), return_predictions=False)
     assert ours == [dict(zip(methods, points, strict=True))[name] for name in calls.order]
 
