@@ -22,7 +22,7 @@ class _LoaderOutputs:
 
     Attributes:
         batches: Values by path, of each batch.
-        indices: Positions of all samples in the data; counted on this rank if the loader does not tell them.
+        indices: Positions of all samples in the data; counted on this rank if the loader does not provide them.
         counted: Whether positions were counted.
     """
 

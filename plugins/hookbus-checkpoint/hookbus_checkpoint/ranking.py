@@ -75,7 +75,7 @@ class Ranking:
         self.files.get(metric, []).sort(key=lambda file: file.value, reverse=rule == "greater")
 
     def iter_excess(self) -> Iterator[tuple[str, RankedFile]]:
-        """Yield the files that exceed the size, with their metrics, worst first. They may be removed meanwhile."""
+        """Yield the files that exceed the size, with their metrics, worst first. The caller may remove them."""
         if self.size == UNLIMITED:
             return
         kept = 0 if self.is_empty else self.size

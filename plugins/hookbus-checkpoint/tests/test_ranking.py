@@ -40,7 +40,7 @@ def rank(size: int, rule: Direction, scores: list[float], ranking: Ranking | Non
         (2, "less", [2, 1, 1, 1], [2, 3]),
         (2, "less", [2, 3, 2], [1, 3]),
         (2, "greater", [0.5, 0.5, 0.6], [3, 1]),
-        # NaN and infinity never rank, also in a ranking with room.
+        # NaN and infinity never rank, also in a ranking that is not full.
         (2, "less", [NAN, 1, NAN], [2]),
         (2, "greater", [INF, -INF, 1], [3]),
         (2, "less", [1, 2, NAN, 0, NAN], [4, 1]),
@@ -95,7 +95,7 @@ def test_smaller_size_removes_the_worst_files_first() -> None:
     assert [file.name for _, file in ranking.iter_excess()] == ["4", "1", "3", "2"]
 
 
-def test_files_without_a_file_on_disk_leave_room() -> None:
+def test_files_without_a_file_on_disk_leave_their_places() -> None:
     ranking = Ranking(2, {"m": [first := RankedFile("1", 1.0, 1), RankedFile("2", 2.0, 2)]})
     assert ranking.remove_missing(lambda name: name != "1") == [("m", first)]
     assert [file.name for file in ranking.files["m"]] == ["2"]

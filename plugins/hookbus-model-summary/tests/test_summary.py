@@ -119,9 +119,9 @@ class TestForwardPass:
                 return self.pair(a, b={"x": a, "n": 3})
 
         model = Outer()
-        found = rows(summarize(model, lambda: model(torch.ones(2, 3))))
-        assert found["pair"] == ("Pair", 0, (((2, 3), (2, 3)), ((2, 3), (2, 3), ()), 0))
-        assert found["unused"] == ("Linear", 2, None)
+        listed = rows(summarize(model, lambda: model(torch.ones(2, 3))))
+        assert listed["pair"] == ("Pair", 0, (((2, 3), (2, 3)), ((2, 3), (2, 3), ()), 0))
+        assert listed["unused"] == ("Linear", 2, None)
 
     def test_model_without_submodules(self) -> None:
         model = nn.Linear(3, 2)
