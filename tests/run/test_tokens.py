@@ -269,7 +269,6 @@ class TestLimit:
             ({"tokens": count_mask}, "Pass a function as `batch_tokens`"),
             ({"batch_tokens": 9, "epochs": 1}, "batch_tokens: should be a function of the batch"),
         ],
-        ids=str,
     )
     def test_invalid_limits_are_refused(self, options: Any, message: str) -> None:
         with pytest.raises(HookbusError, match=message):
