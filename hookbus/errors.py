@@ -211,7 +211,8 @@ class HookDeprecationWarning(HookWarning, FutureWarning):
 def suggest_names(name: str, known: Iterable[str]) -> str:
     """Return the hint that ends a message about an unknown name.
 
-    Close matches have a `difflib` ratio of at least 0.6; at most three are listed.
+    Close matches have a `difflib` ratio of at least 0.6, and at most 0.2 less than the closest one. At most three are
+    listed.
 
     Args:
         name: The unknown name.
@@ -226,6 +227,8 @@ def suggest_names(name: str, known: Iterable[str]) -> str:
     # The time of a comparison grows with the product of the lengths.
     compared = _select_similar(name, names) if len(name) <= MAX_NAME_LENGTH else []
     near = difflib.get_close_matches(name, compared, n=3, cutoff=0.6)
+    ratios = [difflib.SequenceMatcher(None, other, name).ratio() for other in near]
+    near = [other for other, ratio in zip(near, ratios, strict=True) if ratio >= ratios[0] - 0.2]
     if near:
         return f" Did you mean {' or '.join(repr(n) for n in near)}?"
     if not names:

@@ -115,6 +115,7 @@ def test_metric_error_shows_its_message() -> None:
     [
         ("patiense", ["patience", "monitor"], " Did you mean 'patience'?"),
         ("val_los", ["val_loss", "val_losses", "step"], " Did you mean 'val_loss' or 'val_losses'?"),
+        ("intervall", ["interval", "logging_interval"], " Did you mean 'interval'?"),
         ("zzz", ["b", "a", "b"], " Available: a, b."),
         ("zzz", [], ""),
     ],

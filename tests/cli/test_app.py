@@ -651,12 +651,11 @@ class TestCheck:
         "hook",
         [
             '{type: "early_stopping", monitor: val_loss}',
-            '{type: "early_stopping", monitor: train/loss, strict: false}',
             '{type: "checkpoint", save_best: accuracy}',
             '{type: "param_scheduler", schedulers: {type: ReduceLROnPlateau}}',
             '{type: "eval"}',
         ],
-        ids=["early_stopping", "not strict", "checkpoint", "param_scheduler", "eval"],
+        ids=["early_stopping", "checkpoint", "param_scheduler", "eval"],
     )
     def test_check_and_train_refuse_a_hook_without_its_validation(self, project: Project, hook: str) -> None:
         project.write(f"{TRAINING.rstrip()}\n      - {hook}\n".replace("parts:points", "parts:train_only"))

@@ -127,7 +127,7 @@ class TestLoaders:
         def loader(): return (ready, ready)
         def empty(): return TensorDataset(torch.zeros(0, 4), torch.zeros(0).long())
         def nothing(): return (None, data)
-        def four(): return [data] * 6
+        def seven(): return [data] * 7
         def odd(): return {"train": data, "evaluation": data}
     """
 
@@ -180,7 +180,7 @@ class TestLoaders:
                 "dataset: cannot create a loader of its train data: ValueError: num_samples should be a positive",
             ),
             ("nothing", "dataset.type: its training dataset is missing."),
-            ("four", "dataset.type: should return datasets as a tuple (train, val, test), "),
+            ("seven", "dataset.type: should return datasets as a tuple (train, val, test), "),
             ("odd", "dataset.type: should return datasets as a tuple (train, val, test), "),
         ],
     )

@@ -15,7 +15,7 @@ from hookbus.testing.bridges.trainings import Kit, get_probe
 from hookbus.testing.hosts import HostTask, TaskError
 from hookbus.testing.states import ensure
 
-TRAINING_POINTS = frozenset(point for point in POINTS if "_test" not in point and not point.startswith("log_"))
+TRAINING_POINTS = frozenset(point for point in POINTS if not {"log", "test", "predict"} & {*point.split("_")})
 """Points that a training emits which validates, saves, resumes and fails."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hookbus import Direction, Hook, Metrics, Needs, Priority, Run, Unit
+from hookbus import Direction, Hook, Metrics, Needs, Priority, Run, Unit, hookimpl
 from hookbus.checkpoint import check_averages, check_compatible, schema
 from hookbus_early_stopping.best_weights import BestWeights, check_saver, check_savers
 from hookbus_early_stopping.config import EarlyStoppingConfig
@@ -159,6 +159,7 @@ class EarlyStoppingHook(Hook):
             run.logger.warning(message, *self._log_args(), self.stopping_rule.reason)
         self._score_count, self._missing_scores = 0, self._count_missing_scores()
 
+    @hookimpl(frequency=False)
     def after_train_epoch(self, run: Run) -> None:
         """Evaluate the mean of a training metric, unless the epoch was left early."""
         # Not the argument `metrics`, the means of one rank.

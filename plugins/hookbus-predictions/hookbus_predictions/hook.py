@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookbus import Hook, Needs, Run
+from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.errors import ConfigError, LoopError
 from hookbus.evaluation import count_samples, split_samples
 from hookbus.writers import OutputFiles, resolve_output_path, sanitize_name
@@ -71,6 +71,7 @@ class PredictionsHook(Hook):
         path = self._get_path(run)
         run.ranks.call_on_main(f"{self.name}: earlier predictions", partial(self._remove_existing, path))
 
+    @hookimpl(frequency=False)
     def before_predict_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Begin the file of a loader."""
         self._close()
@@ -100,6 +101,7 @@ class PredictionsHook(Hook):
             self._parts.append(save_part(part, rows, counted=counted))
         self._count += len(rows["index"])
 
+    @hookimpl(frequency=False)
     def after_predict_epoch(self, run: Run) -> None:
         """Write the file of a loader. A collective call.
 
@@ -134,9 +136,6 @@ class PredictionsHook(Hook):
         self._reset()
 
     def _get_path(self, run: Run) -> Path:
-        directory = run.get("experiment_dir") or run.planned_directory
-        if directory is not None:
-            return Path(directory) / Path(self.config.file).expanduser()
         return resolve_output_path(run, self.name, "file", self.config.file)
 
     def _rank_path(self, run: Run) -> Path:
