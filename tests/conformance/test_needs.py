@@ -195,6 +195,7 @@ CASES = [
     Case("memory_profiler", lambda loop: "memory/process_gb" in loop.logged, {"interval": 1}),
     Case("mlflow", lambda loop: loop.has_files("*.db")),
     Case("mlflow", lambda loop: loop.has_files("host.pt"), {"log_model": True}),
+    Case("model_summary", lambda loop: "Conv2d" in loop.output),
     Case("num_class_check", always, reports="has 3 classes, but the model (Layered) has num_classes 2"),
     Case(
         "out_of_memory", always, {}, {"failure": torch.OutOfMemoryError("full")}, reports="The device is out of memory"

@@ -68,7 +68,7 @@ def test_stream_with_a_batch_size_is_resized() -> None:
         ([1, 2], "it is no DataLoader, got list"),
         (
             limit_loader(DataLoader(DATA, batch_size=2), 3),
-            "its number of batches is limited, see `limit_train_batches`",
+            "its number of batches is limited by `limit_train_batches`, `overfit_batches` or `fast_dev_run`",
         ),
         (OwnLoader(DATA, batch_size=2), "OwnLoader reads its batches in its own way"),
         (DataLoader(Stream(), batch_size=None), r"its dataset \(Stream\) determines the batches, got batch_size=None"),

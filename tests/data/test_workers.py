@@ -309,7 +309,7 @@ def test_loader_read_without_sizes_does_not_accumulate_them() -> None:
     for _ in batches._batches:  # type: ignore[attr-defined]
         pass
 
-    assert len(batches._sizes) == 4  # type: ignore[attr-defined]
+    assert len(batches._steps) == 4  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_async_and_generator_listeners_raise(function: Callable[..., Any], messa
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        (hookimpl(wrapper=True), "wrappers are supported by actions (train_step, val_step, test_step) only"),
+        (hookimpl(wrapper=True), "supported by actions (train_step, val_step, test_step, predict_step) only"),
         (hookimpl(tryfirst=True), "tryfirst and trylast are supported by actions only. Set priority=, before="),
         (hookimpl(trylast=True), "tryfirst and trylast are supported by actions only"),
         (plain_mark(hookwrapper=True), "old-style wrappers are not supported. Use @hookimpl(wrapper=True)."),

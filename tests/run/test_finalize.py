@@ -22,6 +22,8 @@ from tests import toys
 AT_END = ("after_run", "cleanup")
 NOT_IN_TRAINING = {
     "before_test", "before_test_epoch", "before_test_iter", "after_test_iter", "after_test_epoch", "after_test",
+    "before_predict", "before_predict_epoch", "before_predict_iter",
+    "after_predict_iter", "after_predict_epoch", "after_predict",
     "log_images", "log_histograms", "log_figure", "log_text", "log_artifact", "on_exception",
 }  # fmt: skip
 IN_TRAINING = [point for point in POINTS if point not in NOT_IN_TRAINING]

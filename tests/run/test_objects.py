@@ -230,7 +230,7 @@ def test_evaluation_without_a_checkpoint_to_resume_from_is_refused(tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mode": "vall"}, "mode: expected 'train', 'val' or 'test', got 'vall'. Did you mean 'val'?"),
+        ({"mode": "vall"}, "mode: expected 'train', 'val', 'test' or 'predict', got 'vall'. Did you mean 'val'?"),
         ({"mode": "val", "epochs": 3}, "epochs: has no effect in a run of mode 'val', got 3. Remove it."),
         ({"mode": "test", "iterations": 0}, "iterations: has no effect in a run of mode 'test', got 0. Remove it."),
         ({"mode": "val", "overwrite": True}, "overwrite: has no effect in a run of mode 'val', got True. Remove it."),

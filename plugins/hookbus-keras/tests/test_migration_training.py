@@ -179,7 +179,7 @@ def test_both_stop_in_the_same_epoch_with_the_best_weights() -> None:
     assert get_weight(native) == get_weight(model) == 3
 
 
-@covers("`SwapEMAWeights`", "`ema` with `warm_up: 0` and `start_step: 1`; `ema_momentum` is its `momentum`")
+@covers("`SwapEMAWeights` with `ema_momentum`", "`ema` with `momentum`, `warm_up: 0` and `start_step: 1`")
 @pytest.mark.parametrize("first_rate", [0.0, 0.25])
 def test_averages_start_with_the_same_weights(first_rate: float) -> None:
     def build(**options: Any) -> Any:

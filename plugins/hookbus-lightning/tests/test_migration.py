@@ -147,8 +147,8 @@ TESTS = {
     ): training.test_invalid_loss_ends_the_training_in_the_same_iteration,
     ("`Timer`", "`time_limit`"): training.test_time_limit_ends_the_training_after_the_same_step,
     (
-        "`ThroughputMonitor`",
-        "`iter_timer` with `flops_per_batch`, `time_tracking`; `batch_tokens` is its `length_fn`",
+        "`ThroughputMonitor` with `length_fn`",
+        "`iter_timer` with `flops_per_batch`, `time_tracking`, `training.batch_tokens`",
     ): logs.test_throughput,
     ("`RichProgressBar`", "`progress`"): logs.test_progress,
     ("`CSVLogger`", "`csv`, with all values of a step in one row"): logs.test_csv,
