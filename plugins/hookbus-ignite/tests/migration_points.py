@@ -171,7 +171,7 @@ def test_filters_by_a_function() -> None:
         lambda engine: native.append(engine.state.iteration),
     )
     bus.on("after_train_iter", when=lambda run: run.iters_done % 40 == 7)(lambda run: recorded.append(run.iters_done))
-    bus.on("after_train_iter", when=every(0.1))(lambda run: tenths.append(run.iters_done))
+    bus.on("after_train_iter", when=every(0.1), name="tenths")(lambda run: tenths.append(run.iters_done))
     toy.attach(bus)
     toy.trainer.run(toy.data, max_epochs=4)
     assert native == recorded == [7, 47, 87]
