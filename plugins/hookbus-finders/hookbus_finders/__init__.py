@@ -3,7 +3,7 @@
 from hookbus_finders.batch_size_finder import BatchSizeFinderHook
 from hookbus_finders.config import BatchSizeFinderConfig, LRFinderConfig
 from hookbus_finders.lr_finder import LRFinderHook
-from hookbus_finders.range_test import RangeTest
+from hookbus_finders.lr_range import RangeTest
 from hookbus_finders.size_search import SizeSearch
 
 __all__ = [

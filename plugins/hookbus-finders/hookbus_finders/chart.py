@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from hookbus_finders.range_test import Mode, RangeTest
+from hookbus_finders.lr_range import Mode, RangeTest
 
 WIDTH, HEIGHT, MARGIN, FONT_SIZE = 800, 480, 64, 12
 MARKER_RADIUS = 5

@@ -16,7 +16,7 @@ from hookbus.errors import ConfigError
 from hookbus.writers import OutputFiles, image_directory
 from hookbus_finders.chart import render_range_test
 from hookbus_finders.config import LRFinderConfig
-from hookbus_finders.range_test import RangeTest, Smoother, get_rates
+from hookbus_finders.lr_range import RangeTest, Smoother, get_rates
 from hookbus_finders.trials import check_training, is_at_start, train_steps
 
 _numbers = schema.list_of(schema.number())

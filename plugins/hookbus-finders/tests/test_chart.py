@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hookbus_finders.chart import LINE_COLOR, MARGIN, MARKER_COLOR, WIDTH, render_range_test
-from hookbus_finders.range_test import RangeTest
+from hookbus_finders.lr_range import RangeTest
 
 
 def find(image: Any, color: tuple[int, int, int]) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_finders.range_test import RangeTest, Smoother, find_steepest, get_rates
+from hookbus_finders.lr_range import RangeTest, Smoother, find_steepest, get_rates
 
 
 def test_exponential_rates_have_a_constant_factor() -> None:
