@@ -8,7 +8,7 @@ PIP := $(RUN) pip --disable-pip-version-check install --quiet --no-build-isolati
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 # Packages that connect other trainers, which are no dependencies of this environment: see .ci/versions/trainers.py.
 BRIDGES := $(patsubst %/pyproject.toml,%,$(shell grep --files-with-matches '"hookbus.bridges"' plugins/*/pyproject.toml))
-DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping tensorboard zoo
+DEMO_PLUGINS := logger timer checkpoint ema eval early-stopping tensorboard model-summary predictions zoo
 SPACE := $(subst ,, )
 # In random order: SEED= repeats an order. The RNGs are not seeded, because a test that depends on chance must fail.
 SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEED))
