@@ -16,21 +16,17 @@ from hookbus.metrics import Metrics
 from hookbus_logger.config import CsvConfig
 from hookbus_logger.csv_file import CsvFile, Row
 from hookbus_logger.csv_log import CsvPosition, open_csv
-from hookbus_logger.epoch_recorder import STATE, EpochRecorder, get_epoch
-from hookbus_logger.paths import get_log_path, resolve_log_path
+from hookbus_logger.epoch_recorder import STATE, get_epoch
+from hookbus_logger.file_recorder import MAX_PENDING_ROWS, FileRecorder
+from hookbus_logger.paths import get_log_path
 from hookbus_logger.rows import to_number
 from hookbus_logger.run_log import EPOCH_OPENING_POINTS, OPENING_POINTS
-
-DEFAULT_NAME = "metrics.csv"
-
-MAX_PENDING_ROWS = 1000
-"""Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
 
 RowKey = tuple[str, int]
 """Mode of the run, and step or epoch of a row."""
 
 
-class CsvHook(EpochRecorder):
+class CsvHook(FileRecorder):
     """Write training metrics, results and scalars of other hooks to a CSV file, one row per step or epoch.
 
     The values of a step are in one row; with `logging_interval: epoch` those of an epoch, of which the last value of
@@ -38,8 +34,8 @@ class CsvHook(EpochRecorder):
     """
 
     Config = CsvConfig
-    requires_work_dir = True
     config: CsvConfig
+    default_name = "metrics.csv"
     state_schema = schema.record(
         {
             **STATE,
@@ -78,41 +74,6 @@ class CsvHook(EpochRecorder):
         self._start: tuple[int, int] | None = None
 
     # -- the file ------------------------------------------------------------------------------
-
-    @property
-    def output_paths(self) -> dict[str, Path | None]:
-        """Path of the file."""
-        return {"path": self.config.path}
-
-    def check(self, run: Run) -> None:
-        """Check that no other hook writes the same file.
-
-        Raises:
-            ConfigError: If another hook has the same path, or a value of the optimizer cannot be logged.
-        """
-        super().check(run)
-        self.check_unique(
-            run,
-            f"writes to {resolve_log_path(run, self.config.path, DEFAULT_NAME)}",
-            "Set another `path` for one of them.",
-            setting="path",
-            get_value=lambda hook: resolve_log_path(run, hook.config.path, DEFAULT_NAME),
-        )
-
-    def before_run(self, run: Run, mode: str) -> None:
-        """Determine the path of the file, which is opened once it is known whether the run resumes.
-
-        Raises:
-            HookError: If a validation or test has no work directory and `path` is not set.
-        """
-        super().before_run(run, mode)
-        self._begin(run)
-
-    def before_train(self, run: Run) -> None:
-        """Open the file, and remove the rows written after the checkpoint of which the run resumes."""
-        super().before_train(run)
-        self._begin(run)
-        self._open(run)
 
     def after_run(self, run: Run) -> None:
         """Write the rows of a run without training."""
@@ -180,7 +141,7 @@ class CsvHook(EpochRecorder):
             self._file_run, self._path = run, None
             self._reset_rows()
             self._was_opened = False
-            self._path = get_log_path(run, self.name, self.config.path, DEFAULT_NAME)
+            self._path = get_log_path(run, self.name, self.config.path, self.default_name)
 
     def _open(self, run: Run) -> None:
         """Open the file, and write the values that were logged before; no effect if this was attempted before."""

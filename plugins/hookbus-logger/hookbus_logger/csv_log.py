@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +13,7 @@ from hookbus.errors import HookError, format_path
 from hookbus.writers import is_plain_file, iter_numbered_paths, set_aside
 from hookbus_logger.config import CsvConfig
 from hookbus_logger.csv_file import CsvFile, iter_rows
+from hookbus_logger.paths import list_candidates
 
 
 class CsvPosition(NamedTuple):
@@ -103,15 +102,8 @@ def _find_log(
     """Return the existing file that the run continues; None if there is none."""
     if config.append:
         return path if os.path.lexists(path) else None
-    for candidate in _list_candidates(path, "" if position is None else position.name):
+    for candidate in list_candidates(path, "" if position is None else position.name):
         is_of_checkpoint = position is not None and position.is_in(candidate, config.separator)
         if is_plain_file(candidate) and (candidate == current or is_of_checkpoint or run.register_output(candidate)):
             return candidate
     return None
-
-
-def _list_candidates(path: Path, name: str) -> list[Path]:
-    """Return the existing files that may be the log: that of the checkpoint, then `path` and its numbered siblings."""
-    existing = list(takewhile(os.path.lexists, iter_numbered_paths(path)))
-    is_sibling = re.fullmatch(rf"{re.escape(path.stem)}-\d+{re.escape(path.suffix)}", name)
-    return [path.with_name(name), *existing] if is_sibling else existing

@@ -15,9 +15,10 @@ from hookbus.errors import HookWarning
 from hookbus.metrics import Metrics
 from hookbus.writers import redact_config
 from hookbus_logger.config import JsonlConfig
-from hookbus_logger.epoch_recorder import STATE, EpochRecorder, get_epoch
+from hookbus_logger.epoch_recorder import STATE, get_epoch
+from hookbus_logger.file_recorder import MAX_PENDING_ROWS, FileRecorder
 from hookbus_logger.json_lines import JsonLines, LogPosition, Row
-from hookbus_logger.paths import get_log_path, resolve_log_path
+from hookbus_logger.paths import get_log_path
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 from hookbus_logger.run_log import POSITION_FIELDS, OpeningRows, open_log, truncate_log
 
@@ -26,13 +27,8 @@ _check_position = schema.record(
     {"name": schema.string(), "first": schema.nullable(schema.string())},
 )
 
-DEFAULT_NAME = "metrics.jsonl"
 
-MAX_PENDING_ROWS = 1000
-"""Maximum number of rows buffered while the file cannot be written; the oldest are dropped first."""
-
-
-class JsonlHook(EpochRecorder):
+class JsonlHook(FileRecorder):
     """Write training metrics, results and the output of other hooks to a file, one JSON object per line.
 
     A resumed run removes the rows written after its checkpoint and writes them again. A file that is not a log of the
@@ -40,8 +36,8 @@ class JsonlHook(EpochRecorder):
     """
 
     Config = JsonlConfig
-    requires_work_dir = True
     config: JsonlConfig
+    default_name = "metrics.jsonl"
     state_schema = schema.record({**STATE, "rows": schema.nullable(schema.integer())})
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
@@ -59,41 +55,6 @@ class JsonlHook(EpochRecorder):
         self._dropped_rows, self._has_warned = 0, False
 
     # -- the file ------------------------------------------------------------------------------
-
-    @property
-    def output_paths(self) -> dict[str, Path | None]:
-        """Path of the file."""
-        return {"path": self.config.path}
-
-    def check(self, run: Run) -> None:
-        """Check that no other hook writes the same file.
-
-        Raises:
-            ConfigError: If another hook has the same path, or a value of the optimizer cannot be logged.
-        """
-        super().check(run)
-        self.check_unique(
-            run,
-            f"writes to {resolve_log_path(run, self.config.path, DEFAULT_NAME)}",
-            "Set another `path` for one of them.",
-            setting="path",
-            get_value=lambda hook: resolve_log_path(run, hook.config.path, DEFAULT_NAME),
-        )
-
-    def before_run(self, run: Run, mode: str) -> None:
-        """Determine the path of the file, which is opened once it is known whether the run resumes.
-
-        Raises:
-            HookError: If a validation or test has no work directory and `path` is not set.
-        """
-        super().before_run(run, mode)
-        self._begin(run)
-
-    def before_train(self, run: Run) -> None:
-        """Open the file, and remove the rows written after the checkpoint of which the run resumes."""
-        super().before_train(run)
-        self._begin(run)
-        self._open(run)
 
     def after_run(self, run: Run) -> None:
         """Write the rows of a run without training."""
@@ -173,7 +134,7 @@ class JsonlHook(EpochRecorder):
         if self._file_run is not run:
             self.cleanup()
             self._file_run, self._path, self._position = run, None, None
-            self._path = get_log_path(run, self.name, self.config.path, DEFAULT_NAME)
+            self._path = get_log_path(run, self.name, self.config.path, self.default_name)
             self._was_opened = False
 
     def _open(self, run: Run) -> None:

@@ -1,13 +1,15 @@
-"""Path of the log file of a hook."""
+"""Paths of the log file of a hook."""
 
 from __future__ import annotations
 
 import os
+import re
+from itertools import takewhile
 from pathlib import Path
 
 from hookbus import Run
 from hookbus.errors import HookError
-from hookbus.writers import resolve_output_path
+from hookbus.writers import iter_numbered_paths, resolve_output_path
 
 
 def get_log_path(run: Run, hook: str, path: Path | None, default: str) -> Path:
@@ -39,3 +41,11 @@ def resolve_log_path(run: Run, path: Path | None, default: str) -> Path:
     # Relative paths are compared with each other if the run will have no work directory.
     relative = Path(default) if path is None else Path(os.path.expanduser(path))
     return (relative if run.get("experiment_dir") is None else get_log_path(run, "", path, default)).resolve()
+
+
+def list_candidates(path: Path, name: str) -> list[Path]:
+    """Return the existing files that may be the log: that of the checkpoint, then `path` and its numbered siblings."""
+    existing = list(takewhile(os.path.lexists, iter_numbered_paths(path)))
+    # Another name belongs to a log with another `path`, for example that of the run of which the directory is a copy.
+    is_sibling = re.fullmatch(rf"{re.escape(path.stem)}-\d+{re.escape(path.suffix)}", name)
+    return [path.with_name(name), *existing] if is_sibling else existing

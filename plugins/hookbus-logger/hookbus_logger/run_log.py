@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from hookbus.checkpoint import remove_temporary_files
 from hookbus.errors import format_path
 from hookbus.writers import is_plain_file, iter_numbered_paths, set_aside
 from hookbus_logger.json_lines import JsonLines, LogPosition, Row, iter_rows
+from hookbus_logger.paths import list_candidates
 from hookbus_logger.rows import get_identity, get_sort_key, has_equal_content
 
 POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
@@ -91,21 +90,13 @@ class OpeningRows:
 
 def _find_log(run: Run, path: Path, position: LogPosition | None, current: Path | None) -> Path | None:
     """Return the log that the run continues; None if there is none."""
-    for candidate in _list_candidates(path, "" if position is None else position.name):
+    for candidate in list_candidates(path, "" if position is None else position.name):
         if not is_plain_file(candidate):
             continue
         is_of_checkpoint = position is not None and position.is_in(candidate)
         if candidate == current or is_of_checkpoint or run.register_output(candidate):
             return candidate
     return None
-
-
-def _list_candidates(path: Path, name: str) -> list[Path]:
-    """Return the existing files that may be the log: that of the checkpoint, then `path` and its numbered siblings."""
-    existing = list(takewhile(os.path.lexists, iter_numbered_paths(path)))
-    # Another name belongs to a log with another `path`, for example that of the run of which the directory is a copy.
-    is_sibling = re.fullmatch(rf"{re.escape(path.stem)}-\d+{re.escape(path.suffix)}", name)
-    return [path.with_name(name), *existing] if is_sibling else existing
 
 
 def _truncate_to_position(log: JsonLines, position: LogPosition) -> None:
