@@ -56,7 +56,7 @@ def test_invalid_settings_are_listed() -> None:
     with pytest.raises(ConfigError) as caught:
         build_hook({"type": LineWriter, "lable": "a", "interval": 3})
     assert caught.value.problems == [
-        "LineWriter: lable: unknown key. Did you mean 'label' or 'enabled' or 'scale'?",
+        "LineWriter: lable: unknown key. Did you mean 'label' or 'enabled'?",
         "LineWriter: label: required, but missing.",
     ]
     with pytest.raises(ConfigError, match="^LineWriter: interval: should be greater than 0, got 0.$"):
