@@ -1,0 +1,29 @@
+"""Human-readable formats of numbers and durations."""
+
+from __future__ import annotations
+
+import math
+
+
+def format_number(value: float) -> str:
+    """Format a number with four significant digits.
+
+    Absolute values from 1e4 to 1e9 are rounded to an integer; zero is "0", and values that are not finite are "nan",
+    "inf" or "-inf".
+
+    Returns:
+        Text such as "0.5000", "12.34", "123456" or "1.235e-05".
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    if abs(value) >= 1e4:
+        return f"{value:.0f}" if abs(value) < 1e9 else f"{value:.3e}"
+    return f"{value:#.4g}".rstrip(".") if abs(value) >= 1e-3 else f"{value:.3e}"
+
+
+def format_clock_time(seconds: float) -> str:
+    """Format seconds as hours, minutes and seconds ("0:02:05"); "unknown" if not finite."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,0 +1,32 @@
+"""Tests of `hookbus._utils.numbers`."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hookbus._utils.numbers import format_clock_time, format_number
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.5, "0.5000"),
+        (12.34, "12.34"),
+        (9999.6, "1.000e+04"),
+        (123456.4, "123456"),
+        (2e9, "2.000e+09"),
+        (0.00001235, "1.235e-05"),
+        (-0.0, "0"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+    ],
+)
+def test_numbers_have_four_significant_digits(value: float, text: str) -> None:
+    assert format_number(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(125.4, "0:02:05"), (7325, "2:02:05"), (math.inf, "unknown")])
+def test_times_have_hours_minutes_and_seconds(seconds: float, text: str) -> None:
+    assert format_clock_time(seconds) == text
