@@ -100,6 +100,7 @@ def test_gallery_script_generates_the_images(tmp_path: Path) -> None:
     assert drawn == {name: get_height(kept / name) for name in shown}
 
 
+@pytest.mark.slow
 def test_trace_script_generates_the_image(tmp_path: Path) -> None:
     script, kept = ROOT / "docs" / "examples" / "draw_trace.py", ROOT / "docs" / "images" / "trace.png"
     with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as profiler:

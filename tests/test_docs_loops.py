@@ -60,6 +60,7 @@ def get_results(directory: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", LOOPS, ids=lambda path: path.stem)
 def test_killed_example_has_the_results_of_the_uninterrupted_one(path: Path, tmp_path: Path) -> None:
     assert run_in_fork(build_task(path, tmp_path / "uninterrupted")) == 0

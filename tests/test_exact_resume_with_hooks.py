@@ -49,6 +49,7 @@ def compare(case: Case, tmp_path: Path) -> None:
     assert get_results(tmp_path / "stopped", run) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", mark_every_second(PAIRS), ids=str)
 def test_files_and_states_equal_those_of_the_uninterrupted_run(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)

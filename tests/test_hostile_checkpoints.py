@@ -187,6 +187,7 @@ def find_violations(tmp_path: Path, select: Callable[[list[Any]], list[Any]]) ->
             restore_checkpoint(run, other)
 
 
+@pytest.mark.slow
 def test_sample_of_hostile_values_is_refused_or_ignored(tmp_path: Path) -> None:
     assert list(find_violations(tmp_path, lambda cases: random.Random(0).sample(cases, 150))) == []
 

@@ -270,6 +270,7 @@ def test_log_is_equal_at_every_iteration_with_every_method(
     compare(reference, tmp_path / "run", LOOPS[loop], method, iteration, accumulate, SETTINGS[settings])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["a request", "SIGTERM"])
 def test_log_is_equal_after_repeated_stops(tmp_path: Path, method: str) -> None:
     train(run_trainer, tmp_path / "uninterrupted", 2, {})

@@ -185,6 +185,7 @@ def assert_equal(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", [GanLoop, AccumulatingLoop, ClosureLoop, RecurrentLoop, AccumulatingLossLoop])
 def test_killed_loop_resumes_bit_exactly(loop: type[Loop], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop(tmp_path / "whole").train()

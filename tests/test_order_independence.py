@@ -4,6 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,6 +155,7 @@ def test_results_do_not_depend_on_order_or_priorities(
     assert results(priorities, listed, order, custom_loop) == REFERENCE[custom_loop]
 
 
+@pytest.mark.slow
 def test_trainer_and_custom_loop_have_equal_results() -> None:
     assert results([50] * COUNT, list(range(COUNT)), "nested", False) == results(
         [50] * COUNT, list(range(COUNT)), "nested", True

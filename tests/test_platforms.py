@@ -144,6 +144,7 @@ def test_no_process_is_tested_with_a_signal_that_terminates_it() -> None:
     assert calls == {TERMINATES}
 
 
+@pytest.mark.slow
 def test_text_is_read_and_written_in_a_stated_encoding() -> None:
     calls = [
         f"{get_name(path)}:{call.lineno}: {ast.unparse(call)}"

@@ -121,6 +121,7 @@ def contents(work_dir: Path) -> Iterator[tuple[str, str]]:
         yield path.name, fingerprint({**selected, "clock": clock, "metrics": checkpoint["loop"]["metrics"]})
 
 
+@pytest.mark.slow
 def test_trainer_and_custom_loop_have_equal_weights_log_and_files(tmp_path: Path) -> None:
     model, run = by_trainer(tmp_path / "trainer")
     custom_model, custom_run = by_custom_loop(tmp_path / "own")
@@ -132,6 +133,7 @@ def test_trainer_and_custom_loop_have_equal_weights_log_and_files(tmp_path: Path
     assert run.steps_done == custom_run.steps_done == 33 // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train_function", [by_trainer, by_custom_loop])
 def test_repeated_training_has_equal_weights(tmp_path: Path, train_function: Any) -> None:
     first, _ = train_function(tmp_path / "first")

@@ -324,6 +324,7 @@ class TestKill:
         if content is not None:
             assert verify(path).hash == xxhash.xxh3_128_hexdigest(content)
 
+    @pytest.mark.slow
     def test_kill_during_the_first_atomic_write(self, tmp_path: Path) -> None:
         path = tmp_path / "x.pth"
 
@@ -336,6 +337,7 @@ class TestKill:
 
         assert kill_at_each_operation(lambda: commit_in_two_writes(path, NEW), check_and_clear) >= 12
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("with_links", [True, False])
     @pytest.mark.parametrize("by", ["commit", "link"])
     def test_kill_during_a_replacement(self, tmp_path: Path, by: str, with_links: bool) -> None:
@@ -358,6 +360,7 @@ class TestKill:
 
         assert kill_at_each_operation(replace, check_and_reset) >= 12
 
+    @pytest.mark.slow
     def test_kill_while_an_old_file_is_replaced_by_the_newest(self, tmp_path: Path) -> None:
         best, newest = tmp_path / "best.pth", tmp_path / "epoch_8.pth"
         commit_in_two_writes(best, OLD, 6)
@@ -373,6 +376,7 @@ class TestKill:
         assert kill_at_each_operation(lambda: commit_in_two_writes(best, NEW, 9), check_and_reset) >= 12
         assert firsts == {"best.pth", "epoch_8.pth"}
 
+    @pytest.mark.slow
     def test_repeated_kills_before_a_replacement_is_complete(self, tmp_path: Path) -> None:
         path = tmp_path / "x.pth"
         contents = [f"content {i} ".encode() * 20 for i in range(100)]
@@ -392,6 +396,7 @@ class TestKill:
 
         assert kill_at_each_operation(commit_next, check) >= 12
 
+    @pytest.mark.slow
     def test_file_with_an_interrupted_replacement_can_be_linked(self, tmp_path: Path) -> None:
         path, best = tmp_path / "x.pth", tmp_path / "best.pth"
         commit_in_two_writes(path, OLD, 1)
@@ -436,6 +441,7 @@ class TestKill:
         remove_temporary_files(tmp_path, RUN)
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_temporary_files_of_a_killed_process_are_removed_later(self, tmp_path: Path) -> None:
         counts: set[int] = set()
 
@@ -448,6 +454,7 @@ class TestKill:
         assert counts == {0, 1, 2}
         remove_temporary_files(tmp_path / "missing", RUN)
 
+    @pytest.mark.slow
     def test_every_temporary_file_name_contains_the_run_id(self, tmp_path: Path) -> None:
         def save() -> None:
             commit_in_two_writes(tmp_path / "epoch_1.pth", NEW)
@@ -710,6 +717,7 @@ class TestVerify:
         with pytest.raises(CheckpointError, match="x.pth: file does not exist."):
             verify(tmp_path / "x.pth")
 
+    @pytest.mark.slow
     def test_corrupted_file_and_sidecar_never_match(self, tmp_path: Path) -> None:
         path, sidecar = tmp_path / "x.pth", tmp_path / "x.pth.json"
         commit_in_two_writes(path, NEW)
@@ -725,6 +733,7 @@ class TestVerify:
                 with pytest.raises(CheckpointError, match="corrupted|cannot be verified"):
                     verify(path)
 
+    @pytest.mark.slow
     def test_corrupted_sidecar_is_never_read_with_other_fields(self, tmp_path: Path) -> None:
         path, sidecar = tmp_path / "x.pth", tmp_path / "x.pth.json"
         commit_in_two_writes(path, NEW, generation=3)

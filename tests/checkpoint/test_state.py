@@ -418,6 +418,7 @@ class TestWriteAndRead:
         assert read_checkpoint(tmp_path / "a.pth")["meta"] == {"generation": 1}
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth", "a.pth.json"]
 
+    @pytest.mark.slow
     def test_kill_during_a_write_leaves_a_resumable_checkpoint(self, tmp_path: Path) -> None:
         write_small_checkpoint(tmp_path / "epoch_1.pth")
         expected = (

@@ -398,6 +398,7 @@ class TestTest:
         assert call("train", "run.yaml", override).exit_code == 0
         assert call("test", "run.yaml", override).stdout.splitlines()[0] == "elsewhere/2.pth"
 
+    @pytest.mark.slow
     def test_hook_states_are_restored_before_the_test(self, project: Project) -> None:
         project.write(
             """
@@ -748,6 +749,7 @@ class TestCheck:
 
 
 class TestSchema:
+    @pytest.mark.slow
     def test_schema_is_printed_or_written(self, project: Project) -> None:
         printed = json.loads(call("schema").stdout)
         result = call("schema", "-o", "run.schema.json")
@@ -758,6 +760,7 @@ class TestSchema:
         assert json.loads((project.path / "run.schema.json").read_text()) == printed
         assert printed["title"] == "RunConfig"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("path", ["x" * 300, "parts.py/schema.json"])
     def test_unwritable_file_is_an_error(self, project: Project, path: str) -> None:
         result = call("schema", "-o", path)

@@ -162,6 +162,7 @@ def test_summary_lists_the_output_files(project: Project) -> None:
     assert all((project.path / "runs/x" / name).exists() for name in listed)
 
 
+@pytest.mark.slow
 def test_suggested_commands_work(project: Project) -> None:
     project.write(RUN)
     for program, command, *arguments in suggested_commands(run_train("seed=3")):
@@ -171,6 +172,7 @@ def test_suggested_commands_work(project: Project) -> None:
         assert result.exit_code == 0, result.output
 
 
+@pytest.mark.slow
 def test_suggested_limit_is_doubled(project: Project) -> None:
     project.write(RUN)
     assert ["hookbus", "train", "run.yaml", "training.epochs=6", "--resume"] in suggested_commands(
@@ -198,6 +200,7 @@ def test_resume_is_suggested_after_ctrl_c(project: Project) -> None:
     assert ["hookbus", "train", "run.yaml", hooks, "--resume"] in suggested_commands(result.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_resume_is_suggested_after_early_stopping(project: Project) -> None:
     project.write(RUN)
     stopping = "hooks=[{type: checkpoint}, {type: early_stopping, monitor: val_loss, stopping_threshold: 1000}]"
@@ -206,6 +209,7 @@ def test_resume_is_suggested_after_early_stopping(project: Project) -> None:
     assert ["hookbus", "train", "run.yaml", "training.epochs=9", stopping, "--resume"] in suggested_commands(lines)
 
 
+@pytest.mark.slow
 def test_suggested_commands_contain_the_actual_directory(project: Project) -> None:
     project.write(RUN)
     run_train()
@@ -253,6 +257,7 @@ def test_suggested_commands_use_the_same_program(
     assert run_train("hooks=[]")[-1] == f"  {shown} explain run.yaml 'hooks=[]'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("local_world_size", "how"), [("2", "--nproc-per-node 2"), ("1", "...")])
 def test_resume_of_a_distributed_run_uses_torchrun(
     project: Project,

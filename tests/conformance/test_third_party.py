@@ -46,6 +46,7 @@ def test_hooks_use_public_names_only() -> None:
     assert list(find_problems(ast.parse(Path(third_party.__file__).read_text()))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [KeepHook, MeanHook, OutputImageHook, LinesHook])
 def test_hooks_pass_the_conformance_checks(cls: type[Hook]) -> None:
     check_hook(cls)

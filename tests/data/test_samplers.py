@@ -353,6 +353,7 @@ class Stream(IterableDataset[int]):
 
 
 class TestBatches:
+    @pytest.mark.slow
     @settings(deadline=None)
     @given(dataset_sizes, st.integers(1, 7), world_sizes, st.booleans())
     def test_each_batch_of_a_single_process_is_evaluated_once(

@@ -303,6 +303,7 @@ def test_size_is_unknown_if_batches_are_not_those_of_the_sampler(source: DataLoa
     assert set(read_sizes(source)) == {None}
 
 
+@pytest.mark.slow
 def test_loader_read_without_sizes_does_not_accumulate_them() -> None:
     source = DataLoader(range(1000), batch_size=1, num_workers=1, persistent_workers=True)  # type: ignore[arg-type]
     batches = iter_loader(source)

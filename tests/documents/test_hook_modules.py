@@ -1164,6 +1164,7 @@ hooks:
 ALL_FILES = ["best_accuracy.pth", "epoch_1.pth", "epoch_2.pth", "last.pth"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "checkpoints", "others"),
     [

@@ -314,6 +314,7 @@ class TestLogOutputs:
         assert dict(store.latest()) == {}
         assert store.state_dict()["columns"] == {}
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("watched", [False, True])
     def test_graph_is_released_after_the_iteration(self, watched: bool) -> None:
         store = self.make_watched_store() if watched else MetricStore()

@@ -120,6 +120,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Value], list[str]]:
 
 
 class TestReadingAndResuming:
+    @pytest.mark.slow
     @settings(max_examples=40, deadline=None)
     @given(histories())
     def test_means_are_bitwise_identical_after_reading_and_resuming(

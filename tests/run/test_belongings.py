@@ -607,6 +607,7 @@ def test_pytorch_is_unchanged_after_a_run() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_extension_by_another_library_is_kept() -> None:
     run_script("""
         from torch import nn

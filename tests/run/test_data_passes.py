@@ -264,6 +264,7 @@ def check_resume(body: Callable[[Loop], None], build: Callable[..., Any], every:
 
 
 class TestResume:
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", LOOPS)
     def test_run_resumes_after_any_iteration(self, kind: str) -> None:
         check_resume(LOOPS[kind], LOADERS["map-style"])

@@ -156,6 +156,7 @@ rules = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(plans, rules)
 def test_listener_is_called_at_the_iterations_of_the_schedule(plan: Plan, scheduled: tuple[Schedule, Rule]) -> None:
@@ -165,6 +166,7 @@ def test_listener_is_called_at_the_iterations_of_the_schedule(plan: Plan, schedu
         assert called[point] == [n["iter"] for n in plan.iterations() if rule(n, point)], point
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(plans, rules, st.sets(st.integers(1, 15)))
 def test_resumed_run_has_the_same_due_iterations_and_epochs(
@@ -177,6 +179,7 @@ def test_resumed_run_has_the_same_due_iterations_and_epochs(
     assert set(interrupted["before_train_epoch"]) >= set(complete["before_train_epoch"])
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 5), counts, st.sampled_from([None, "epoch"]))
 def test_epochs_are_counted_equally_at_before_and_after_points(
@@ -466,6 +469,7 @@ def test_seconds_are_due_once_at_both_points_of_an_iteration(
     assert called["before"] == called["after"] == expected
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 25).map(float), min_size=1, max_size=14), st.sets(st.integers(1, 13)))
 def test_seconds_continue_after_resume_and_registration_changes(times: list[float], breaks: set[int]) -> None:

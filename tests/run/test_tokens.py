@@ -240,6 +240,7 @@ class TestLimit:
         # 3 tokens in the first iteration: 17 / 3 = 5.67 more of them; 8 in 2: 12 / 4 = 3; 10 in 3: 3; 14 in 4: 1.7; ...
         assert estimates == [7, 5, 6, 6, 6, 6]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("stop", [1, 3, 5])
     def test_resumed_run_ends_at_the_same_iteration(self, stop: int, tmp_path: Any) -> None:
         def train(path: Any, resume: str, *hooks: object) -> tuple[Run, list[int]]:

@@ -281,6 +281,7 @@ class TestData:
 class TestResume:
     """Resume of a run at the position of another run."""
 
+    @pytest.mark.slow
     @given(
         length=st.integers(1, 4),
         epochs=st.integers(1, 3),
@@ -369,6 +370,7 @@ class TestMultipleLoadersPerEpoch:
 
 
 class TestEndOfRun:
+    @pytest.mark.slow
     @pytest.mark.parametrize("iterations", [None, 3], ids=["after complete epochs", "within an epoch"])
     def test_workers_of_the_loader_end_with_the_run_without_garbage_collection(self, iterations: int | None) -> None:
         loader: DataLoader[Any] = DataLoader(

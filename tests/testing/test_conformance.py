@@ -535,10 +535,12 @@ def test_ignored_keyword_settings_are_an_error() -> None:
         check_hook(IgnoringKeywords, interval=5)
 
 
+@pytest.mark.slow
 def test_required_settings_are_passed_to_the_hook() -> None:
     check_hook(RequiredSetting, path="runs")
 
 
+@pytest.mark.slow
 def test_hook_that_is_no_observer_may_change_the_training() -> None:
     class Scaling(Meddling):
         observer = False
@@ -566,6 +568,7 @@ def test_scheduled_hook_may_synchronize_with_the_device() -> None:
     check_hook(AfterEachEpoch)
 
 
+@pytest.mark.slow
 def test_listener_with_a_frequency_of_one_may_synchronize_with_the_device() -> None:
     class Logging(Good):
         def after_backward(self, run: Any, loss: Any) -> None:
@@ -592,6 +595,7 @@ def test_listener_of_an_undeclared_point_is_an_error() -> None:
         check_hook(Waiting)
 
 
+@pytest.mark.slow
 def test_scheduled_listener_within_the_step_may_synchronize() -> None:
     class ReadingLoss(Good):
         @hookimpl(when=every("interval"))
@@ -601,11 +605,13 @@ def test_scheduled_listener_within_the_step_may_synchronize() -> None:
     check_hook(ReadingLoss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [LeavingAHelper, Listening, ListeningToUpdates])
 def test_registrations_that_leave_with_the_hook_pass(cls: type[Hook]) -> None:
     check_hook(cls)
 
 
+@pytest.mark.slow
 def test_hook_that_restores_its_changes_passes() -> None:
     class Restoring(Good):
         def before_train(self, model: nn.Module) -> None:
@@ -619,6 +625,7 @@ def test_hook_that_restores_its_changes_passes() -> None:
     check_hook(Restoring)
 
 
+@pytest.mark.slow
 def test_hook_that_is_no_observer_may_use_the_global_rngs() -> None:
     class Drawing(Good):
         observer = False
@@ -630,6 +637,7 @@ def test_hook_that_is_no_observer_may_use_the_global_rngs() -> None:
     check_hook(Drawing)
 
 
+@pytest.mark.slow
 def test_terminated_process_may_exit_with_a_delay() -> None:
     slow_to_end = ["sh", "-c", "trap 'sleep 0.2; exit' TERM; while :; do sleep 0.05; done"]
 
@@ -652,6 +660,7 @@ def test_terminated_process_may_exit_with_a_delay() -> None:
             child.wait()
 
 
+@pytest.mark.slow
 def test_state_may_contain_copies_of_the_weights() -> None:
     class Keeping(AliasingTheWeights):
         def after_epoch(self, model: nn.Module) -> None:
@@ -660,6 +669,7 @@ def test_state_may_contain_copies_of_the_weights() -> None:
     check_hook(Keeping)
 
 
+@pytest.mark.slow
 def test_hook_may_keep_the_last_batch() -> None:
     class Remembering(Good):
         def before_train_iter(self, batch: Any) -> None:
@@ -668,6 +678,7 @@ def test_hook_may_keep_the_last_batch() -> None:
     check_hook(Remembering)
 
 
+@pytest.mark.slow
 def test_check_restores_the_rng_states() -> None:
     np.random.seed(0)  # the state of NumPy is part of it as soon as NumPy is imported
     before = fingerprint(get_rng_state())
@@ -675,6 +686,7 @@ def test_check_restores_the_rng_states() -> None:
     assert fingerprint(get_rng_state()) == before
 
 
+@pytest.mark.slow
 def test_hook_that_stores_tensors_does_not_synchronize() -> None:
     class Keeping(Good):
         def after_backward(self, run: Any, loss: torch.Tensor) -> None:
@@ -735,6 +747,7 @@ def test_write_outside_the_work_dir_fails(write: Any, tmp_path: Path) -> None:
         check_hook(WritingThere)
 
 
+@pytest.mark.slow
 def test_work_dir_and_temporary_files_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "given.txt").write_text("given")
 
@@ -755,5 +768,6 @@ def test_check_runs_in_a_temporary_directory(tmp_path: Path, monkeypatch: Any) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_deleted_temporary_file_is_allowed() -> None:
     check_hook(WritingAndDeleting)

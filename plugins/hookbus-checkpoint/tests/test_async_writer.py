@@ -187,6 +187,7 @@ def read_files(directory: Path) -> dict[str, bytes]:
 
 
 class TestFiles:
+    @pytest.mark.slow
     @pytest.mark.parametrize("loop", [run_trainer, run_custom_loop])
     @pytest.mark.parametrize(("accumulate", "averages"), [(1, False), (2, True)])
     def test_asynchronous_files_are_byte_identical_to_synchronous_ones(

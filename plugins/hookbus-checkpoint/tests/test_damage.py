@@ -152,9 +152,10 @@ def test_corruption_is_detected(intact: Path, tmp_path: Path, kind: Corruption) 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seeds", [range(4, 50), pytest.param(range(50, 500), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_corruption_at_any_position_is_detected(intact: Path, tmp_path: Path, kind: Corruption) -> None:
-    for seed in range(250):
+def test_corruption_at_any_position_is_detected(intact: Path, tmp_path: Path, kind: Corruption, seeds: range) -> None:
+    for seed in seeds:
         corrupt_and_check(intact, tmp_path / "folder", kind, seed)
 
 

@@ -49,6 +49,7 @@ def read_files(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_check() -> None:
     check_hook(CheckpointHook)
 

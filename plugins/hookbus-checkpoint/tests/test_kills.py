@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("killing.py")
+MODES = ("false", "true", "overlap")
+MANY_KILLS = [pytest.param(mode, 500, marks=pytest.mark.exhaustive) for mode in MODES]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("mode", "kills"), [("false", 500), ("true", 400), ("overlap", 200)])
+@pytest.mark.parametrize(("mode", "kills"), [*zip(MODES, (80, 60, 40), strict=True), *MANY_KILLS])
 def test_killed_training_resumes_from_its_latest_checkpoint(tmp_path: Path, mode: str, kills: int) -> None:
     command = [sys.executable, str(PROGRAM), str(tmp_path), mode, str(kills)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

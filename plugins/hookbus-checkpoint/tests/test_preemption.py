@@ -34,6 +34,7 @@ class SignalSender(Hook):
             os.kill(os.getpid(), self.number)
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_check() -> None:
     check_hook(PreemptionHook)
 

@@ -70,6 +70,7 @@ def train(
     return run, model
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_check() -> None:
     check_hook(EarlyStoppingHook)
     check_hook(EarlyStoppingHook, restore_best_weights=False, monitor="accuracy", patience=0)

@@ -142,6 +142,7 @@ def halving(**settings: Any) -> EMAHook:
     return EMAHook({"momentum": 0.5, "warm_up": 0, **settings})
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_check() -> None:
     check_hook(EMAHook)
     check_hook(EMAHook, overlap=True, interval=2, update_buffers=True, device="cpu")

@@ -126,6 +126,7 @@ def assert_equal_averages(hook: SWAHook, average: AveragedModel) -> None:
         torch.testing.assert_close(value, expected[name], msg=name)
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_check() -> None:
     check_hook(SWAHook)
     check_hook(SWAHook, swa_lrs=0.01, swa_epoch_start=1, device="cpu")

@@ -53,6 +53,7 @@ def get_validations(*hooks: object, **options: Any) -> list[tuple[int, int]]:
     return validations.positions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_hook_passes_the_conformance_check(kind: type[Hook]) -> None:
     check_hook(kind)

@@ -31,6 +31,7 @@ def count_collections(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     class WithLoader(BatchSizeFinderHook):
         def check(self, run: Run) -> None:

@@ -46,6 +46,7 @@ def find(losses: list[float], **settings: Any) -> tuple[RangeTest, Losses, Run]:
     return run.require("lr_finder"), steps, run
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     class WithLoader(LRFinderHook):
         def check(self, run: Run) -> None:

@@ -63,6 +63,7 @@ def make_trainer(inputs, hooks, *, model=None, lr=0.0, **options):
     )
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks():
     check_hook(GradientFlowHook, frequency=1)
 

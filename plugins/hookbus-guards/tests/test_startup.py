@@ -52,6 +52,7 @@ def train(hook: StartupCheckHook, **options: Any) -> Trainer:
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, OFF, {"num_classes": 2}])
 def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(StartupCheckHook, **settings)
@@ -182,6 +183,7 @@ def check(model: nn.Module, *hooks: Any, **loaders: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_num_class_check_passes_the_conformance_checks() -> None:
     check_hook(NumClassCheckHook)
 

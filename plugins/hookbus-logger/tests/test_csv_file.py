@@ -158,6 +158,7 @@ NAMES = st.sampled_from(["a", "b", "c", "d,e", 'f"'])
 VERSIONS = st.lists(st.dictionaries(NAMES, st.floats(allow_nan=False), min_size=1), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @hypothesis.given(st.lists(VERSIONS, max_size=6), st.integers(0, 6))
 @hypothesis.settings(max_examples=30, deadline=None)
 def test_file_contains_the_last_version_of_each_row(

@@ -53,6 +53,7 @@ class LogAt(Hook):
             run.writer.write_scalar(self._tag, self._value(run))
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks(tmp_path: Path) -> None:
     check_hook(CsvHook, interval=1)
     check_two_instances(CsvHook, {"path": "a.csv", "interval": 1}, {"path": "b.csv"}, directory=tmp_path)

@@ -61,6 +61,7 @@ class Fail(Hook):
             raise self.error("simulated crash")
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(JsonlHook)
 

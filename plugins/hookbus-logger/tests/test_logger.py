@@ -34,6 +34,7 @@ def select_train_lines(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("train")]
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(LoggerHook)
 

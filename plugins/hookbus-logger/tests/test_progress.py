@@ -76,6 +76,7 @@ def record_progress(build: Callable[..., Trainer], *hooks: object, **options: An
     return recorder.entries
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(ProgressHook)
 

@@ -131,6 +131,7 @@ def test_run_killed_anywhere_and_resumed_writes_the_rows_of_one_run(tmp_path: Pa
         assert read_logs(work_dir) == expected, work_dir
 
 
+@pytest.mark.slow
 def test_run_killed_several_times_in_a_row_writes_the_rows_of_one_run(tmp_path: Path) -> None:
     train(tmp_path / "run", tmp_path / "0")
     for kill, place in enumerate((2, 5, 1, 7, 4)):
@@ -139,6 +140,7 @@ def test_run_killed_several_times_in_a_row_writes_the_rows_of_one_run(tmp_path: 
         assert read_logs(work_dir) == read_logs(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_changed_configuration_is_a_row_at_the_place_of_the_resume(tmp_path: Path) -> None:
     train(tmp_path / "run", tmp_path / "copies")
     work_dir = tmp_path / "copies" / "003"

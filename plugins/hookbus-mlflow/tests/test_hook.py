@@ -85,6 +85,7 @@ def test_run_name_is_the_setting_or_that_of_the_work_directory(database, tmp_pat
     assert (run.info.run_name, run.data.tags["a"], run.info.status) == (name, "b", "FINISHED")
 
 
+@pytest.mark.slow
 def test_means_of_full_and_partial_intervals_are_logged_by_optimizer_step(database, tmp_path):
     fake_training([MLflowHook(tracking_uri=f"sqlite:///{database}", interval=4)], losses=float, work_dir=tmp_path / "x")
     client, run = get_only_run(database)

@@ -59,6 +59,7 @@ def make_hook(server, cls=FastRetryHook, **settings):
     return cls(tracking_uri=server.url, interval=1, name="mlflow", **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fails", "status"), [(False, "FINISHED"), (True, "FAILED")])
 def test_server_that_returns_after_the_run_gets_all_records_and_the_status(server, tmp_path, fails, status):
     class Fail(Hook):
@@ -110,6 +111,7 @@ def refuse_nan(name, request):
     return 400 if name == "runs/log-batch" and "NaN" in values else 200
 
 
+@pytest.mark.slow
 def test_only_values_that_the_server_rejects_are_lost_and_named(server, tmp_path):
     server.status = refuse_nan
     values = {"a": 1.0, "bad": math.nan, "b": 2.0, "worse": math.nan, "c": 3.0}
@@ -144,6 +146,7 @@ def test_value_that_the_server_cannot_store_is_rejected_if_others_are_accepted(s
     assert [get_history(server, f"n{k}") for k in range(50)] == [[(1, float(k))] for k in range(50)]
 
 
+@pytest.mark.slow
 def test_server_error_of_every_value_raises_an_oserror(server, tmp_path):
     writer = make_writer(server, tmp_path)
     server.status = lambda name, request: 500

@@ -93,6 +93,7 @@ def test_new_run_has_the_configured_name_and_tags(target, writer):
     assert (run.info.run_name, run.info.status, run.data.tags["team"]) == ("first", "RUNNING", "vision")
 
 
+@pytest.mark.slow
 def test_second_writer_for_the_same_directory_continues_the_run(target, writer):
     writer.write_outcome("preempted")
     writer.flush()

@@ -197,5 +197,6 @@ def test_compiled_model_is_not_recompiled() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.slow
 def test_hook_passes_the_check() -> None:
     check_hook(ModelSummaryHook)

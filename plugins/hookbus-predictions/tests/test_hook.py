@@ -47,6 +47,7 @@ def load(path: Path) -> tuple[list[int], list[Any]]:
     return content["index"].tolist(), content["output"].tolist()
 
 
+@pytest.mark.slow
 def test_hook_meets_the_requirements() -> None:
     check_hook(PredictionsHook)
 

@@ -37,11 +37,13 @@ def list_traces(work_dir):
     return sorted(path.name for path in (work_dir / "profiler").glob("*.gz"))
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks():
     check_hook(ProfilerHook, profile_iters=4)
 
 
 class TestTraces:
+    @pytest.mark.slow
     def test_each_cycle_has_a_trace_and_an_operator_table(self, tmp_path):
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=50, work_dir=tmp_path)
         assert list_traces(tmp_path) == [f"rank0-cycle{c}-iteration{4 * c}.pt.trace.json.gz" for c in (1, 2)]
@@ -50,10 +52,12 @@ class TestTraces:
             events = json.loads(gzip.decompress((tmp_path / "profiler" / name).read_bytes()))["traceEvents"]
             assert sum(event.get("name", "").startswith("ProfilerStep#") for event in events) == 2
 
+    @pytest.mark.slow
     def test_run_that_ends_within_a_cycle_writes_the_recorded_iterations(self, tmp_path):
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=3, work_dir=tmp_path)
         assert list_traces(tmp_path) == ["rank0-cycle1-iteration3.pt.trace.json.gz"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("iterations", "cycles"), [(1, 0), (3, 0), (4, 1), (5, 1), (6, 1), (7, 1), (8, 2), (9, 2)])
     def test_stopped_run_writes_a_trace_of_each_recorded_cycle(self, tmp_path, iterations, cycles):
         class Stop(Hook):
@@ -66,6 +70,7 @@ class TestTraces:
         fake_training([hook, Stop()], epochs=1, batches=20, work_dir=tmp_path)
         assert [name.split("-")[1] for name in list_traces(tmp_path)] == ["cycle1", "cycle2"][:cycles]
 
+    @pytest.mark.slow
     def test_failed_run_writes_its_traces_and_stops_the_profiler(self, tmp_path):
         class Failing(Hook):
             def after_forward(self, run):
@@ -76,18 +81,21 @@ class TestTraces:
             fake_training([ProfilerHook(schedule=CYCLE), Failing()], epochs=1, batches=9, work_dir=tmp_path)
         assert list_traces(tmp_path) == ["rank0-cycle1-iteration3.pt.trace.json.gz"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("tensorboard", "suffix"), [(True, ".pt.trace.json.gz"), (False, "4.json.gz")])
     def test_export_tensorboard_determines_the_file_name(self, tmp_path, tensorboard, suffix):
         hook = ProfilerHook(schedule={**CYCLE, "repeat": 1}, export_tensorboard=tensorboard)
         fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
         assert list_traces(tmp_path)[0].endswith(suffix)
 
+    @pytest.mark.slow
     def test_file_name_contains_the_rank(self, tmp_path, monkeypatch):
         hook = ProfilerHook(schedule={**CYCLE, "repeat": 1})
         monkeypatch.setattr("hookbus_profiler.output.rank", lambda: 3)
         fake_training([hook], epochs=1, batches=5, work_dir=tmp_path)
         assert list_traces(tmp_path) == ["rank3-cycle1-iteration4.pt.trace.json.gz"]
 
+    @pytest.mark.slow
     def test_handler_receives_each_cycle(self, tmp_path):
         counts = []
         hook = ProfilerHook(schedule=CYCLE, on_trace_ready=lambda p: counts.append(len(p.key_averages())))
@@ -95,6 +103,7 @@ class TestTraces:
         assert len(counts) == 2
         assert all(counts)
 
+    @pytest.mark.slow
     def test_failing_handler_is_a_warning_and_profiling_continues(self, tmp_path):
         def fail(profile):
             raise ZeroDivisionError("no")
@@ -103,17 +112,20 @@ class TestTraces:
             fake_training([ProfilerHook(schedule=CYCLE, on_trace_ready=fail)], epochs=1, batches=20, work_dir=tmp_path)
         assert len(list_traces(tmp_path)) == 2
 
+    @pytest.mark.slow
     def test_size_limit_is_reported_once(self, tmp_path, caplog):
         hook = ProfilerHook(schedule={**CYCLE, "repeat": 0}, max_megabytes=1e-6)
         fake_training([hook], epochs=1, batches=17, work_dir=tmp_path)
         assert [path.name for path in (tmp_path / "profiler").iterdir()] == ["report.txt"]
         assert caplog.text.count("This file and later ones are not written") == 1
 
+    @pytest.mark.slow
     def test_size_limit_is_divided_among_the_processes(self, tmp_path, caplog, monkeypatch):
         monkeypatch.setattr("hookbus_profiler.output.world_size", lambda: 10**6)
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=9, work_dir=tmp_path)
         assert "the files would exceed their limit of 0.0005 MB" in caplog.text
 
+    @pytest.mark.slow
     def test_operators_are_logged_without_a_work_dir(self, caplog):
         caplog.set_level("INFO", "hookbus")
         fake_training([ProfilerHook(schedule={**CYCLE, "repeat": 1})], epochs=1, batches=5)
@@ -133,6 +145,7 @@ def test_trace_of_the_last_profiled_iteration_is_written(tmp_path):
 class TestIncompleteSchedule:
     """A run that is shorter than the schedule is one warning with numbers."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("batches", "schedule", "message"),
         [
@@ -148,6 +161,7 @@ class TestIncompleteSchedule:
         fake_training([ProfilerHook(schedule=schedule)], epochs=1, batches=batches, work_dir=tmp_path)
         assert [message in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [True]
 
+    @pytest.mark.slow
     def test_warning_contains_the_schedule(self, caplog):
         fake_training([ProfilerHook(schedule=CYCLE)], epochs=1, batches=2)
         assert (
@@ -156,6 +170,7 @@ class TestIncompleteSchedule:
             "iterations. Train longer, or set a shorter `schedule`."
         ) in caplog.text
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("settings", "batches"),
         [({"schedule": CYCLE}, 8), ({"schedule": {**CYCLE, "repeat": 0}}, 7), ({"profile_iters": 4}, 4)],
@@ -164,6 +179,7 @@ class TestIncompleteSchedule:
         fake_training([ProfilerHook(**settings)], epochs=1, batches=batches)
         assert caplog.text == ""
 
+    @pytest.mark.slow
     def test_epochs_that_are_shorter_than_the_schedule_are_a_warning(self, caplog):
         hook = ProfilerHook(by_epoch=True, profile_iters=1, schedule=CYCLE)
         fake_training([hook], epochs=3, batches=4)
@@ -187,6 +203,7 @@ class TestWindow:
         fake_training(bus=bus, epochs=3, batches=2)
         assert watch.measured == [True] * 4 + [False] * 2
 
+    @pytest.mark.slow
     def test_continued_run_is_profiled_again(self):
         bus = HookBus([hook := StoreReport(profile_iters=4)])
         fake_training(bus=bus, epochs=1, batches=8)
@@ -219,6 +236,7 @@ class RecordListeners(Hook):
 
 
 class TestOtherProfiler:
+    @pytest.mark.slow
     def test_active_profiler_is_preserved_with_a_warning(self, tmp_path):
         with torch.profiler.profile() as other:
             with pytest.warns(HookWarning, match="Another profiler is active in this process"):
@@ -238,6 +256,7 @@ class TestOtherProfiler:
             other.stop()
         assert not (tmp_path / "profiler").exists()
 
+    @pytest.mark.slow
     def test_stopped_or_unstarted_profiler_does_not_prevent_profiling(self, tmp_path):
         schedule = torch.profiler.schedule(wait=0, warmup=1, active=1)
         never, over = torch.profiler.profile(schedule=schedule), torch.profiler.profile(schedule=schedule)
@@ -337,6 +356,7 @@ def slow_training(watch, hooks, **options):
 
 
 class TestReport:
+    @pytest.mark.slow
     @pytest.mark.parametrize("priority", [0, 100])
     @pytest.mark.parametrize("order", ["nested", "ascending"])
     def test_report_measures_each_part_within_five_percent_of_the_total(self, priority, order):
@@ -356,6 +376,7 @@ class TestReport:
             assert measured[part] == pytest.approx(seconds, abs=0.05 * total.seconds), part
         assert sum(hook.stored_report.shares.values()) == pytest.approx(1)
 
+    @pytest.mark.slow
     def test_report_is_written_and_printed(self, tmp_path, capsys):
         fake_training([ProfilerHook(profile_iters=6)], epochs=1, batches=9, work_dir=tmp_path)
         text = (tmp_path / "profiler/report.txt").read_text()
@@ -363,11 +384,13 @@ class TestReport:
         assert "hook profiler" not in text
         assert "Time breakdown: " in capsys.readouterr().out
 
+    @pytest.mark.slow
     def test_report_contains_the_flops_of_one_iteration(self):
         fake_training([hook := StoreReport(profile_iters=9)], epochs=1, batches=9)
         # Batches of 4: forward 2*4*(3*4 + 4*2); backward as many for the weights, and the input gradient of layer 2.
         assert hook.stored_report.flops == 2 * 4 * (2 * 3 * 4 + 3 * 4 * 2)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("wait", [0, 1, 2])
     def test_flops_do_not_depend_on_the_schedule(self, wait):
         fake_training([hook := StoreReport(schedule={"wait": wait, "warmup": 0, "active": 3})], epochs=1, batches=9)
@@ -398,10 +421,12 @@ class TestReport:
         assert head.startswith("Time breakdown: 1 iteration of ")
         assert note == "including warm-up"
 
+    @pytest.mark.slow
     def test_flops_are_not_counted_without_with_flops(self):
         fake_training([hook := StoreReport(profile_iters=9, with_flops=False)], epochs=1, batches=9)
         assert hook.stored_report.flops is None
 
+    @pytest.mark.slow
     def test_report_of_a_loop_with_few_points_has_coarse_parts(self):
         bus = RecordingBus([hook := StoreReport(profile_iters=9)])
         with bus.run(iterations=9) as run:

@@ -58,10 +58,12 @@ class TestIterations:
         breakdown = hook.window.breakdown
         assert (breakdown.traced.iterations, breakdown.plain.iterations, hook.delivered) == (3, 3, [(1, 2)])
 
+    @pytest.mark.slow
     def test_iterations_are_traced_from_the_first_one_without_wait_and_warmup(self):
         breakdown = profile(batches=4, plan=ScheduleConfig(wait=0, warmup=0, active=2, repeat=0)).window.breakdown
         assert (breakdown.traced.iterations, breakdown.plain.iterations) == (4, 0)
 
+    @pytest.mark.slow
     def test_measurement_continues_after_a_failed_delivery(self):
         def fail(cycle, number):
             raise OSError("No space left on device")
@@ -191,6 +193,7 @@ def work():
     torch.ones(2, 2) @ torch.ones(2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_cycle_is_active_from_construction_to_stop(warmup):
     cycle = Cycle(warmup, 2)

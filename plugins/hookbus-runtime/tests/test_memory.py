@@ -43,6 +43,7 @@ def train(hook: EmptyCacheHook) -> None:
     trainer.test()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"before_epoch": True, "after_iter": True}])
 def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(EmptyCacheHook, **settings)

@@ -87,6 +87,7 @@ def train(
     return run, recorder
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(OutOfMemoryHook)
 

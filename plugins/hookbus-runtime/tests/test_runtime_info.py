@@ -18,6 +18,7 @@ from hookbus_runtime import RuntimeInfoHook
 from hookbus_runtime.runtime_info import collect_environment, get_device_name, get_git_revision
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(RuntimeInfoHook)
 

@@ -55,6 +55,7 @@ def start_run(clock: FakeTime, hook: TimeLimitHook, **options: Any) -> Any:
     return context, run
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(TimeLimitHook, max_time="4h")
 

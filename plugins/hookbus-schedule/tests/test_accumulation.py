@@ -45,6 +45,7 @@ def train(*hooks: Any, resume: Any = "never", **options: Any) -> StepRecorder:
     return recorder
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(AccumulationHook, schedule={1: 1, 2: 3})
 

@@ -171,6 +171,7 @@ def per_epoch(values: list[Any]) -> list[Any]:
     return [epoch.pop() for epoch in epochs]
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(YOLOXModeSwitchHook, num_last_epochs=0)
 

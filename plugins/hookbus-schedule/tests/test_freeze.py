@@ -36,6 +36,7 @@ def get_backbone_changes(recorder: ChangeRecorder) -> list[bool]:
     return [backbone for backbone, _ in recorder.changes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"modules": ["0"]}, {"modules": ["0.*"], "until_iter": 2}])
 def test_hook_passes_the_conformance_checks(settings: dict[str, Any]) -> None:
     check_hook(FreezeHook, **settings)

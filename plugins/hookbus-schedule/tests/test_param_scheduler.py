@@ -93,6 +93,7 @@ def run_custom_loop(
     return run, recorder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [HALVE, {**HALVE, "interval": "step"}, {**HALVE, "parameter": "momentum"}, PLATEAU]
 )

@@ -29,6 +29,7 @@ def get_rates(hook: YOLOXLrUpdaterHook, count: int, lr: float = 0.01, **options:
     return rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"warmup_iters": 2, "num_last_iters": 1}, {"by_epoch": True, "warmup_epochs": 0, "num_last_epochs": 1}]
 )

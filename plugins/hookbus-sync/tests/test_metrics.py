@@ -11,6 +11,7 @@ from hookbus.testing import check_hook
 from hookbus_sync import SyncMetricsHook
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     check_hook(SyncMetricsHook)
 

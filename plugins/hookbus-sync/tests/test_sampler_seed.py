@@ -92,6 +92,7 @@ def test_missing_train_loader_is_an_error() -> None:
         pytest.fail("the loop has started")
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks() -> None:
     class WithLoader(DistSamplerSeedHook):
         def check(self, run: Any) -> None: ...

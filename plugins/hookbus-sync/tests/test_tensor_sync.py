@@ -13,6 +13,7 @@ from hookbus_sync import SyncBuffersHook, SyncNormHook
 HOOKS = [SyncNormHook, SyncBuffersHook]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hooks_pass_the_conformance_checks(hook: Any) -> None:
     check_hook(hook)

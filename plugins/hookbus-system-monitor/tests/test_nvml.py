@@ -188,6 +188,7 @@ class TestMemory:
         }
 
 
+@pytest.mark.slow
 def test_missing_function_of_an_old_driver_is_an_unavailable_value(old_machine):
     assert old_machine.watch(ONE).read() == expected_values(0, joules=None, memory_used_gb=21, memory_percent=26.25)
     assert old_machine.lines["unavailable"] == [

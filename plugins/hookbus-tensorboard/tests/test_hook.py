@@ -34,6 +34,7 @@ def train_with(hook: TensorBoardHook, batch: Any, work_dir: Path) -> None:
             bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
 
 
+@pytest.mark.slow
 def test_hook_passes_the_conformance_checks():
     check_hook(TensorBoardHook, interval=1, log_weights=True, log_gradients=True, histogram_interval=2)
 

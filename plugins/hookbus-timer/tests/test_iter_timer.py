@@ -645,6 +645,7 @@ class TestRuns:
 
 
 class TestConformance:
+    @pytest.mark.slow
     @pytest.mark.parametrize("settings", [{}, {"interval": 1}, {"log_eta": False}])
     def test_hook_passes_the_conformance_checks(self, settings):
         check_hook(IterTimerHook, **settings)

@@ -433,6 +433,7 @@ class TestTwoHooks:
 
 
 class TestConformance:
+    @pytest.mark.slow
     @pytest.mark.parametrize("settings", [{}, {"frequency": 2}, {"log_to_file": True}])
     def test_hook_passes_the_conformance_checks(self, settings):
         check_hook(TimeTrackingHook, **settings)

@@ -92,6 +92,7 @@ def has_color(image, color):
     return bool((image == np.array(color)).all(axis=2).any())
 
 
+@pytest.mark.slow
 def test_detection_hook_passes_the_conformance_checks():
     check_hook(DetVisualizationHook, interval=1)
 
@@ -277,6 +278,7 @@ def draw_regions(truth=None, prediction=None, image=SMALL_GRAY, **settings):
     return hook.panels([hook.convert_image(image)], [truth], [prediction])
 
 
+@pytest.mark.slow
 def test_segmentation_hook_passes_the_conformance_checks():
     check_hook(SegVisualizationHook, interval=1)
 

@@ -75,6 +75,7 @@ def test_target_is_converted_to_a_class_index(target, number):
     assert get_class(target) == number
 
 
+@pytest.mark.slow
 @render_settings
 @given(arrays(np.float32, st.integers(2, 5), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_probabilities_sum_to_one(scores):

@@ -112,6 +112,7 @@ def test_checkpoints_are_uploaded_only_with_log_model(tmp_path, log_model):
     assert versions == (expected if log_model else [])
 
 
+@pytest.mark.slow
 def test_code_is_uploaded_with_log_code(tmp_path, monkeypatch):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("print()")
@@ -121,6 +122,7 @@ def test_code_is_uploaded_with_log_code(tmp_path, monkeypatch):
     assert (artifact.type, [entry.path for entry in artifact.manifest.contents]) == ("code", ["train.py"])
 
 
+@pytest.mark.slow
 def test_resume_never_starts_a_new_run_each_time(tmp_path):
     ids = []
     for resume in ("allow", "allow", "never"):
