@@ -51,6 +51,12 @@ def format_clock_time(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 
+def format_elapsed_time(seconds: float) -> str:
+    """Format seconds as minutes and seconds ("2:05"), with the hours from one hour on ("1:02:05")."""
+    text = format_clock_time(seconds)
+    return text.removeprefix("0:").removeprefix("0") if text.startswith("0:") else text
+
+
 def format_count(done: int, total: int | None) -> str:
     """Format a count as "50/450", padded to the width of the total; "50" if the total is None."""
     return str(done) if total is None else f"{done:>{len(str(total))}}/{total}"

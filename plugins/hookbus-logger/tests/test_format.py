@@ -14,6 +14,7 @@ from hookbus_logger.format import (
     format_clock_time,
     format_count,
     format_duration,
+    format_elapsed_time,
     format_number,
     format_values,
     join_groups,
@@ -74,6 +75,13 @@ def test_duration_has_a_suitable_unit(seconds: float, text: str) -> None:
 )
 def test_clock_time_has_hours_minutes_and_seconds(seconds: float, text: str) -> None:
     assert format_clock_time(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.4, "0:02"), (125.0, "2:05"), (3599.6, "1:00:00"), (3725.0, "1:02:05"), (0.0, "0:00")]
+)
+def test_elapsed_time_has_hours_from_one_hour_on(seconds: float, text: str) -> None:
+    assert format_elapsed_time(seconds) == text
 
 
 def test_count_is_padded_to_the_width_of_its_total() -> None:
