@@ -198,36 +198,6 @@ def test_average_of_a_hook_that_is_unregistered_is_no_longer_used() -> None:
     assert trainer.bus.current.weights.averaged() is None
 
 
-class Swap(Hook):
-    """Exchange the weights for validations without providing them as averages."""
-
-    def __init__(self, value: float | None) -> None:
-        super().__init__()
-        self.value = value
-
-    def before_train(self, run: Run) -> None:
-        run.around_validation(self.applied)
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        assert self.run.model is not None
-        raw = copy.deepcopy(self.run.model.state_dict())
-        for parameter in self.run.model.parameters() if self.value is not None else ():
-            parameter.data.fill_(self.value)
-        yield
-        self.run.model.load_state_dict(raw)
-
-
-@pytest.mark.parametrize(("value", "warnings"), [(0.0, 1), (float("nan"), 1), (None, 0)])
-def test_context_that_exchanges_the_weights_is_reported_once(
-    value: float | None, warnings: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    build(Swap(value)).fit()
-    messages = [message for message in caplog.messages if "run.weights.provide" in message]
-    assert len(messages) == warnings
-    assert all(message.startswith("hook 'swap' changes the weights") for message in messages)
-
-
 class Third(AveragingHook):
     """Average that is a third of the latest weights."""
 

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hookbus._run.request_sync import may_request
+from hookbus._utils.values import TensorVersion, get_tensor_version
 from hookbus.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 Slot = tuple[dict[str, Any], str]
 """The buffers of a module by name, and the name of one of them."""
-
-Version = tuple[int, int | None]
-"""Number of changes of a tensor, and the address of its values."""
 
 
 class BoundaryState:
@@ -44,7 +42,7 @@ class BoundaryState:
         self._recorded: dict[str, Any] = {}
         self._steps = 0
         self._modules: list[Any] = []
-        self._versions: list[tuple[Tensor, Version]] = []
+        self._versions: list[tuple[Tensor, TensorVersion]] = []
         self._slots: list[Slot] = []
         self._buffers: list[Tensor] = []
         self._resets: list[Callable[[], object]] = []
@@ -77,7 +75,7 @@ class BoundaryState:
         self._recorded |= copy.deepcopy(collect_loop_state(run.state))
         self._resets = [*record_settings(run)]
         self._resets += [partial(s.load_state_dict, dict(s.state_dict())) for s in run.schedulers.values()]
-        self._versions = [(tensor, _get_version(tensor)) for tensor in self._iter_tensors()]
+        self._versions = [(tensor, get_tensor_version(tensor)) for tensor in self._iter_tensors()]
         self._record_buffers()
 
     def record_again(self) -> None:
@@ -103,7 +101,7 @@ class BoundaryState:
             yield
         finally:
             if was_unchanged:
-                self._versions = [(tensor, _get_version(tensor)) for tensor, _ in self._versions]
+                self._versions = [(tensor, get_tensor_version(tensor)) for tensor, _ in self._versions]
 
     # -- after a failure ---------------------------------------------------------------------------
 
@@ -159,7 +157,7 @@ class BoundaryState:
 
     def _find_change(self) -> str:
         """Return which tensors have changed since the boundary, "" if none has."""
-        if all(_get_version(tensor) == version for tensor, version in self._versions):
+        if all(get_tensor_version(tensor) == version for tensor, version in self._versions):
             return ""
         iteration = self._recorded["loop"]["clock"]["iters_done"]
         return f"weights, accumulated gradients or the gradient scaler have changed since iteration {iteration}"
@@ -199,14 +197,6 @@ def record_settings(run: Run) -> Iterator[Callable[[], object]]:
         for group in optimizer.param_groups:
             settings = {k: copy.copy(v) if k != "lr" else _clone(v) for k, v in group.items() if k != "params"}
             yield partial(group.update, settings)
-
-
-def _get_version(tensor: Tensor) -> Version:
-    """Return what changes with the values of a tensor: assignment to `Tensor.data` changes the address only."""
-    try:
-        return tensor._version, tensor.data_ptr()
-    except (RuntimeError, ValueError):  # a tensor without a storage, or a parameter that is not initialized yet
-        return tensor._version, None
 
 
 def _clone(value: Any) -> Any:

@@ -21,7 +21,7 @@ MAX_SHOWN = 5
 """Number of parameters that a message lists."""
 
 COMPONENTS = (
-    *("state_dict", "ema_state_dict", "averages", "optimizer", "scheduler", "scaler", "loss"),
+    *("state_dict", "training_weights", "ema_state_dict", "averages", "optimizer", "scheduler", "scaler", "loss"),
     *("grads", "rng", "loop", "ranks"),
 )
 """Keys of a checkpoint with the objects that the run knows. All others may contain further parameters."""

@@ -215,6 +215,7 @@ def _process_saves(run: Run, queue: RequestQueue) -> None:
         run.warn_dropped(request)
     if len(dropped) < len(saves):
         _save(run, [request for request in saves if request not in dropped])
+    run.weights.evaluated.release()
 
 
 def _save_last(run: Run, queue: RequestQueue) -> None:

@@ -27,7 +27,8 @@ class BestResult:
         value: Value of the metric.
         epoch: Number of the epoch, from 1, in which the value was reached.
         step: Number of optimizer steps at that time.
-        weights: Weights that were evaluated: "raw", "averaged", or "averaged/<hook>" for the average of a further hook.
+        weights: Weights that were evaluated: "raw", "averaged", "averaged/<hook>" for the average of a further hook, or
+            "evaluated" for weights that a hook has exchanged otherwise: `state_dict` of the checkpoint contains them.
         path: Checkpoint that contains the weights; None if none was written.
     """
 

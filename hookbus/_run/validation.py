@@ -10,6 +10,7 @@ from hookbus._events.call_stack import current_point
 from hookbus._run.requests import deliver_results
 from hookbus._run.results import EvaluationKind, LogSource, check_returned, find_differences, merge_ranks, name_results
 from hookbus._run.validation_contexts import ValidationContexts
+from hookbus.checkpoint.saver import BestSaver
 from hookbus.errors import LoopError, RequestError
 from hookbus.hook import Hook
 from hookbus.metrics.logged import EVALUATIONS, EvaluationMeans, LoggedResults, LogScope
@@ -47,7 +48,7 @@ class Validations:
     def __init__(self, run: Run, evaluators: Mapping[EvaluationKind, Evaluator | None], validated_at: int) -> None:
         self._run = run
         self._evaluators = evaluators
-        self.contexts = ValidationContexts(run.weights, self.warn_once)
+        self.contexts = ValidationContexts(run.weights)
         self._evaluation = EvaluationMeans()
         self._warned: set[str] = set()
         self._cached: dict[int, tuple[Any, Any]] = {}
@@ -265,6 +266,7 @@ class Validations:
         self._published.clear()
         self._collect(LoggedResults(LogScope(kind)))
         self._run.boundary_state.record_hooks()
+        self._watch_weights(kind)
         self.contexts.enter(self._run.model)
 
     def leave(self) -> None:
@@ -344,6 +346,7 @@ class Validations:
         self.loader_name = name
         named = self._take_means(kind, name, metrics)
         self._run.metrics.evaluation = LoggedResults(self._get_scope(kind, name), set(named))
+        self._capture_weights(kind)
         return named
 
     def close_loader(self, kind: EvaluationKind, name: str | None) -> None:
@@ -362,6 +365,7 @@ class Validations:
         if metrics:
             self._run.metrics.results |= self._sync_results(kind, None, metrics)
         self._collect(LoggedResults(self._get_scope(kind, None), set(self.get_results(kind))))
+        self._capture_weights(kind)
 
     def finish(self, kind: EvaluationKind) -> None:
         """Deliver the complete results to those who requested them, and leave; called after all listeners."""
@@ -378,6 +382,7 @@ class Validations:
             self.validated_at = run.clock.steps_done
         if kind == "val" and run.mode == "train" and not run.sanity_checking and self.on_results is not None:
             self.on_results(run.metrics.results)
+        self._capture_weights(kind)
         requests, self.result_requests = self.result_requests, []
         deliver_results(run, requests, self.get_results(kind))
         self.leave()
@@ -448,6 +453,29 @@ class Validations:
         self._warn_differing(differing)
         existing = set(store.results)  # results of the loop have precedence over values logged before them
         store.results |= {name: value for name, value in logged.items() if name not in existing}
+
+    def _capture_weights(self, kind: EvaluationKind) -> None:
+        """Copy weights that a hook has exchanged, if the results so far are the best ones; those of an average aside.
+
+        Called before the listeners of the points that end a loader and a validation, which may restore the weights.
+        """
+        run, weights = self._run, self._run.weights.evaluated
+        if kind != "val" or self.average is not None or not weights.may_capture:
+            return
+        results = self.get_results(kind)
+        if any(saver.improves(run, results) for saver in self._find_savers()) and (text := weights.capture(run.ranks)):
+            self.warn_once("%s", text)
+
+    def _watch_weights(self, kind: EvaluationKind) -> None:
+        """Decide at the start of an evaluation whether a best file may contain its weights."""
+        run, weights = self._run, self._run.weights.evaluated
+        is_counted = kind == "val" and run.mode == "train" and not run.sanity_checking
+        weights.is_watching = is_counted and bool(self._find_savers())
+        if is_counted:
+            weights.release()
+
+    def _find_savers(self) -> list[BestSaver]:
+        return [hook for hook in self._run.bus.hooks.values() if isinstance(hook, BestSaver)]
 
     def _publish(self, kind: EvaluationKind, loader: str | None) -> None:
         """Log the results that have not been logged in this validation, except those of a sanity check."""

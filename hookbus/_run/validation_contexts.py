@@ -121,11 +121,10 @@ class ValidationContexts:
 
     Args:
         weights: Weights of the run.
-        warn: Function that logs a warning once per run, with a format string and its arguments.
     """
 
-    def __init__(self, weights: Weights, warn: Callable[..., None]) -> None:
-        self._weights, self._warn = weights, warn
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
         self._contexts: list[tuple[Callable[[], AbstractContextManager[Any]], str]] = []
         self._entered = ExitStack()
 
@@ -148,40 +147,15 @@ class ValidationContexts:
         # The modes of optimizers first: the averages are then exchanged with the weights that are evaluated otherwise.
         self._entered.enter_context(self._weights.eval_mode())
         self._entered.enter_context(self._weights.applied(average))
-        for context, owner in self._contexts:
-            # A provider may also be registered as a context, but its average is applied once.
-            if not self._weights.provides(context):
-                self._enter_context_of_hook(context, owner, model)
+        # A provider may also be registered as a context, but its average is applied once.
+        contexts = [context for context, _ in self._contexts if not self._weights.provides(context)]
+        self._weights.evaluated.record(includes_all=self._weights.is_applied, has_contexts=bool(contexts))
+        for context in contexts:
+            self._entered.enter_context(context())
         # Last: a context may exchange the weights, and the exchanged weights are all-gathered.
         self._entered.enter_context(unsharded(model))
 
     def exit(self) -> None:
         """Exit all contexts. Idempotent."""
+        self._weights.evaluated.discard_record()
         self._entered.close()
-
-    def _enter_context_of_hook(
-        self, context: Callable[[], AbstractContextManager[Any]], owner: str, model: nn.Module | None
-    ) -> None:
-        """Enter a context of a hook, and warn if it exchanges the weights."""
-        before = _compute_norms(model)
-        self._entered.enter_context(context())
-        if _compute_norms(model) != before:
-            self._warn(
-                "%s changes the weights for validations in run.around_validation: the scores are those of the changed "
-                "weights, but checkpoints and best files contain the unchanged ones. Register averaged weights with "
-                "run.weights.provide instead.",
-                f"hook {owner!r}" if owner else "the loop",
-            )
-
-
-def _compute_norms(model: nn.Module | None) -> list[str]:
-    """Return the norms of the parameters. They are compared as text, because NaN is not equal to itself."""
-    if model is None:
-        return []
-    import torch  # `hookbus._run.run` imports this module, and importing it must not import torch
-
-    from hookbus.distributed.sharding import get_local
-
-    local = [get_local(parameter) for parameter in model.parameters()]
-    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    return [repr(norm.item()) for norm in map(torch.linalg.vector_norm, (t for t in local if t.dtype in dtypes))]

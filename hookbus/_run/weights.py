@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hookbus._events.call_stack import current_listener
 from hookbus._run.average_providers import AverageProviders, call_optional
+from hookbus._run.evaluated_weights import EVALUATED, EvaluatedWeights
 from hookbus._run.validation_contexts import OptimizerModes
 from hookbus.distributed.unwrap import clean_names, get_state_dict, strip_wrappers
 from hookbus.errors import HookError
@@ -51,6 +52,7 @@ class Weights:
 
     Attributes:
         modes: Modes of the optimizers.
+        evaluated: Weights that a hook has exchanged for a validation without being a provider.
         exchanged: Whether training has ended and the model no longer contains the weights at its end.
     """
 
@@ -61,6 +63,7 @@ class Weights:
         hooks: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._model = model  # a function, because a later run of the bus may replace the model
+        self.evaluated = EvaluatedWeights(model)
         self.modes = OptimizerModes(optimizers)
         self._providers = AverageProviders(hooks)
         self._is_applied = False
@@ -140,13 +143,18 @@ class Weights:
         return {name: averaged for name, averaged in averages.items() if averaged is not None}
 
     def describe(self, metric: str) -> str:
-        """Return which weights a result has: "raw", "averaged" for the primary average, or "averaged/<hook>".
+        """Return which weights a result has.
+
+        These are "raw", "averaged" for the primary average, "averaged/<hook>" for a further one, or "evaluated" for
+        weights that a hook has exchanged without being a provider; the best file contains them as `state_dict`.
 
         Args:
             metric: Full name of the result, such as `val/loss` or `val/<hook>/loss`.
         """
         part = metric.partition("/")[2].partition("/")[0]
         name = part if part in self.further else None
+        if name is None and self.evaluated.is_captured:
+            return EVALUATED
         if self.averaged(name) is None:
             return "raw"
         return "averaged" if name is None else f"averaged/{name}"
@@ -171,6 +179,11 @@ class Weights:
                 yield
         finally:
             self._raw, self._is_applied = None, False
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether the model contains the averaged weights."""
+        return self._is_applied
 
     def eval_mode(self) -> AbstractContextManager[object]:
         """Context manager in which optimizers with modes are in evaluation mode, such as the schedule-free ones.

@@ -1,9 +1,15 @@
-"""Values in messages, on one line, without control characters and of bounded length; and values in containers."""
+"""Values in messages, on one line, without control characters and of bounded length; values in containers; versions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TensorVersion = tuple[int, int | None]
+"""Number of changes of a tensor, and the address of its values."""
 
 MAX_VALUE_LENGTH = 80
 """Maximum number of characters of a value in a message."""
@@ -54,3 +60,11 @@ def iter_leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
         return
     for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
         yield from iter_leaves(item, (*path, key))
+
+
+def get_tensor_version(tensor: Tensor) -> TensorVersion:
+    """Return what changes with the values of a tensor: assignment to `Tensor.data` changes the address only."""
+    try:
+        return tensor._version, tensor.data_ptr()
+    except (RuntimeError, ValueError):  # a tensor without a storage, or a parameter that is not initialized yet
+        return tensor._version, None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.contents import wrap_invalid_data as wrap_invalid_data
     from hookbus.checkpoint.run_state import get_run_state as get_run_state
     from hookbus.checkpoint.run_state import set_run_state as set_run_state
+    from hookbus.checkpoint.saver import BestSaver as BestSaver
     from hookbus.checkpoint.saver import CheckpointSaver as CheckpointSaver
     from hookbus.checkpoint.saver import StopSaver as StopSaver
     from hookbus.checkpoint.sidecars import Sidecar as Sidecar
@@ -42,7 +43,7 @@ _MODULES = map_names(
         "hookbus.checkpoint.atomic_files": "atomic_write make_temporary_name remove_temporary_files write_json",
         "hookbus.checkpoint.contents": "wrap_invalid_data",
         "hookbus.checkpoint.run_state": "get_run_state set_run_state",
-        "hookbus.checkpoint.saver": "CheckpointSaver StopSaver",
+        "hookbus.checkpoint.saver": "BestSaver CheckpointSaver StopSaver",
         "hookbus.checkpoint.sidecars": "Sidecar",
         "hookbus.checkpoint.state": "read_checkpoint write_checkpoint",
         "hookbus.checkpoint.store": "CheckpointStore",

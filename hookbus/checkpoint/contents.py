@@ -79,7 +79,7 @@ _rng = record(
     {"numpy": _check_numpy_state, "cuda": list_of(_bytes), "mps": _bytes},
 )
 
-EVALUATED = r"raw|averaged(/[^/\0]+)?"
+EVALUATED = r"raw|evaluated|averaged(/[^/\0]+)?"
 """Pattern of the weights that a result has, see `Weights.describe`."""
 
 _scalar = either(number(), tensor(maximum=1))
@@ -190,7 +190,12 @@ _OPTIONAL = {"ema_state_dict": _state, "averages": mapping_of(_state), "state": 
 _run_state = record(_RUN_STATE, _OPTIONAL)
 _checkpoint = record(
     {**_RUN_STATE, "state_dict": _state},
-    {**_OPTIONAL, **dict.fromkeys(("optimizer", "scheduler", "scaler", "loss"), _state), "grads": _grads},
+    {
+        **_OPTIONAL,
+        "training_weights": _state,
+        **dict.fromkeys(("optimizer", "scheduler", "scaler", "loss"), _state),
+        "grads": _grads,
+    },
 )
 
 EARLIER = {

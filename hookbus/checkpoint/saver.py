@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from hookbus._run.requests import Request
@@ -37,6 +38,22 @@ class CheckpointSaver(Protocol):
 
         Returns:
             Whether the checkpoint is the best one; None if it could not be written.
+        """
+
+
+@runtime_checkable
+class BestSaver(CheckpointSaver, Protocol):
+    """Protocol of savers that keep best checkpoints, which contain the weights that achieved the scores.
+
+    These are not the weights of training if a hook exchanges the weights for validations.
+    """
+
+    def improves(self, run: Run, metrics: Mapping[str, float]) -> bool:
+        """Return whether the results of a validation would be the best ones, without an effect on the saver.
+
+        Args:
+            run: The run, in a validation.
+            metrics: Results so far by full name, equal on all ranks.
         """
 
 

@@ -3,7 +3,8 @@
 | key | content |
 |---|---|
 | meta | counts, time, versions, hash of the configuration, metrics, and which weights reached the best score |
-| state_dict | raw weights, even while averaged weights are applied to the model |
+| state_dict | raw weights, even while averaged weights are applied; in a best file, the evaluated weights |
+| training_weights | raw weights that differ from `state_dict`, if a hook has exchanged weights for the best score |
 | ema_state_dict | averaged weights, if a hook maintains them |
 | averages | averaged weights of further hooks, by name |
 | optimizer, scheduler, scaler | their state dicts; `training_weights` of an optimizer with modes |
@@ -68,6 +69,9 @@ FORMAT_VERSION = 1
 REQUIRED_KEYS = ("meta", "state_dict", "hooks", "rng", "loop")
 """Keys without which a run cannot resume from a checkpoint."""
 
+TRAINING_WEIGHTS = "training_weights"
+"""Key of the weights of training in a checkpoint whose `state_dict` contains others, see `EvaluatedWeights`."""
+
 VALIDATED_KEYS = ("optimizer", "scheduler", "scaler", "loss", "state", "hooks", "rng")
 """Components that were validated when they were built. A second pass would take a large share of the time of a save."""
 
@@ -82,15 +86,22 @@ def build_checkpoint(run: Run) -> dict[str, Any]:
     """
     # Another thread may be updating the averaged weights.
     run.weights.wait()
-    raw = run.weights.raw()
-    weights = nest_weights(raw, run.model_names)
-    if not run.model_names:
-        weights = add_versions(weights, get_versions(raw))
-    checkpoint = {"meta": build_meta(run), "state_dict": weights, **collect_averages(run)}
+    checkpoint = {"meta": build_meta(run), **_collect_weights(run), **collect_averages(run)}
     checkpoint |= {**collect_components(run), **collect_hooks_and_loop(run)}
     validate_plain_data({key: part for key, part in checkpoint.items() if key not in VALIDATED_KEYS}, "checkpoint")
     add_rank_states(checkpoint, run)
     return checkpoint
+
+
+def _collect_weights(run: Run) -> dict[str, Any]:
+    """Return the key `state_dict`, and `training_weights` if a hook has exchanged weights for the best score."""
+    raw, names = run.weights.raw(), run.model_names
+    evaluated = run.weights.evaluated.select(raw)
+    weights = nest_weights({**raw, **evaluated}, names)
+    if not names:
+        weights = add_versions(weights, get_versions(raw))
+    training = nest_weights({name: raw[name] for name in evaluated}, names)
+    return {"state_dict": weights, **({TRAINING_WEIGHTS: training} if evaluated else {})}
 
 
 def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
@@ -104,9 +115,13 @@ def restore_checkpoint(run: Run, checkpoint: Mapping[str, Any]) -> None:
     hook_states.check_hook_states(run, checkpoint["hooks"])
     own = dict(select_rank_state(reshard(checkpoint, run), run))
     versions = get_versions(own["state_dict"])
-    own["state_dict"] = flatten_weights(own["state_dict"])
+    training = flatten_weights(own.pop(TRAINING_WEIGHTS, {}))
+    evaluated = flatten_weights(own["state_dict"])
+    own["state_dict"] = {**evaluated, **training}
     checkpoint = shard_like(own, run.model, run.optimizer)
     _check_compatible(run, checkpoint)
+    # A best file that an interrupted save did not complete is written again with them.
+    run.weights.evaluated.load(shard_like({name: evaluated[name] for name in training}, run.model, None))
     # The state dict contains the weights of evaluation mode.
     run.weights.modes.end_training()
     if run.model is not None:

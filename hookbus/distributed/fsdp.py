@@ -121,6 +121,15 @@ def unsharded(model: nn.Module | None) -> Iterator[None]:
             module.reshard()
 
 
+def unshard(model: nn.Module) -> None:
+    """All-gather the parameters of a model inside of `unsharded` after its state dict was read, which reshards it.
+
+    No effect on a model that is not sharded. A collective call.
+    """
+    for module in get_fsdp_modules(model):
+        module.unshard()
+
+
 def broadcast_buffers(model: nn.Module) -> None:
     """Broadcast the buffers of a model from rank 0. A collective call."""
     import torch

@@ -17,7 +17,7 @@ from hookbus.checkpoint.contents import check_hook_records
 from hookbus.checkpoint.hook_states import check_hook_states, load_hook_states, restore_structure
 from hookbus.checkpoint.load import load_on_meta, resolve_path, verify_checkpoint
 from hookbus.checkpoint.saver import CheckpointSaver
-from hookbus.checkpoint.state import check_resumable, extract_weights, load_weights, read_checkpoint
+from hookbus.checkpoint.state import TRAINING_WEIGHTS, check_resumable, extract_weights, load_weights, read_checkpoint
 from hookbus.checkpoint.weights import check_compatible, get_structure
 from hookbus.distributed.sharding import sharding_of
 from hookbus.errors import CheckpointError, HookbusError
@@ -66,8 +66,10 @@ def load_for_test(trainer: TrainerSetup, path: Path) -> None:
         CheckpointError: If the file does not exist, or is not a checkpoint.
     """
     with _prefix_errors("load_from"):
-        has_averages = "ema_state_dict" in load_on_meta(path)
-    trainer.load_from, trainer.load_weights, trainer.load_strict = path, "averaged" if has_averages else "raw", True
+        metadata = load_on_meta(path)
+    # `state_dict` contains the evaluated weights if the file has others of training.
+    is_averaged = "ema_state_dict" in metadata and TRAINING_WEIGHTS not in metadata
+    trainer.load_from, trainer.load_weights, trainer.load_strict = path, "averaged" if is_averaged else "raw", True
     trainer.loads_hooks = True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,7 +115,9 @@ class BestTracker:
         own = [metric for metric in run.best if metric in self._names]
         for metric in run.ranks.call_on_main("the best files", lambda: [m for m in own if _is_missing(run.best[m])]):
             best = run.best[metric] = replace(run.best[metric], path=None)
-            if best.step == run.steps_done and self._config.keeps_best:
+            # The weights that a hook has exchanged exist only if the run resumes from the file of the best result.
+            has_weights = best.weights != "evaluated" or run.weights.evaluated.is_captured
+            if best.step == run.steps_done and has_weights and self._config.keeps_best:
                 yield Improvement(metric, best, self._get_direction(self._names[metric]))
             else:
                 message = "No checkpoint of the best %s is available (%.6g in epoch %s)."
@@ -168,6 +170,23 @@ class BestTracker:
                 weights = "raw" if training else run.weights.describe(full)
                 result = BestResult(value, run.current("epoch"), run.steps_done, weights)
                 yield Improvement(full, result, rule, is_best, self.ranking.accepts(full, value, rule))
+
+    def improves(self, run: Run, metrics: Mapping[str, float]) -> bool:
+        """Return whether a result of a validation would be the best one of its metric, or belong to the ranking.
+
+        Unlike `iter_improvements`, it neither reports a missing metric nor selects the one of `auto`.
+        """
+        results = Metrics(metrics)
+        candidates = dict.fromkeys([*self._get_metrics(results), *self._requested])
+        for configured in (name for name in candidates if not is_training_metric(name)):
+            try:
+                full, rule = resolve_metric_name(configured, results), self._get_direction(configured)
+            except (MetricError, ConfigError):
+                continue
+            best, value = run.best.get(full), results[full]
+            if is_better(value, None if best is None else best.value, rule) or self.ranking.accepts(full, value, rule):
+                return True
+        return False
 
     def warn_if_unused(self, run: Run, hook: str) -> None:
         """Log a warning if no validation has provided the metrics of the configuration, unless they are the default."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,10 @@ class CheckpointHook(Hook):
     def keeps_best(self) -> bool:
         """Whether best checkpoints are written: by the metrics of this hook, and by those that other hooks request."""
         return self.config.keeps_best
+
+    def improves(self, run: Run, metrics: Mapping[str, float]) -> bool:
+        """Return whether the results of a validation would be the best ones of a metric, or belong to its ranking."""
+        return self.best.improves(run, metrics)
 
     @property
     def handles_incomplete_intervals(self) -> bool:

@@ -48,12 +48,11 @@ def _get_weights(run: Run, best: tuple[str, BestResult] | None) -> tuple[dict[st
         return _merge_tensors(run.weights.raw(), run.weights.averaged()), {"step": run.steps_done}
     metric, result = best
     checkpoint = read_checkpoint(best[1].path)
-    # The weights that were evaluated: a checkpoint contains raw and averaged weights.
+    # The weights that were evaluated: a checkpoint contains raw and averaged ones, or evaluated and raw ones.
     kind, _, hook = result.weights.partition("/")
-    averaged = (
-        checkpoint["averages"][hook] if hook else checkpoint.get("ema_state_dict") if kind == "averaged" else None
-    )
-    weights = _merge_tensors(flatten_weights(checkpoint["state_dict"]), flatten_weights(averaged or {}))
+    parts = {"averaged": "ema_state_dict", "raw": "training_weights"}
+    other = checkpoint["averages"][hook] if hook else checkpoint.get(parts.get(kind, ""))
+    weights = _merge_tensors(flatten_weights(checkpoint["state_dict"]), flatten_weights(other or {}))
     return weights, {"metric": metric, "value": result.value, "step": result.step}
 
 
