@@ -81,6 +81,9 @@ lint: .venv/all
 types: .venv/all
 	MYPYPATH=.ci:$(subst $(SPACE),:,$(wildcard docs/examples/hookbus-*)) $(RUN) mypy hookbus $(wildcard plugins/*/hookbus_*) \
 		benchmarks docs/generating docs/navigation.py $(wildcard docs/examples/*.py docs/examples/*/hookbus_*) tests/typing .ci/releasing .ci/versions
+	rm -rf build/new && mkdir -p build/new
+	for variant in --writer --bridge ""; do (cd build/new && "$(CURDIR)/$(BIN)/hookbus" new hookbus-new$${variant#-} $$variant && \
+		cd hookbus-new$${variant#-} && MYPYPATH="$(CURDIR)" "$(CURDIR)/$(BIN)/python" -m mypy --cache-dir "$(CURDIR)/.mypy_cache" .) || exit 1; done
 	$(RUN) pyright
 
 imports: .venv/all

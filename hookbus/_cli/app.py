@@ -14,6 +14,7 @@ import typer
 import hookbus
 from hookbus._cli.commands.checkpoints import consolidate
 from hookbus._cli.commands.evaluate import predict, test
+from hookbus._cli.commands.new import new
 from hookbus._cli.commands.packages import doctor, hooks, points, schema
 from hookbus._cli.commands.run_files import check, explain, summary
 from hookbus._cli.commands.train import TrainCommand, train
@@ -28,7 +29,7 @@ app = typer.Typer(
 )
 
 app.command(cls=TrainCommand)(train)
-for _command in (test, predict, hooks, points, explain, check, summary, schema, doctor, consolidate):
+for _command in (test, predict, hooks, points, explain, check, summary, schema, doctor, consolidate, new):
     app.command()(_command)
 
 

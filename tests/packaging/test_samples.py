@@ -83,6 +83,14 @@ def test_code_of_the_readmes_runs(wheel_environment: Environment) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_tests_of_a_new_package_pass(wheel_environment: Environment) -> None:
+    assert wheel_environment.hookbus("new", "hookbus-mine").returncode == 0
+
+    done = wheel_environment.python("-W", "error", "-m", "pytest", "-q", "hookbus-mine")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_tests_of_the_samples_pass(wheel_environment: Environment) -> None:
     for sample in SAMPLES:  # `check_hook` is among them
         shutil.copytree(sample / "tests", wheel_environment.path / "tests" / sample.name)
