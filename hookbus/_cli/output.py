@@ -1,16 +1,11 @@
-"""Output of the commands: tables and paragraphs in the width of standard output, and the summary of a training."""
+"""Output of the commands: tables and paragraphs in the width of standard output."""
 
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import shutil
-import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -20,7 +15,6 @@ from rich.text import Text
 from hookbus._cli.console import escape_text, output_console
 from hookbus._utils.plugin_entries import INSTALL_STANDARD
 from hookbus._utils.values import escape_control_characters, shorten
-from hookbus.distributed.process_group import world_size
 
 if TYPE_CHECKING:
     from hookbus._cli.doctor import HookHealth
@@ -28,10 +22,12 @@ if TYPE_CHECKING:
     from hookbus._config.sources import Setting
     from hookbus._events.explain import Explanation
     from hookbus._events.points import Point
-    from hookbus._run.run import Run
 
 COLUMN_GAP = 2
 """Number of spaces between two columns."""
+
+MIN_DESCRIPTION = 30
+"""Minimum width of a description beside a name."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], titles: int = 1) -> None:
@@ -70,6 +66,29 @@ def print_paragraph(text: str, indent: int = 0, hanging: int = 0, style: str = "
         break_on_hyphens=False,
     )
     output_console().print(Text("\n".join(lines), style))
+
+
+def print_pairs(rows: Sequence[tuple[str, str]], indent: int = 2) -> None:
+    """Print names and their descriptions in two columns; a long description is wrapped, if necessary below its name.
+
+    Args:
+        rows: Names and descriptions.
+        indent: Number of spaces before each line. Default: 2.
+    """
+    out = output_console()
+    column = indent + max((cell_len(name) for name, _ in rows), default=0) + COLUMN_GAP
+    for name, text in rows:
+        start = " " * indent + name
+        is_beside = out.width - column >= MIN_DESCRIPTION or cell_len(start) + COLUMN_GAP + cell_len(text) <= out.width
+        left = column if is_beside else indent + COLUMN_GAP
+        lines = textwrap.wrap(text, max(out.width - left, 1), break_long_words=False, break_on_hyphens=False)
+        if is_beside:
+            gap = " " * (column - cell_len(start)) if lines else ""
+            out.print(Text.assemble(start, (gap + (lines.pop(0) if lines else ""), "dim")))
+        else:
+            out.print(Text(start))
+        for line in lines:
+            out.print(Text(" " * left + line, "dim"))
 
 
 # -- helpers ---------------------------------------------------------------------------------------
@@ -212,75 +231,3 @@ def _format_setting(value: Any) -> str:
     """Return a value as in a run file, on one line."""
     text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
     return escape_control_characters(shorten(text))
-
-
-def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
-    """Print the output files and the commands to run next, on rank 0 only."""
-    if run.work_dir is None or not run.ranks.is_main:
-        return
-    directory = run.work_dir.path
-    moved = [] if requested is None or Path(requested) == directory else [f"work_dir={directory}"]
-    out = output_console()
-    out.print(f"\nThe files of this run are in [bold]{escape_text(str(directory))}[/]")
-    rows = [(_relative_path(path, directory), meaning) for path, meaning in _iter_files(run, directory)]
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, meaning in rows:
-        out.print(f"  {escape_text(name.ljust(width))}  [dim]{escape_text(meaning)}[/]")
-    out.print("\nNext steps")
-    for command in _iter_commands(run, str(file), [*overrides, *moved]):
-        out.print(escape_text(f"  {_get_program(command[0])} {shlex.join(command)}"))
-
-
-def _iter_files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
-    best = {b.path: f"best {name}: {b.value:.4g}, epoch {b.epoch}" for name, b in run.best.items() if b.path}
-    yield from best.items()
-    newest = _newest_checkpoint(run)
-    if newest is not None and newest not in best:
-        yield newest, f"newest checkpoint, iteration {run.iters_done}"
-    for path in sorted((directory / "logs").glob("[!.]*")):
-        yield path, "log"
-    for name, meaning in (("config.yaml", "all settings"), ("status.json", f"outcome: {run.outcome}")):
-        if (directory / name).exists():
-            yield directory / name, meaning
-
-
-def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
-    newest = _newest_checkpoint(run)
-    if newest is not None and run.outcome in ("finished", "stopped"):
-        best = next((best.path for best in run.best.values() if best.path is not None), newest)
-        yield ["test", file, *overrides, "--checkpoint", str(best)]
-    if newest is not None and run.outcome == "finished":
-        # A finished run has nothing left to train, so the suggested command doubles the limit.
-        limits = {"epochs": run.max_epochs, "iterations": run.max_iters, "tokens": run.max_tokens}
-        name, limit = next(((name, limit) for name, limit in limits.items() if limit), ("iterations", None))
-        others = [override for override in overrides if not override.startswith(f"training.{name}=")]
-        yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]
-    elif newest is not None:
-        yield ["train", file, *overrides, "--resume"]
-    yield ["explain", file, *overrides]
-
-
-def _newest_checkpoint(run: Run) -> Path | None:
-    """Return the newest checkpoint that is not a best checkpoint, else the newest one, or None."""
-    from hookbus._run.resume import get_checkpoint_directory
-    from hookbus.checkpoint.sidecars import list_newest_first
-
-    directory = get_checkpoint_directory(run) if run.get("checkpoint_saver") is not None else None
-    checkpoints = list_newest_first(directory) if directory is not None else []
-    best = {best.path for best in run.best.values()}
-    return next((path for path in checkpoints if path not in best), next(iter(checkpoints), None))
-
-
-def _relative_path(path: Path, directory: Path) -> str:
-    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
-
-
-def _get_program(command: str) -> str:
-    """Return the command that the user ran, with torchrun and the number of processes for distributed training."""
-    program = sys.argv[0]
-    if command == "train" and world_size() > 1:
-        is_single_node = world_size() == int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
-        return f"torchrun {f'--nproc-per-node {world_size()}' if is_single_node else '...'} -m hookbus"
-    if Path(program).name == "__main__.py":
-        return "python -m hookbus"
-    return "hookbus" if program == shutil.which("hookbus") else shlex.quote(program)

@@ -388,17 +388,20 @@ class Run(ProgressMixin, LoopMixin):
 
     # -- files -------------------------------------------------------------------------------
 
-    def register_output(self, path: Path | str) -> bool:
+    def register_output(self, path: Path | str, description: str = "") -> bool:
         """Register a file or directory before the run creates it, so that `overwrite` may remove it.
+
+        `hookbus train` lists the registered files at the end of the run.
 
         Args:
             path: Path inside the work directory. A directory is removed with its content.
+            description: Content of the file, for that list, such as "CSV file of all metrics". Default: none.
 
         Returns:
             True if the path belongs to the run; False if it already exists and was not created by a run, if it is
             outside the work directory, or if the run has no work directory.
         """
-        return self.work_dir is not None and self.work_dir.register_output(Path(path))
+        return self.work_dir is not None and self.work_dir.register_output(Path(path), description)
 
     def lock_directory(self, directory: Path) -> None:
         """Lock a directory for the files of this run until the run ends, so that no other active run writes into it.

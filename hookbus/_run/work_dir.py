@@ -65,6 +65,7 @@ class WorkDir:
         self.recorded_status: Mapping[str, Any] = recorded.status.fields
         # A power failure may have prevented the creation of an output. A file that appears later is foreign.
         self._outputs = {name for name in recorded.outputs if os.path.lexists(path / name)}
+        self._descriptions: dict[str, str] = {}
         self._lock = lock
         self._run = ""
         self._started = time.time()
@@ -94,11 +95,17 @@ class WorkDir:
             write_outputs(self.path, self._outputs, run)
         self._run = run
 
-    def register_output(self, path: Path) -> bool:
+    @property
+    def outputs(self) -> dict[Path, str]:
+        """Paths of the registered outputs, with the descriptions that were registered in this process."""
+        return {self.path / name: self._descriptions.get(name, "") for name in sorted(self._outputs)}
+
+    def register_output(self, path: Path, description: str = "") -> bool:
         """Register a file or directory before a run creates it.
 
         Args:
             path: Path inside the work directory.
+            description: Content of the file, for the list of files at the end of a run.
 
         Returns:
             Whether the path belongs to a run; False if it already exists and was not created by a run, is a link or a
@@ -110,6 +117,8 @@ class WorkDir:
         if (name := self._get_name(path)) is None:
             return False
         with self._status_lock:
+            if name in self._outputs or not os.path.lexists(path):
+                self._descriptions[name] = description or self._descriptions.get(name, "")
             if name in self._outputs:
                 return is_replaceable(path)
             if os.path.lexists(path):

@@ -58,7 +58,7 @@ def train(
             from hookbus._config.hooks import PROFILING_HOOKS, register_defaults
 
             register_defaults(trainer.bus, PROFILING_HOOKS)
-        from hookbus._cli.output import print_summary
+        from hookbus._cli.training_summary import print_summary
         from hookbus._run.finalize import EXIT_CODES
 
         summarize = partial(print_summary, file=file, overrides=overrides or (), requested=trainer.work_dir)

@@ -34,7 +34,9 @@ class Column:
     rank: int = 0
 
 
-def fit_columns(columns: Sequence[Column], width: int, ellipsis: str = ELLIPSIS) -> list[Column]:
+def fit_columns(
+    columns: Sequence[Column], width: int, ellipsis: str = ELLIPSIS, *, titled: bool = True
+) -> list[Column]:
     """Return the columns that fit a width, with shortened titles and their final widths.
 
     Values are never shortened: columns are omitted instead, the least important ones first. The most important column
@@ -44,13 +46,14 @@ def fit_columns(columns: Sequence[Column], width: int, ellipsis: str = ELLIPSIS)
         columns: Columns in the order of the table.
         width: Available width in characters.
         ellipsis: Text that replaces the middle of a long title.
+        titled: Whether displayed columns must have different titles.
     """
     by_importance = sorted(columns, key=lambda column: column.rank)
     while True:
         fitted = _fit(columns, by_importance, width, ellipsis)
         titles = Counter(column.title for column in fitted)
         equal = {column.name for column in fitted if titles[column.title] > 1}
-        if not equal:
+        if not (titled and equal):
             return fitted
         # Two long titles may be shortened to the same text: more space is available without the less important column.
         last = max(i for i, column in enumerate(by_importance) if column.name in equal)

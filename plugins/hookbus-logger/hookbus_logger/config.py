@@ -33,6 +33,10 @@ class LoggerConfig(RecordConfig):
     log_metric_by_epoch: bool = Field(
         default=True, description="Label validation results by epoch (else by iteration)."
     )
+    interval_lines: bool | None = Field(
+        default=None,
+        description="Print a line every `interval` iterations. Default: only if the output is not a terminal.",
+    )
 
 
 class JsonlConfig(RecordConfig):

@@ -7,20 +7,23 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from rich.console import Console, ConsoleDimensions, RenderableType
-from rich.padding import Padding
+from rich.cells import cell_len
+from rich.console import Console, ConsoleDimensions
 from rich.segment import Segment, Segments
+from rich.text import Text
 
 from hookbus import Run
 from hookbus_logger.format import Part
 
 LOGGER_NAME = "hookbus"
 PIPED_WIDTH = 160
+DATE_WIDTH = 100
+"""Minimum width in characters of lines that start with the date."""
 CONTROL_CHARACTERS = dict.fromkeys({*range(32), 127} - {ord("\t"), ord("\n")})
 STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
 
@@ -40,11 +43,24 @@ def get_console(run: Run) -> Console:
     if console is None:
         console = RunConsole(highlight=False)
         _escape_unencodable_characters()
-        if not console.is_terminal:
-            # rich queries the terminal size for each line unless both width and height are set.
-            console.size = ConsoleDimensions(PIPED_WIDTH, console.height)
+        columns = _get_columns()
+        if columns or not console.is_terminal:
+            # rich queries the terminal size for each line unless both width and height are set, and ignores COLUMNS
+            # in a terminal without cursor movements.
+            console.size = ConsoleDimensions(columns or PIPED_WIDTH, console.height)
         run.provide("console", console)
     return console  # type: ignore[no-any-return]
+
+
+def _get_columns() -> int:
+    """Return the width that the environment variable COLUMNS sets; 0 if it sets none."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() else 0
+
+
+def is_ascii(console: Console) -> bool:
+    """Return whether a console can display ASCII characters only."""
+    return not console.encoding.lower().replace("-", "").startswith("utf")
 
 
 def _escape_unencodable_characters() -> None:
@@ -54,7 +70,9 @@ def _escape_unencodable_characters() -> None:
 
 
 def print_line(console: Console, *parts: str | Part) -> None:
-    """Print one line that starts with the time. Long lines are not wrapped.
+    """Print one line, which starts with the time if the output is not a terminal.
+
+    A line that is longer than a terminal, or than COLUMNS, is wrapped between words.
 
     Args:
         console: Console to print on.
@@ -62,28 +80,64 @@ def print_line(console: Console, *parts: str | Part) -> None:
             to the start of the text.
     """
     # rich converts a Text to segments before printing; building them directly takes a quarter of the time.
-    head = f"{_format_time(console)}  "
+    head = format_time(console)
     pairs = [(head, "dim"), *((part, "") if isinstance(part, str) else part for part in parts)]
+    # A message may contain text from anywhere; escape sequences in it must not reach the terminal.
+    printable = [(text.translate(CONTROL_CHARACTERS), style) for text, style in pairs]
+    width = get_width(console)
+    if width is not None and any(cell_len(line) > width for line in "".join(text for text, _ in printable).split("\n")):
+        # A hanging indent of at least two spaces distinguishes the second line from the next message.
+        return _print_wrapped(console, printable, width, " " * max(2, len(head)))
     if console.color_system is None and not console.record:
         # Styles are not rendered, so a single segment suffices.
-        pairs = [("".join(text for text, _ in pairs), "")]
-    line = [_build_segment(console, text, style, " " * len(head)) for text, style in pairs]
+        printable = [("".join(text for text, _ in printable), "")]
+    indent = "\n" + " " * len(head)
+    line = [_build_segment(console, text.replace("\n", indent), style) for text, style in printable]
     console.print(Segments([*line, Segment.line()]), soft_wrap=True)
 
 
-def _build_segment(console: Console, text: str, style: str, indent: str) -> Segment:
-    # A message may contain text from anywhere; escape sequences in it must not reach the terminal.
-    printable = text.translate(CONTROL_CHARACTERS).replace("\n", f"\n{indent}")
-    return Segment(printable, console.get_style(style) if style else None)
+def get_width(console: Console) -> int | None:
+    """Return the width to which messages are wrapped: that of a terminal or COLUMNS; None if they are not."""
+    return console.width if console.is_terminal or _get_columns() else None
 
 
-def print_block(console: Console, renderable: RenderableType) -> None:
-    """Print a multi-line renderable, such as a table, aligned with the text of the lines above."""
-    console.print(Padding(renderable, (0, 0, 0, len(_format_time(console)) + 2), expand=False))
+def get_line_width(console: Console) -> int | None:
+    """Return the width that is available after the time; None for lines of any length."""
+    width = get_width(console)
+    return None if width is None else width - len(format_time(console))
 
 
-def _format_time(console: Console) -> str:
-    return time.strftime("%H:%M:%S" if console.is_terminal else "%Y-%m-%d %H:%M:%S")
+def _print_wrapped(console: Console, parts: Sequence[Part], width: int, indent: str) -> None:
+    """Print text wrapped between words, with an indent of the second and later lines; long words are not broken."""
+    text = Text.assemble(*parts)
+    lines: list[Text] = []
+    for paragraph in text.split("\n"):
+        available = width if not lines else width - len(indent)
+        while cell_len(paragraph.plain) > available and (cut := _find_break(paragraph.plain, available)):
+            first, paragraph = paragraph.divide([cut])
+            first.rstrip()
+            lines.append(first)
+            available = width - len(indent)
+        lines.append(paragraph)
+    console.print(Text(f"\n{indent}").join(lines), soft_wrap=True)
+
+
+def _find_break(text: str, width: int) -> int:
+    """Return the index after the last space at which a text can be broken to fit a width; 0 if there is none."""
+    spaces = [i for i, character in enumerate(text) if character == " " and text[:i].strip() and text[i:].strip()]
+    fitting = [i for i in spaces if cell_len(text[:i]) <= width]
+    return (fitting[-1] if fitting else spaces[0] if spaces else -1) + 1
+
+
+def _build_segment(console: Console, text: str, style: str) -> Segment:
+    return Segment(text, console.get_style(style) if style else None)
+
+
+def format_time(console: Console) -> str:
+    """Return the beginning of a line: date and time, or the time if the output is narrow; "" in a terminal."""
+    if console.is_terminal:
+        return ""
+    return time.strftime("%Y-%m-%d %H:%M:%S  " if console.width >= DATE_WIDTH else "%H:%M:%S  ")
 
 
 class ConsoleHandler(logging.Handler):
@@ -94,7 +148,9 @@ class ConsoleHandler(logging.Handler):
         self.console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one log record."""
+        """Print one log record, unless a table of the console contains its values."""
+        if getattr(record, "is_in_table", False) and self.console.is_terminal:
+            return
         try:
             head = f"{record.levelname.lower()}  " if record.levelno != logging.INFO else ""
             print_line(self.console, (head, STYLES.get(record.levelno, "dim")), self.format(record))

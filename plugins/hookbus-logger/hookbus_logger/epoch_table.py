@@ -28,14 +28,14 @@ class Row:
         values: Values by full name: `train/loss`, `val/accuracy`, `lr`.
         seconds: Elapsed time in seconds since the previous row; None if unknown.
         best: Names of the values that are the best so far.
-        is_truncated: Whether the epoch was truncated.
+        unit: Unit of the position: "epoch", "iteration" or "tokens".
     """
 
     position: str
     values: Mapping[str, float]
     seconds: float | None = None
     best: frozenset[str] = frozenset()
-    is_truncated: bool = False
+    unit: str = "epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,12 @@ class EpochTable:
     """Columns of the table of a run, which extend with the values of the rows. Rows are not stored.
 
     Attributes:
-        unit: Title of the first column: "epoch", "iteration" or "tokens".
         tracked: Names of the metrics whose best value is tracked; their columns are the most important ones.
+        unit: Title of the first column, the unit of the last row.
     """
 
-    unit: str = "epoch"
     tracked: Collection[str] = ()
+    unit: str = field(default="epoch", init=False)
     _widths: dict[str, int] = field(default_factory=dict, init=False)
 
     def add(self, row: Row) -> dict[str, Cell]:
@@ -73,6 +73,9 @@ class EpochTable:
             Cells by name of the column; columns without a value are missing.
         """
         cells = format_cells(row)
+        self.unit = row.unit
+        for name in row.values:
+            self._remove_merged(name)
         for name, cell in cells.items():
             self._widths[name] = max(self._widths.get(name, _get_reserved_width(name)), cell_len(cell.text))
         return cells
@@ -90,14 +93,22 @@ class EpochTable:
     def columns(self) -> list[Column]:
         """Columns of all rows so far: the position, losses, metrics, values of the optimizers and the time."""
         names = [name for name in self._widths if name not in (POSITION, TIME)]
-        positions = {_split(name)[1]: i for i, name in reversed([*enumerate(names)])}
-        values = sorted(names, key=lambda name: (_get_section(name), positions[_split(name)[1]], _split(name)[0]))
+        order = {_split(name)[1]: i for i, name in reversed([*enumerate(names)])}
+        values = sorted(names, key=lambda name: _get_sort_key(name, order))
         titles = build_titles(values)
         return [
             Column(POSITION, self.unit, self.position_width),
             *(Column(name, titles[name], self._widths[name], self._get_rank(name)) for name in values),
             *([Column(TIME, TIME, self._widths[TIME], 5)] if TIME in self._widths else []),
         ]
+
+    def _remove_merged(self, name: str) -> None:
+        """Remove the column of the common value of the parameter groups if they have several values, or vice versa."""
+        quantity = name.partition("/")[0]
+        if is_optimizer_value(name):
+            for other in [*self._widths]:
+                if other.partition("/")[0] == quantity and (other == quantity) != (name == quantity):
+                    del self._widths[other]
 
     def _get_rank(self, name: str) -> int:
         """Return the importance of a column: the position has rank 0 and the time rank 5."""
@@ -151,10 +162,13 @@ def _is_loss(rest: str) -> bool:
     return rest.rpartition("/")[2] == "loss"
 
 
-def _get_section(name: str) -> int:
-    """Return the section of a value: losses, metrics, values of the optimizers."""
+def _get_sort_key(name: str, order: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return the sort key of a column: losses of training and validation, metrics, values of the optimizers."""
     stage, rest = _split(name)
-    return (0 if _is_loss(rest) else 1) if stage else 2
+    if not stage:
+        return 2, order[rest], 0
+    # The values of one metric are next to each other.
+    return (0, stage == "val", order[rest]) if _is_loss(rest) else (1, order[rest], stage == "val")
 
 
 def _get_reserved_width(name: str) -> int:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
 Part = tuple[str, str]
 """Text and rich style of a part of a line; the style "" means none."""
@@ -62,10 +59,19 @@ def format_count(done: int, total: int | None) -> str:
     return str(done) if total is None else f"{done:>{len(str(total))}}/{total}"
 
 
+def format_compact(count: int) -> str:
+    """Format a count with three significant digits, such as "950", "12.3M" or "1B"."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            value = count / size
+            return f"{value:.0f}{unit}" if value >= 100 else f"{value:.3g}{unit}"
+    return str(count)
+
+
 def format_values(
     values: Mapping[str, float], *, prefix: str = "", nonfinite: Mapping[str, int] | None = None
-) -> list[Part]:
-    """Format names and values as one line. Values that are not finite are highlighted, with their count.
+) -> list[list[Part]]:
+    """Format names and values for one line. Values that are not finite are highlighted, with their count.
 
     Args:
         values: Values by name. Names under `time/` are durations in seconds; they and names ending in `eta` are placed
@@ -74,19 +80,30 @@ def format_values(
         nonfinite: Number of NaN or infinite values in each mean, by name.
 
     Returns:
-        The parts of the line.
+        The parts of each value.
     """
     counts = nonfinite or {}
     names = sorted(values, key=is_time)  # a stable sort: each group keeps its order
-    return join_groups(*(_format_item(name, values[name], prefix, counts.get(name, 0)) for name in names))
+    return [_format_item(name, values[name], prefix, counts.get(name, 0)) for name in names]
 
 
-def join_groups(*groups: Sequence[Part]) -> list[Part]:
-    """Join groups of parts with a gap between them; groups without text are skipped."""
+def join_groups(*groups: Sequence[Part], width: int | None = None) -> list[Part]:
+    """Join groups of parts with a gap between them; groups without text are skipped.
+
+    Args:
+        groups: Parts of the line.
+        width: Width in characters; the last groups are omitted if the line is longer. Default: None, for all groups.
+    """
     line: list[Part] = []
+    length = 0
     for group in groups:
-        if any(text for text, _ in group):
-            line += [SEPARATOR, *group] if line else group
+        text = "".join(text for text, _ in group)
+        if not text:
+            continue
+        length += cell_len(text) + (len(SEPARATOR[0]) if line else 0)
+        if line and width is not None and length > width:
+            break
+        line += [SEPARATOR, *group] if line else group
     return line
 
 
@@ -105,57 +122,3 @@ def _format_value(name: str, value: float) -> str:
     if name.rpartition("/")[2] == "eta":
         return format_clock_time(value)
     return format_duration(value) if is_time(name) else format_number(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Cell of the epoch table.
-
-    Attributes:
-        metric: Name of the metric (row).
-        column: Data on which it was measured: `train`, `val`, or `val` and the name of a loader.
-        value: Value of the metric.
-        best: Best value so far and its epoch, counted from 1; None if no hook tracks it.
-        is_best: Whether this value is the best so far.
-    """
-
-    metric: str
-    column: str
-    value: float
-    best: tuple[float, int] | None = None
-    is_best: bool = False
-
-
-def build_epoch_table(title: str, cells: Iterable[Cell]) -> Table:
-    """Build the table of an epoch: one row per metric, one column per dataset.
-
-    Args:
-        title: Header of the first column.
-        cells: Results. A `*` marks the best value so far; the last column contains the best value and its epoch.
-
-    Returns:
-        A rich table.
-    """
-    cells = list(cells)
-    columns = list(dict.fromkeys(cell.column for cell in cells))
-    bests = {cell.metric: cell.best for cell in cells if cell.best is not None}
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    table.add_column(title, no_wrap=True)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
-    if bests:
-        table.add_column("best", no_wrap=True)
-    for metric in dict.fromkeys(cell.metric for cell in cells):
-        texts = {cell.column: _format_cell(cell) for cell in cells if cell.metric == metric}
-        row = [texts.get(column, Text("")) for column in columns]
-        table.add_row(metric, *row, *([_format_best(bests.get(metric))] if bests else []))
-    return table
-
-
-def _format_cell(cell: Cell) -> Text:
-    style = "bold green" if cell.is_best else "" if math.isfinite(cell.value) else NONFINITE_STYLE
-    return Text(f"*{format_number(cell.value)}" if cell.is_best else format_number(cell.value), style=style)
-
-
-def _format_best(best: tuple[float, int] | None) -> Text:
-    return Text("") if best is None else Text.assemble(format_number(best[0]), (f"  epoch {best[1]}", "dim"))

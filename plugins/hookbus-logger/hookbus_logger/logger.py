@@ -1,54 +1,50 @@
-"""The console hook: one line per training record and validation, and a table per epoch."""
+"""The console hook: a table of one row per epoch in a terminal, and lines otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
-from hookbus import BestResult, Priority, Run, hookimpl
-from hookbus.checkpoint import schema
+from hookbus import Priority, Run, hookimpl
 from hookbus.errors import format_error
 from hookbus.metrics import Metrics
 from hookbus_logger.config import LoggerConfig
-from hookbus_logger.console import get_console, print_block, print_line, redirect_messages
-from hookbus_logger.epoch_recorder import STATE, EpochRecorder, get_epoch, has_epochs
+from hookbus_logger.console import get_console, get_line_width, is_ascii, print_line, redirect_messages
+from hookbus_logger.epoch_recorder import EpochRecorder, get_epoch, has_epochs
+from hookbus_logger.epoch_table import OPTIMIZER_VALUES, EpochTable, build_titles
 from hookbus_logger.format import (
-    Cell,
     Part,
-    build_epoch_table,
     format_clock_time,
     format_count,
+    format_number,
     format_values,
     is_time,
     join_groups,
 )
+from hookbus_logger.row_collector import RowCollector, counts_epochs, get_widest_position, merge_equal_values
+from hookbus_logger.run_header import format_run
+from hookbus_logger.table_printer import LinePrinter, RowPrinter, TablePrinter
 
 STYLES = {"train": "cyan", "val": "green", "test": "magenta"}
-OPTIMIZER_VALUES = ("lr", "momentum", "weight_decay")
 OUTCOME_STYLES = {"finished": "bold green", "failed": "bold red"}
 
 
 class LoggerHook(EpochRecorder):
     """Print training metrics, results and log messages on the console.
 
-    The table of an epoch is printed after all other hooks have processed the epoch, checkpoints included, so that it
-    contains the final best values.
+    The row of an epoch is printed after all other hooks have processed the epoch, checkpoints included, so that it
+    marks the final best values.
     """
 
     Config = LoggerConfig
     config: LoggerConfig
-    state_schema = schema.record(
-        {**STATE, "cells": schema.mapping_of(schema.tuple_of(schema.string(), schema.string(), schema.number()))}
-    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
         self._messages = ExitStack()
         self._timing: dict[str, float] = {}
-        self._cells: dict[str, Cell] = {}
-        self._table: tuple[int, str, dict[str, Cell]] | None = None
+        self._rows: RowCollector | None = None
 
     # First on entry and, as cleanup runs in reverse order, last on exit: messages of all other hooks are printed.
     @hookimpl(priority=Priority.HIGHEST)
@@ -57,30 +53,54 @@ class LoggerHook(EpochRecorder):
         super().before_run(run, mode)
         self.cleanup()
         self._messages.enter_context(redirect_messages(get_console(run)))
-        self._timing, self._cells, self._table = {}, {}, None
+        self._timing = {}
 
     @hookimpl(priority=Priority.HIGHEST)
     def cleanup(self) -> None:
         """Restore the logger."""
         self._messages.close()
+        self._rows = None
 
     # -- training ------------------------------------------------------------------------------
 
+    @hookimpl(priority=Priority.HIGHEST)
+    def before_train(self, run: Run) -> None:
+        """Print the model, the device and the length of the run."""
+        console = get_console(run)
+        table = EpochTable(tracked=run.best.keys())
+        table.reserve(get_widest_position(run))
+        printer: RowPrinter = (TablePrinter if console.is_terminal else LinePrinter)(console, table)
+        self._rows = RowCollector(run, printer.print_row, by_epoch=self.config.log_metric_by_epoch)
+        if header := format_run(run, " - " if is_ascii(console) else " · "):
+            print_line(console, header)
+        super().before_train(run)
+
     def write_record(self, run: Run, metrics: Metrics, step: int) -> None:
-        """Print the position in the run, values of the optimizers, mean metrics and times on one line."""
-        optimizer_values = _format_optimizer_values(self.get_optimizer_values(run))
+        """Print the means of an interval: on a line, or in a run without epochs as a row of the table."""
+        optimizer_values = self.get_optimizer_values(run)
         # Times are printed once: those of an earlier interval would appear to belong to this one.
         timing, self._timing = self._timing, {}
-        values = format_values({**metrics, **timing}, prefix="train/", nonfinite=metrics.nonfinite)
-        self._print_groups(run, "train", [(self._format_position(run), "")], *optimizer_values, values)
+        is_terminal = get_console(run).is_terminal
+        if is_terminal and self._rows is not None and not (counts_epochs(run) and self._rows.has_epoch_events):
+            self._rows.add({**_select_means(metrics), **merge_equal_values(optimizer_values)})
+        elif not is_terminal if self.config.interval_lines is None else self.config.interval_lines:
+            values = format_values({**metrics, **timing}, prefix="train/", nonfinite=metrics.nonfinite)
+            position: list[Part] = [(self._format_position(run), "")]
+            self._print_groups(run, "train", position, *_format_optimizer_values(optimizer_values), *values)
+
+    @hookimpl(frequency=False)
+    def before_train_iter(self) -> None:
+        """Print the row of the previous iteration, if there is one."""
+        if self._rows is not None:
+            self._rows.flush()
 
     # -- results -------------------------------------------------------------------------------
 
     def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
-        """Print the results of a validation or test on one line, and store times for the next training line."""
+        """Collect the results of a validation or test, and store times for the next training line."""
         source = run.log_source(values)
         if source is not None and source.stage != "train":
-            self._print_results(run, source.stage, values, source.dataloader_name)
+            self._add_results(run, source.stage, values, source.dataloader_name)
         # The times of the last iterations are logged at the end of their epoch, as are those of the epoch.
         elif source is None and (run.epoch_open or "time/iter" in values) and not run.validating:
             self._timing.update({name: float(value) for name, value in values.items() if is_time(str(name))})
@@ -94,45 +114,36 @@ class LoggerHook(EpochRecorder):
     @hookimpl(frequency=False)
     def after_epoch(self, run: Run, metrics: Metrics) -> None:
         """Collect the results of the epoch; an interrupted epoch is completed by the resumed run."""
-        if run.resumable and not run.epoch_complete:
-            return
-        own = {name: value for name, value in metrics.items() if name.startswith("train/")}
-        cells = {name: Cell(name.removeprefix("train/"), "train", value) for name, value in own.items()}
-        title = f"epoch {format_count(get_epoch(run), run.max_epochs)}{'' if run.epoch_complete else ', truncated'}"
-        # Printed in `before_epoch` or `after_run`: a checkpoint hook updates `run.best` only after this event.
-        self._table, self._cells = (get_epoch(run), title, {**cells, **self._cells}), {}
+        if self._rows is not None and counts_epochs(run) and (run.epoch_complete or not run.resumable):
+            optimizer_values = merge_equal_values(self.get_optimizer_values(run))
+            self._rows.end_epoch({**_select_means(metrics), **optimizer_values})
 
     @hookimpl(priority=Priority.HIGHEST, frequency=False)
     def before_epoch(self, run: Run) -> None:
-        """Print the table of the previous epoch."""
-        self._print_table(run)
+        """Print the row of the previous epoch: a checkpoint hook updates `run.best` only after `after_epoch`."""
+        if self._rows is not None:
+            self._rows.flush()
+            self._rows.begin_epoch()
 
     def after_run(self, run: Run, mode: str) -> None:
-        """Print the table of the last epoch and the outcome of the run."""
-        self._print_table(run)
-        if mode == "train":
-            error = run.exception
-            reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
-            outcome = (run.outcome, OUTCOME_STYLES.get(run.outcome, "yellow"))
-            done = f"{_format_epoch(run)}iteration {run.iters_done}, {format_clock_time(run.seconds)}"
-            print_line(get_console(run), *join_groups([outcome], [(done, "")], [(reason, "")]))
-
-    # -- state ---------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the results of the current epoch and the state of the recorder."""
-        cells = {name: [cell.metric, cell.column, cell.value] for name, cell in self._cells.items()}
-        return {**super().state_dict(), "cells": cells}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state returned by `state_dict()`."""
-        super().load_state_dict(state)
-        self._cells = {name: Cell(*cell) for name, cell in state["cells"].items()}
+        """Print the row of the last epoch, the best results and the outcome of the run."""
+        if mode != "train":
+            return
+        if self._rows is not None:  # a run that failed before training has no rows
+            self._rows.flush()
+        for text in _format_bests(run):
+            print_line(get_console(run), text)
+        error = run.exception
+        reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
+        outcome = (run.outcome, OUTCOME_STYLES.get(run.outcome, "yellow"))
+        done = f"{_format_epoch(run)}iteration {run.iters_done}, {format_clock_time(run.seconds)}"
+        print_line(get_console(run), *join_groups([outcome], [(done, "")], [(reason, "")]))
 
     # -- internal ------------------------------------------------------------------------------
 
     def _print_groups(self, run: Run, kind: str, *groups: Sequence[Part]) -> None:
-        print_line(get_console(run), *join_groups([(f"{kind:<5}", STYLES[kind])], *groups))
+        console = get_console(run)
+        print_line(console, *join_groups([(f"{kind:<5}", STYLES[kind])], *groups, width=get_line_width(console)))
 
     def _format_position(self, run: Run) -> str:
         if not (self.config.by_epoch and has_epochs(run)):
@@ -141,30 +152,35 @@ class LoggerHook(EpochRecorder):
         position = format_count(run.epoch_iter + 1, run.epoch_length)
         return f"epoch {epoch}  {'iteration ' * (run.epoch_length is None)}{position}"
 
+    def _add_results(self, run: Run, kind: str, results: Mapping[str, float], loader: str | None) -> None:
+        """Add the results of a validation to the row, or print those of a separate validation or test."""
+        is_row = kind == "val" and run.mode == "train" and not run.sanity_checking
+        if self._rows is not None and is_row and (get_console(run).is_terminal or counts_epochs(run)):
+            self._rows.add(results)
+        else:
+            self._print_results(run, kind, results, loader)
+
     def _print_results(self, run: Run, kind: str, metrics: Mapping[str, float], loader: str | None) -> None:
-        epoch = f"epoch {format_count(get_epoch(run), run.max_epochs)}"
-        label = epoch if self.config.log_metric_by_epoch and has_epochs(run) else f"iteration {run.iters_done}"
-        label = "before training" if run.sanity_checking else label if run.iters_done else ""
+        label = f"iteration {run.iters_done}" if run.iters_done else ""
+        label = "before training" if run.sanity_checking else label
         prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
-        self._print_groups(run, kind, [(label, "")], [(loader or "", "")], format_values(metrics, prefix=prefix))
-        # The model is untrained during a sanity check; its metrics do not belong to any epoch.
-        if not run.sanity_checking:
-            column = f"{kind} {loader}" if loader else kind
-            self._cells |= {name: Cell(name.removeprefix(prefix), column, value) for name, value in metrics.items()}
-
-    def _print_table(self, run: Run) -> None:
-        if self._table is None:
-            return
-        (epoch, title, cells), self._table = self._table, None
-        with_best = [_add_best(cell, run.best.get(name), epoch) for name, cell in cells.items()]
-        print_block(get_console(run), build_epoch_table(title, with_best))
+        values = format_values(metrics, prefix=prefix)
+        self._print_groups(run, kind, [(label, "")], [(loader or "", "")], *values)
 
 
-def _add_best(cell: Cell, best: BestResult | None, epoch: int) -> Cell:
-    """Return the cell with the best value of its metric so far."""
-    if best is None:
-        return cell
-    return replace(cell, best=(best.value, best.epoch), is_best=(best.value, best.epoch) == (cell.value, epoch))
+def _select_means(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.startswith("train/") and not is_time(name)}
+
+
+def _format_bests(run: Run) -> list[str]:
+    """Return the best value of each tracked metric."""
+    titles = build_titles(run.best.keys())
+    has_epoch_axis = counts_epochs(run)
+    return [
+        f"best {titles[name]} {format_number(best.value)} "
+        f"({f'epoch {best.epoch}' if has_epoch_axis else f'step {best.step}'})"
+        for name, best in run.best.items()
+    ]
 
 
 def _format_epoch(run: Run) -> str:

@@ -6,13 +6,12 @@ import operator
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -21,8 +20,11 @@ from rich.text import Text
 from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus.metrics import Metrics
 from hookbus_logger.config import ProgressConfig
-from hookbus_logger.console import get_console, print_line
+from hookbus_logger.console import get_console, get_line_width, print_line
 from hookbus_logger.format import format_clock_time, format_count, format_number
+from hookbus_logger.logger import LoggerHook
+from hookbus_logger.row_collector import get_position_width
+from hookbus_logger.throughput import ThroughputMeter, format_throughput
 
 INDENT = " " * 7
 """Indentation of plain lines, aligned with the position in the lines of `LoggerHook`."""
@@ -121,12 +123,18 @@ class ProgressHook(Hook):
             return ProgressState("token", run.tokens_done, run.max_tokens, self._loss, rate, eta)
         if run.max_epochs is None:
             return ProgressState("iteration", run.iters_done, run.max_iters, self._loss, rate, eta)
-        label = f"epoch {format_count(min(run.epoch + 1, run.max_epochs), run.max_epochs)}"
+        epoch = format_count(min(run.epoch + 1, run.max_epochs), run.max_epochs)
+        # Below the first column of the table that the console hook displays.
+        label = epoch.rjust(get_position_width(run)) if self._has_table(run) else f"epoch {epoch}"
         return ProgressState(
             label, run.iters_done - run.epoch_first_iter, run.expected_epoch_length, self._loss, rate, eta
         )
 
     # -- internal ------------------------------------------------------------------------------
+
+    def _has_table(self, run: Run) -> bool:
+        """Return whether the console hook of the run displays a table."""
+        return get_console(run).is_terminal and any(isinstance(hook, LoggerHook) for hook in run.bus.hooks.values())
 
     def _reset(self) -> None:
         self._throughput, self._loss, self._loader = ThroughputMeter(), None, None
@@ -146,10 +154,14 @@ class ProgressHook(Hook):
             ticker = Ticker(1 / self.config.refresh_per_second, live.refresh)
         else:
             ticker = Ticker(
-                self.config.line_every, lambda: print_line(console, INDENT, format_line(self.get_progress(run)))
+                self.config.line_every, lambda: print_line(console, INDENT, self._format_line(run, console))
             )
         # Callbacks run in reverse order: the thread is joined before the terminal is restored.
         self._resources.callback(ticker.stop)
+
+    def _format_line(self, run: Run, console: Console) -> str:
+        width = get_line_width(console)
+        return format_line(self.get_progress(run), None if width is None else width - len(INDENT))
 
     def _store_loss(self, metrics: Metrics, step: int) -> None:
         self._loss = metrics.get("train/loss", self._loss)
@@ -159,46 +171,6 @@ def _get_length(loaders: Any, name: str | None) -> int | None:
     """Return the number of batches of a loader; None if unknown."""
     loader = loaders.get(name) if isinstance(loaders, Mapping) else loaders
     return operator.length_hint(loader, 0) or None
-
-
-class ThroughputMeter:
-    """Throughput over a sliding time window, pauses excluded. Times are in seconds of a monotonic clock.
-
-    Args:
-        span: Length of the window in seconds.
-    """
-
-    def __init__(self, span: float = 30.0) -> None:
-        self._span = span
-        self._pauses = 0.0
-        self._paused_since: float | None = None
-        self._points: deque[tuple[float, int]] = deque()
-
-    def pause(self, now: float) -> None:
-        """Exclude the time from now until `resume` from the measurement."""
-        self._paused_since = now
-
-    def resume(self, now: float) -> None:
-        """End the pause; a no-op if there is none."""
-        if self._paused_since is not None:
-            self._pauses += now - self._paused_since
-        self._paused_since = None
-
-    def update(self, done: int, now: float) -> None:
-        """Add a measurement."""
-        active = (now if self._paused_since is None else self._paused_since) - self._pauses
-        self._points.append((active, done))
-        # Two points always remain: measurements further apart than the window would otherwise yield no rate.
-        while len(self._points) > 2 and self._points[1][0] <= active - self._span:
-            self._points.popleft()
-
-    @property
-    def per_second(self) -> float | None:
-        """Iterations per second; None until an iteration is completed between two measurements."""
-        if not self._points:
-            return None
-        (begin, first), (end, last) = self._points[0], self._points[-1]
-        return (last - first) / (end - begin) if end > begin and last > first else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +206,10 @@ class ProgressState:
         return [*loss, *rate, *([f"eta {self.eta}"] if self.eta else [])]
 
 
-def format_throughput(per_second: float) -> str:
-    """Format a throughput in it/s, or in s/it if an iteration takes longer than a second."""
-    value, unit = (per_second, "it/s") if per_second >= 1 else (1 / per_second, "s/it")
-    return f"{value:.1f} {unit}" if value < 100 else f"{value:.0f} {unit}"
-
-
 def build_bar(state: ProgressState, width: int) -> RenderableType:
     """Build a progress line with a bar for a terminal.
 
-    The bar pulses if the total is unknown, and is omitted if the terminal is too narrow.
+    The bar pulses if the total is unknown, and is omitted if the terminal is too narrow, before the last details.
 
     Returns:
         A renderable of exactly one line.
@@ -251,16 +217,24 @@ def build_bar(state: ProgressState, width: int) -> RenderableType:
     texts = [state.label, state.position, *state.details]
     bar_width = min(MAX_BAR_WIDTH, width - 1 - sum(len(text) + GAP for text in texts) - GAP)
     if bar_width < MIN_BAR_WIDTH:
-        return Text(format_line(state), no_wrap=True, overflow="ellipsis")
+        return Text(format_line(state, width), no_wrap=True, overflow="ellipsis")
     grid = Table.grid(padding=(0, GAP, 0, 0))
     progress = ProgressBar(total=state.total, completed=state.done, width=bar_width, pulse=state.total is None)
     grid.add_row(texts[0], progress, *texts[1:])
     return grid
 
 
-def format_line(state: ProgressState) -> str:
-    """Format the progress as one line of plain text."""
-    return (" " * GAP).join([state.label, state.position, *state.details])
+def format_line(state: ProgressState, width: int | None = None) -> str:
+    """Format the progress as one line of plain text.
+
+    Args:
+        state: Progress of the run.
+        width: Width in characters; the last details are omitted if the line is longer. Default: None, for all.
+    """
+    texts = [state.label, state.position, *state.details]
+    while width is not None and len(texts) > 2 and len((" " * GAP).join(texts)) > width:
+        texts.pop()
+    return (" " * GAP).join(texts)
 
 
 class Ticker:

@@ -3,6 +3,7 @@
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 
@@ -11,14 +12,25 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from hookbus import HookBus
-from hookbus_logger.console import get_console, print_block, print_line, redirect_messages
+from hookbus_logger.console import get_console, print_line, redirect_messages
 
 LOGGER = logging.getLogger("hookbus")
 
 
 @pytest.fixture
 def console() -> Console:
-    return Console(file=io.StringIO(), width=20, highlight=False)
+    return Console(file=io.StringIO(), width=120, highlight=False)
+
+
+@pytest.fixture
+def narrow() -> Console:
+    """Return a terminal of 24 columns."""
+    return Console(file=io.StringIO(), width=24, highlight=False, force_terminal=True, color_system=None)
+
+
+@pytest.fixture(autouse=True)
+def _no_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture
@@ -63,10 +75,12 @@ def test_characters_that_a_pipe_cannot_encode_are_escaped(
     assert expected in output.getvalue().decode("cp1252")
 
 
-def test_line_is_not_wrapped_and_has_no_control_characters(console: Console) -> None:
+def test_line_of_a_file_is_not_wrapped_and_has_no_control_characters(console: Console) -> None:
+    console.width = 20
     print_line(console, ("much longer than twenty columns", "bold red"), " [not\x1b[2J\r\x07 markup]")
 
-    assert printed_text(console) == ["much longer than twenty columns [not[2J markup]"]
+    [line] = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert line[10:] == "much longer than twenty columns [not[2J markup]"
     assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -96,11 +110,47 @@ def test_terminal_size_is_not_queried_for_each_line_of_a_file(monkeypatch: pytes
     assert queries == []
 
 
-def test_multiline_renderable_is_indented_to_the_text(console: Console) -> None:
-    console.width = 80
-    print_block(console, "a\nb")
+def test_line_of_a_terminal_is_wrapped_between_words_and_has_no_time(narrow: Console) -> None:
+    print_line(narrow, ("warning  ", "yellow"), "the path runs/with/a/long/name/x cannot be read\nand so on, for ever")
 
-    assert console.file.getvalue() == f"{' ' * 21}a\n{' ' * 21}b\n"  # type: ignore[attr-defined]
+    assert narrow.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
+        "warning  the path",
+        "  runs/with/a/long/name/x",
+        "  cannot be read",
+        "  and so on, for ever",
+    ]
+
+
+@pytest.mark.parametrize(("width", "start"), [(120, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  "), (60, r"\d\d:\d\d:\d\d  ")])
+def test_line_of_a_file_starts_with_the_time_and_a_wide_one_with_the_date(
+    console: Console, width: int, start: str
+) -> None:
+    console.width = width
+    print_line(console, "text")
+
+    assert re.fullmatch(f"{start}text\n", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("columns", "width"), [("60", 60), ("", 160), ("0", 160), ("x", 160)])
+def test_columns_determines_the_width_of_a_file(monkeypatch: pytest.MonkeyPatch, columns: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with HookBus().run() as run:
+        console = get_console(run)
+        print_line(console, "word " * 40)
+
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert console.width == width
+    assert (len(lines) > 1, max(map(len, lines)) <= 60) == (width == 60, width == 60)
+
+
+def test_message_that_a_table_contains_is_printed_without_a_terminal_only(console: Console, narrow: Console) -> None:
+    for output in (console, narrow):
+        with redirect_messages(output):
+            LOGGER.info("epoch 1: 3 s", extra={"is_in_table": True})
+
+    assert printed_text(console) == ["epoch 1: 3 s"]
+    assert narrow.file.getvalue() == ""  # type: ignore[attr-defined]
 
 
 def test_multiline_text_is_indented_to_its_first_line(console: Console) -> None:

@@ -23,12 +23,19 @@ def test_columns_are_losses_then_metrics_then_learning_rates_and_time() -> None:
     assert get_titles(table) == ["epoch", "train/loss", "val/loss", "train/acc", "val/acc", "top2", "lr", "time"]
 
 
+def test_losses_of_all_validation_loaders_follow_the_training_loss() -> None:
+    table = EpochTable()
+    table.add(Row("1/6", {"val/clean/loss": 1.0, "val/noisy/loss": 1.0, "train/loss": 1.0}))
+
+    assert get_titles(table) == ["epoch", "train/loss", "clean/loss", "noisy/loss"]
+
+
 def test_columns_extend_with_the_values_of_later_rows() -> None:
-    table = EpochTable("iteration")
-    table.add(Row("50/100", {"train/loss": 1.0}))
+    table = EpochTable()
+    table.add(Row("50/100", {"train/loss": 1.0}, unit="iteration"))
     assert get_titles(table) == ["iteration", "train/loss"]
 
-    table.add(Row("100/100", {"val/loss": 1.0, "val/accuracy": 0.5}))
+    table.add(Row("100/100", {"val/loss": 1.0, "val/accuracy": 0.5}, unit="iteration"))
     assert get_titles(table) == ["iteration", "train/loss", "val/loss", "accuracy"]
 
 
@@ -87,3 +94,13 @@ def test_a_column_has_the_width_of_its_widest_value_so_far() -> None:
         widths.append([column.width for column in table.columns])
 
     assert widths == [[7, 7], [7, 10], [7, 10]]
+
+
+def test_column_of_equal_learning_rates_is_replaced_by_those_of_the_groups() -> None:
+    table = EpochTable()
+    table.add(Row("1/2", {"lr": 0.1, "momentum": 0.9}))
+    table.add(Row("2/2", {"lr/0": 0.1, "lr/1": 0.01, "momentum": 0.9}))
+    assert get_titles(table) == ["epoch", "momentum", "lr/0", "lr/1"]
+
+    table.add(Row("3/3", {"lr": 0.1}))
+    assert get_titles(table) == ["epoch", "momentum", "lr"]

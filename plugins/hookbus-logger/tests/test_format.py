@@ -5,13 +5,11 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from hookbus_logger.format import (
-    Cell,
     Part,
-    build_epoch_table,
     format_clock_time,
+    format_compact,
     format_count,
     format_duration,
     format_elapsed_time,
@@ -88,6 +86,14 @@ def test_count_is_padded_to_the_width_of_its_total() -> None:
     assert [format_count(5, 100), format_count(5, None)] == ["  5/100", "5"]
 
 
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0"), (950, "950"), (1_000, "1k"), (12_345, "12.3k"), (123_456, "123k"), (999_600, "1000k"), (10**9, "1B")],
+)
+def test_compact_count_has_three_significant_digits(count: int, text: str) -> None:
+    assert format_compact(count) == text
+
+
 def join_text(line: list[Part]) -> str:
     return "".join(text for text, _ in line)
 
@@ -95,48 +101,27 @@ def join_text(line: list[Part]) -> str:
 def test_formatted_values_have_short_names_and_times_last() -> None:
     values = {"time/iter": 0.012, "train/loss": 0.5, "eta": 65.0, "grad/norm": 2.0, "time/eta": 3.0}
 
-    line = format_values(values, prefix="train/")
+    items = format_values(values, prefix="train/")
 
-    assert join_text(line) == "loss 0.5000  grad/norm 2.000  iter 12.0 ms  eta 0:01:05  eta 0:00:03"
+    assert [*map(join_text, items)] == [
+        *("loss 0.5000", "grad/norm 2.000", "iter 12.0 ms", "eta 0:01:05", "eta 0:00:03"),
+    ]
 
 
 def test_nonfinite_values_are_highlighted_with_their_count() -> None:
-    line = format_values({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
+    items = format_values({"train/loss": math.nan, "train/acc": 0.5}, prefix="train/", nonfinite={"train/loss": 2})
 
-    assert join_text(line) == "loss nan (2 not finite)  acc 0.5000"
-    assert [text for text, style in line if style == "bold red"] == ["nan", " (2 not finite)"]
+    assert [*map(join_text, items)] == ["loss nan (2 not finite)", "acc 0.5000"]
+    assert [text for text, style in items[0] if style == "bold red"] == ["nan", " (2 not finite)"]
 
 
 def test_join_groups_skips_empty_groups() -> None:
     assert join_text(join_groups([], [("a", "")], [("", "dim")], [("b", ""), ("c", "")])) == "a  bc"
 
 
-def render_table(*cells: Cell) -> list[str]:
-    console = Console(width=80, color_system=None)
-    with console.capture() as captured:
-        console.print(build_epoch_table("epoch 2/3", cells))
-    return [line.rstrip() for line in captured.get().splitlines()]
+def test_join_groups_omits_the_last_groups_of_a_long_line() -> None:
+    groups: list[list[Part]] = [[("train", "")], [("loss ", ""), ("1.0", "")], [("eta 1", "")]]
 
-
-def test_epoch_table_has_a_row_per_metric_and_a_column_per_dataset() -> None:
-    lines = render_table(Cell("loss", "train", 0.5), Cell("loss", "val", 0.25), Cell("accuracy", "val", 0.75))
-
-    assert lines == [
-        "epoch 2/3    train      val",
-        "───────────────────────────",
-        "loss        0.5000   0.2500",
-        "accuracy             0.7500",
-    ]
-
-
-def test_epoch_table_marks_the_best_value() -> None:
-    lines = render_table(
-        Cell("accuracy", "val", 0.75, best=(0.75, 2), is_best=True), Cell("f1", "val", 0.5, best=(0.625, 1))
-    )
-
-    assert lines == [
-        "epoch 2/3       val   best",
-        "─────────────────────────────────────",
-        "accuracy    *0.7500   0.7500  epoch 2",
-        "f1           0.5000   0.6250  epoch 1",
-    ]
+    assert join_text(join_groups(*groups, width=22)) == "train  loss 1.0  eta 1"
+    assert join_text(join_groups(*groups, width=21)) == "train  loss 1.0"
+    assert join_text(join_groups(*groups, width=3)) == "train"

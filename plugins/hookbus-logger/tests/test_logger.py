@@ -151,69 +151,67 @@ def test_times_are_printed_with_the_interval_in_which_they_were_logged_only(
 # -- results -----------------------------------------------------------------------------------------------
 
 
-def test_validation_is_one_line_labeled_by_epoch(read_lines: Callable[[], list[str]]) -> None:
-    fake_training([LoggerHook()], epochs=2, scores=lambda epoch: {"accuracy": epoch / 4, "loss": 1.0})
-
-    lines = [line for line in read_lines() if line.startswith("val")]
-    assert lines == ["val    epoch 1/2  accuracy 0.2500  loss 1.000", "val    epoch 2/2  accuracy 0.5000  loss 1.000"]
+def select_rows(lines: list[str], unit: str = "epoch") -> list[str]:
+    """Return the lines of epochs, without their times."""
+    return [re.sub(r"  time \d:\d\d", "", line) for line in lines if line.startswith(f"{unit} ")]
 
 
-def test_last_training_line_precedes_the_validation_line(read_lines: Callable[[], list[str]]) -> None:
+def test_epoch_is_one_line_of_names_and_values(read_lines: Callable[[], list[str]]) -> None:
+    hooks = [LoggerHook(), TrackBest()]
+    fake_training(hooks, epochs=2, losses=float, scores=lambda epoch: {"accuracy": epoch / 4, "loss": 1.0})
+
+    assert select_rows(read_lines()) == [
+        "epoch 1/2  train/loss 2.000  val/loss 1.000  val/accuracy 0.2500  lr 0.1",
+        "epoch 2/2  train/loss 5.000  val/loss 1.000  val/accuracy 0.5000  lr 0.1  best val/accuracy",
+    ]
+
+
+def test_results_are_printed_once(read_lines: Callable[[], list[str]]) -> None:
     fake_training([LoggerHook(interval=2)], epochs=1, scores=lambda epoch: {"accuracy": 0.5})
 
-    assert [line.split()[0] for line in read_lines()[:3]] == ["train", "train", "val"]
+    assert [line.split()[0] for line in read_lines()] == ["Sequential,", "train", "train", "epoch", "finished"]
 
 
-def test_validation_is_labeled_by_iteration_without_log_metric_by_epoch(read_lines: Callable[[], list[str]]) -> None:
-    fake_training([LoggerHook(log_metric_by_epoch=False)], epochs=2, scores=lambda epoch: {"accuracy": 0.5})
+def test_row_contains_the_iteration_without_log_metric_by_epoch(read_lines: Callable[[], list[str]]) -> None:
+    fake_training([LoggerHook(log_metric_by_epoch=False)], epochs=2, losses=float, scores=lambda _: {"accuracy": 0.5})
 
-    lines = [line for line in read_lines() if line.startswith("val")]
-    assert lines == ["val    iteration 3  accuracy 0.5000", "val    iteration 6  accuracy 0.5000"]
+    assert select_rows(read_lines(), "iteration") == [
+        "iteration 3/6  train/loss 2.000  val/accuracy 0.5000  lr 0.1",
+        "iteration 6/6  train/loss 5.000  val/accuracy 0.5000  lr 0.1",
+    ]
 
 
-def test_each_validation_loader_has_a_line_and_a_column(
+def test_each_validation_loader_has_a_column(
     read_lines: Callable[[], list[str]], trainer: Callable[..., Trainer]
 ) -> None:
     loaders = {"clean": [torch.tensor([1.0])], "noisy": [torch.tensor([3.0])]}
 
     trainer(LoggerHook(), losses=[2.0], val_loader=loaders).fit()
 
-    assert read_lines()[:6] == [
-        "train  epoch 1/1  1/1  lr 0.1  loss 2.000",
-        "val    epoch 1/1  clean  loss 1.000",
-        "val    epoch 1/1  noisy  loss 3.000",
-        "                     epoch 1/1   train   val clean   val noisy",
-        "                     ─────────────────────────────────────────",
-        "                     loss        2.000       1.000       3.000",
+    assert select_rows(read_lines()) == [
+        "epoch 1/1  train/loss 2.000  val/clean/loss 1.000  val/noisy/loss 3.000  lr 0.1"
     ]
 
 
-def test_sanity_check_is_one_line_and_no_table(
+@pytest.mark.parametrize(("setting", "is_terminal", "count"), [(None, False, 3), (False, False, 0), (True, True, 3)])
+def test_lines_of_intervals_are_printed_without_a_terminal_or_on_request(
+    setting: bool | None, is_terminal: bool, count: int, read_lines: Any, on_terminal: Any, terminal: Any
+) -> None:
+    hooks = [LoggerHook(interval=1, interval_lines=setting), *([on_terminal] if is_terminal else [])]
+    fake_training(hooks, epochs=1)
+
+    lines = terminal.getvalue().splitlines() if is_terminal else read_lines()
+    assert len([line for line in lines if "epoch 1/1  " in line and "loss" in line and "train/" not in line]) == count
+
+
+def test_sanity_check_is_one_line_and_no_row(
     read_lines: Callable[[], list[str]], trainer: Callable[..., Trainer]
 ) -> None:
     trainer(LoggerHook(), losses=[1.0], val_loader=[torch.tensor([9.0])], validate_first=True).fit()
 
     lines = read_lines()
-    assert [line for line in lines if line.startswith("val")] == [
-        "val    before training  loss 9.000",
-        "val    epoch 1/1  loss 9.000",
-    ]
-    assert len([line for line in lines if "─" in line]) == 1
-
-
-def test_epoch_table_excludes_the_sanity_check(
-    read_lines: Callable[[], list[str]], trainer: Callable[..., Trainer]
-) -> None:
-    class DisableValidation(Hook):
-        schedules_validation = True
-
-    options: dict[str, Any] = {"val_loader": [torch.tensor([9.0])], "validate_first": True}
-    trainer(LoggerHook(), DisableValidation(), losses=[1.0], **options).fit()
-
-    assert [line.split() for line in read_lines() if line.startswith(" ") and "─" not in line] == [
-        ["epoch", "1/1", "train"],
-        ["loss", "1.000"],
-    ]
+    assert [line for line in lines if line.startswith("val")] == ["val    before training  loss 9.000"]
+    assert select_rows(lines) == ["epoch 1/1  train/loss 1.000  val/loss 9.000  lr 0.1"]
 
 
 def test_separate_validation_and_test_are_one_line_each(
@@ -226,7 +224,7 @@ def test_separate_validation_and_test_are_one_line_each(
     assert read_lines() == ["val    loss 2.000", "test   loss 4.000"]
 
 
-# -- epoch table -------------------------------------------------------------------------------------------
+# -- table -------------------------------------------------------------------------------------------------
 
 
 class TrackBest(Hook):
@@ -245,44 +243,134 @@ class TrackBest(Hook):
         """Write nothing, as nothing is planned."""
 
 
+def read_screen(terminal: Any) -> list[str]:
+    """Return the lines of a terminal without styles and times."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+    return [re.sub(r"   time$|   \d:\d\d$", "", line).rstrip() for line in text.splitlines()]
+
+
 @pytest.mark.parametrize("priority", [10, 90])
-def test_each_epoch_has_a_table_with_the_best_value(read_lines: Callable[[], list[str]], priority: int) -> None:
+def test_each_epoch_is_a_row_that_marks_an_improvement(terminal: Any, on_terminal: Any, priority: int) -> None:
     scores = [0.5, 0.75, 0.25]
-    hooks = [LoggerHook(interval=3, priority=priority), TrackBest()]
+    hooks = [on_terminal, LoggerHook(priority=priority), TrackBest()]
 
     fake_training(hooks, epochs=3, losses=float, scores=lambda epoch: {"accuracy": scores[epoch - 1], "loss": 1.0})
 
-    indent = " " * 21
-    lines = [line.removeprefix(indent) for line in read_lines() if line.startswith(indent) and "─" not in line]
-    assert lines == [
-        "epoch 1/3   train       val   best",
-        "loss        2.000     1.000",
-        "accuracy            *0.5000   0.5000  epoch 1",
-        "epoch 2/3   train       val   best",
-        "loss        5.000     1.000",
-        "accuracy            *0.7500   0.7500  epoch 2",
-        "epoch 3/3   train      val   best",
-        "loss        8.000    1.000",
-        "accuracy            0.2500   0.7500  epoch 2",
+    assert read_screen(terminal)[1:-1] == [
+        "epoch  train/loss  val/loss  accuracy        lr",
+        "  1/3       2.000     1.000    0.5000       0.1",
+        "  2/3       5.000     1.000   *0.7500       0.1",
+        "  3/3       8.000     1.000    0.2500       0.1",
+        "best accuracy 0.7500 (epoch 2)",
     ]
 
 
-def test_epoch_table_excludes_results_of_previous_epochs(read_lines: Callable[[], list[str]]) -> None:
-    class ValidateOnce(Hook):
+def test_header_is_repeated_every_20_rows_and_if_the_columns_change(terminal: Any, on_terminal: Any) -> None:
+    class ValidateLate(Hook):
         def after_train_epoch(self, run: Run, epoch: int) -> None:
-            if epoch == 0:
+            if epoch == 2:
                 run.request_validation()
 
-    bus = HookBus([LoggerHook(), ValidateOnce()])
-    with bus.run(epochs=2, validate=lambda: {"accuracy": 0.5}) as run:
+    bus = HookBus([on_terminal, LoggerHook(), ValidateLate()])
+    with bus.run(epochs=24, validate=lambda: {"accuracy": 0.5}) as run:
         for _ in run.epochs():
             bus.emit("before_train_epoch")
             for i, batch in run.batches([1]):
                 bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
             bus.emit("after_train_epoch")
 
-    heads = [line.split() for line in read_lines() if line.strip().startswith("epoch")]
-    assert heads == [["epoch", "1/2", "train", "val"], ["epoch", "2/2", "train"]]
+    lines = read_screen(terminal)
+    assert [i for i, line in enumerate(lines) if line.startswith("epoch")] == [0, 3, 24]
+    assert lines[3:6] == ["epoch  train/loss  accuracy", " 3/24       1.000    0.5000", " 4/24       1.000"]
+
+
+def test_validation_within_an_epoch_is_a_row_with_its_position(terminal: Any, on_terminal: Any) -> None:
+    class Validate(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            if run.iters_done == 6:
+                run.request_validation()
+
+    bus = HookBus([on_terminal, LoggerHook(), Validate()])
+    with bus.run(epochs=2, validate=lambda: {"accuracy": 0.5}) as run:
+        for _ in run.epochs():
+            bus.emit("before_train_epoch")
+            for i, batch in run.batches([1] * 4):
+                bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
+            bus.emit("after_train_epoch")
+
+    rows = [line.split() for line in read_screen(terminal) if "/2 " in line and not line.startswith("finished")]
+    assert rows == [["1/2", "1.000"], ["1.50/2", "0.5000"], ["2/2", "1.000"]]
+
+
+def test_loop_with_epochs_that_emits_iterations_only_has_a_row_per_interval(terminal: Any, on_terminal: Any) -> None:
+    bus = HookBus([on_terminal, LoggerHook(interval=2)])
+    with bus.run(epochs=2) as run:
+        for _ in run.epochs():
+            for i, batch in run.batches([1] * 2):
+                bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
+
+    rows = [line.split() for line in read_screen(terminal)[:-1]]
+    assert rows == [["epoch", "train/loss"], ["1.00/2", "1.000"], ["2.00/2", "1.000"]]
+
+
+def test_run_without_epochs_has_a_row_per_interval(terminal: Any, on_terminal: Any) -> None:
+    bus = HookBus([on_terminal, LoggerHook(interval=2)])
+    with bus.run(iterations=5) as run:
+        for loss in (1.0, 2.0, 3.0, 4.0, 5.0):
+            bus.emit("before_train_iter")
+            bus.emit("after_train_iter", outputs={"loss": loss})
+            if loss == 4:
+                bus.emit("before_val_epoch")
+                bus.emit("after_val_epoch", metrics={"loss": 0.5})
+        assert run.should_stop
+
+    assert read_screen(terminal)[:-1] == [
+        "iteration  train/loss",
+        "      2/5       1.500",
+        "iteration  train/loss  val/loss",
+        "      4/5       3.500    0.5000",
+        "      5/5       5.000",
+    ]
+
+
+def test_run_limited_in_tokens_has_rows_of_tokens(terminal: Any, on_terminal: Any) -> None:
+    bus = HookBus([on_terminal, LoggerHook(interval=1)])
+    with bus.run(tokens=20_000, batch_tokens=len) as run:
+        for _ in run.epochs():
+            for _, batch in run.batches([[0] * 8_000] * 4):
+                bus.emit("before_train_iter", batch=batch)
+                bus.emit("after_train_iter", batch=batch, outputs={"loss": 1.0})
+
+    assert [line.split() for line in read_screen(terminal)[:3]] == [
+        *(["tokens", "train/loss"], ["8k/20k", "1.000"], ["16k/20k", "1.000"]),
+    ]
+
+
+def test_named_optimizers_have_a_column_each(terminal: Any, on_terminal: Any) -> None:
+    layers = {name: torch.nn.Linear(1, 1) for name in "GD"}
+    optimizers = {name: torch.optim.SGD(layers[name].parameters(), lr=lr) for name, lr in (("G", 0.1), ("D", 0.01))}
+    bus = HookBus([on_terminal, LoggerHook()])
+    with bus.run(optimizer=optimizers, epochs=1) as run:
+        for _ in run.epochs():
+            for i, batch in run.batches([1]):
+                for optimizer in optimizers.values():
+                    optimizer.step()
+                bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
+
+    assert [line.split() for line in read_screen(terminal)[:2]] == [
+        *(["epoch", "train/loss", "lr/G", "lr/D"], ["1/1", "1.000", "0.1", "0.01"]),
+    ]
+
+
+def test_first_line_describes_the_run(read_lines: Callable[[], list[str]], trainer: Callable[..., Trainer]) -> None:
+    fake_training([LoggerHook()], epochs=1)
+    trainer(LoggerHook(), losses=[1.0, 2.0], epochs=3).fit()
+
+    assert [line for line in read_lines() if " parameter" in line] == [
+        "Sequential, 26 parameters · cpu · 1 epoch",
+        "Values, 1 parameter · cpu · 3 epochs x 2 iterations",
+    ]
 
 
 # -- outcome -----------------------------------------------------------------------------------------------
@@ -328,13 +416,10 @@ def test_last_line_contains_the_outcome_of_the_run(
     assert len([text for text in lines if text.startswith(line.split()[0])]) == 1
 
 
-def test_table_title_marks_a_truncated_epoch(read_lines: Callable[[], list[str]]) -> None:
+def test_position_of_a_truncated_epoch_is_a_fraction(read_lines: Callable[[], list[str]]) -> None:
     fake_training([LoggerHook(), EndRun("stop")], losses=float)
 
-    assert [line.strip() for line in read_lines()[1:4:2]] == [
-        "epoch 1/2, truncated   train",
-        "loss                   1.500",
-    ]
+    assert select_rows(read_lines()) == ["epoch 0.66/2  train/loss 1.500  lr 0.1"]
 
 
 # -- messages ----------------------------------------------------------------------------------------------
@@ -392,7 +477,7 @@ def test_pipe_receives_plain_text_and_terminal_colors(
     fake_training([LoggerHook(), on_terminal], scores=lambda epoch: {"accuracy": 0.5})
 
     assert not any("\x1b" in line for line in read_lines())
-    assert "\x1b[32mval" in terminal.getvalue()
+    assert "\x1b[1maccuracy" in terminal.getvalue()
 
 
 def test_logger_and_progress_use_the_provided_console(on_terminal: Any, terminal: Any, read_lines: Any) -> None:

@@ -19,12 +19,11 @@ from hookbus.testing import check_hook, fake_training
 from hookbus_logger import LoggerHook, ProgressHook
 from hookbus_logger.progress import (
     ProgressState,
-    ThroughputMeter,
     Ticker,
     build_bar,
     format_line,
-    format_throughput,
 )
+from hookbus_logger.throughput import ThroughputMeter, format_throughput
 
 from .toys import StopAt
 
@@ -264,9 +263,23 @@ def test_output_of_other_hooks_appears_above_the_bar(terminal: Any, on_terminal:
     fake_training(hooks, epochs=1)
 
     output = terminal.getvalue()
-    for text in ("printed", "train"):
+    for text in ("printed", "train/loss"):
         erased = output.rindex("\x1b[2K", 0, output.index(text))
         assert "\n" not in output[erased : output.index(text)]
+
+
+def test_epoch_of_the_bar_is_below_the_first_column_of_the_table(on_terminal: Any) -> None:
+    progress = ProgressHook()
+    labels = []
+
+    class ReadLabel(Hook):
+        def after_train_epoch(self, run: Run) -> None:
+            labels.append(progress.get_progress(run).label)
+
+    fake_training([on_terminal, LoggerHook(), progress, ReadLabel()], epochs=1)
+    fake_training([LoggerHook(), progress, ReadLabel()], epochs=1)
+
+    assert labels == ["  1/1", "epoch 1/1"]
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
@@ -301,7 +314,7 @@ def test_pipe_receives_periodic_plain_lines() -> None:
     fake_training([OnPipe(), ProgressHook(line_every=0.01), WaitFor(pipe.written)], epochs=1)
 
     lines = pipe.getvalue().splitlines()
-    assert lines[-1][21:].split()[:3] == ["epoch", "1/1", "3/3"]
+    assert lines[-1][10:].split()[:3] == ["epoch", "1/1", "3/3"]
     assert "\x1b" not in pipe.getvalue()
 
 
@@ -415,7 +428,8 @@ def test_narrow_terminal_omits_the_bar() -> None:
     state = ProgressState("epoch 2/5", 225, 450, loss=0.4213, per_second=12.3, eta="0:00:24")
 
     assert render(state, 60) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s  eta 0:00:24\n"
-    assert render(state, 30) == "epoch 2/5  225/450  loss 0.42…\n"
+    assert render(state, 50) == "epoch 2/5  225/450  loss 0.4213  12.3 it/s\n"
+    assert render(state, 30) == "epoch 2/5  225/450\n"
 
 
 def test_bar_without_a_total_contains_the_count() -> None:

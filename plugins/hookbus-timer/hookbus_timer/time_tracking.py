@@ -164,7 +164,8 @@ class TimeTrackingHook(Hook):
             values["time/remaining_hours"] = remaining / SECONDS_PER_HOUR
         run.bus.emit("log_scalars", values=values)
         line = self._format_line(run, seconds, remaining)
-        run.logger.info("%s", line)
+        # The table of hookbus-logger in a terminal contains the time of the epoch, and its bar the remaining time.
+        run.logger.info("%s", line, extra={"is_in_table": True})
         if self._file is not None:
             self._append(self._file, line)
 

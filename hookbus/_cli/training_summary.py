@@ -1,0 +1,121 @@
+"""Last lines of a training: the files that the run has written, and the commands to run next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+
+from hookbus._cli.console import escape_text, output_console
+from hookbus._cli.output import print_pairs
+from hookbus._utils.values import escape_control_characters
+from hookbus.distributed.process_group import world_size
+
+if TYPE_CHECKING:
+    from hookbus._run.run import Run
+
+DESCRIPTIONS = {"config.yaml": "all settings", "logs": "log"}
+"""Descriptions of outputs for which their hook has registered none, by name or by the name of their directory."""
+
+
+def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
+    """Print the output files and the commands to run next, on rank 0 only."""
+    if run.work_dir is None or not run.ranks.is_main:
+        return
+    directory = run.work_dir.path
+    moved = [] if requested is None or Path(requested) == directory else [f"work_dir={directory}"]
+    out = output_console()
+    out.print(f"\nThe files of this run are in [bold]{escape_text(str(directory))}[/]")
+    files = [(_relative_path(path, directory), meaning) for path, meaning in _iter_files(run, directory)]
+    print_pairs([(escape_control_characters(name), escape_control_characters(meaning)) for name, meaning in files])
+    out.print("\nNext steps")
+    for command in _iter_commands(run, str(file), [*overrides, *moved]):
+        out.print(escape_text(_format_command([_get_program(command[0]), *map(shlex.quote, command)])))
+
+
+def _format_command(words: Sequence[str]) -> str:
+    """Return an indented command, continued on further lines between arguments if it is too long."""
+    width = output_console().width
+    lines = [f"  {words[0]}"]
+    for number, word in enumerate(words[1:], 2):
+        continuation = 0 if number == len(words) else len(" \\")
+        if cell_len(f"{lines[-1]} {word}") + continuation > width:
+            lines[-1] += " \\"
+            lines.append(f"    {word}")
+        else:
+            lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
+def _iter_files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
+    """Yield checkpoints, outputs of hooks, the configuration and the status, with their descriptions."""
+    assert run.work_dir is not None
+    best = {b.path: f"best {name}: {b.value:.4g}, epoch {b.epoch}" for name, b in run.best.items() if b.path}
+    yield from best.items()
+    newest = _newest_checkpoint(run)
+    if newest is not None and newest not in best:
+        yield newest, f"newest checkpoint, iteration {run.iters_done}"
+    outputs = {path: description for path, description in run.work_dir.outputs.items() if path.exists()}
+    outputs |= {path: "" for path in sorted((directory / "logs").glob("[!.]*")) if path not in outputs}
+    listed = {path: description or _describe(path) for path, description in outputs.items() if not _is_internal(path)}
+    for path in sorted(listed, key=lambda path: (path.name == "config.yaml", path)):
+        yield path, listed[path]
+    if (directory / "status.json").exists():
+        yield directory / "status.json", f"outcome: {run.outcome}"
+
+
+def _describe(path: Path) -> str:
+    return DESCRIPTIONS.get(path.name) or DESCRIPTIONS.get(path.parent.name, "")
+
+
+def _is_internal(path: Path) -> bool:
+    """Return whether a path is hidden, or contains the checkpoints, which are listed separately."""
+    return path.name.startswith(".") or path.name == "checkpoints"
+
+
+def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
+    newest = _newest_checkpoint(run)
+    if newest is not None and run.outcome in ("finished", "stopped"):
+        best = next((best.path for best in run.best.values() if best.path is not None), newest)
+        yield ["test", file, *overrides, "--checkpoint", str(best)]
+    if newest is not None and run.outcome == "finished":
+        # A finished run has nothing left to train, so the suggested command doubles the limit.
+        limits = {"epochs": run.max_epochs, "iterations": run.max_iters, "tokens": run.max_tokens}
+        name, limit = next(((name, limit) for name, limit in limits.items() if limit), ("iterations", None))
+        others = [override for override in overrides if not override.startswith(f"training.{name}=")]
+        yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]
+    elif newest is not None:
+        yield ["train", file, *overrides, "--resume"]
+    yield ["explain", file, *overrides]
+
+
+def _newest_checkpoint(run: Run) -> Path | None:
+    """Return the newest checkpoint that is not a best checkpoint, else the newest one, or None."""
+    from hookbus._run.resume import get_checkpoint_directory
+    from hookbus.checkpoint.sidecars import list_newest_first
+
+    directory = get_checkpoint_directory(run) if run.get("checkpoint_saver") is not None else None
+    checkpoints = list_newest_first(directory) if directory is not None else []
+    best = {best.path for best in run.best.values()}
+    return next((path for path in checkpoints if path not in best), next(iter(checkpoints), None))
+
+
+def _relative_path(path: Path, directory: Path) -> str:
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
+
+
+def _get_program(command: str) -> str:
+    """Return the command that the user ran, with torchrun and the number of processes for distributed training."""
+    program = sys.argv[0]
+    if command == "train" and world_size() > 1:
+        is_single_node = world_size() == int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        return f"torchrun {f'--nproc-per-node {world_size()}' if is_single_node else '...'} -m hookbus"
+    if Path(program).name == "__main__.py":
+        return "python -m hookbus"
+    return "hookbus" if program == shutil.which("hookbus") else shlex.quote(program)

@@ -1,0 +1,46 @@
+"""First line of a training: work directory, model, device and length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from hookbus import Run
+from hookbus.distributed import unwrap_model, world_size
+from hookbus.errors import format_path
+from hookbus_logger.format import format_compact
+
+
+def format_run(run: Run, separator: str) -> str:
+    """Return one line that describes a training; "" without a model.
+
+    Args:
+        run: Active run.
+        separator: Text between two parts.
+    """
+    return separator.join(_describe(run, run.model)) if run.model is not None else ""
+
+
+def _describe(run: Run, model: nn.Module) -> Iterator[str]:
+    if run.work_dir is not None:
+        yield format_path(run.work_dir.path)
+    parameters = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    name = type(unwrap_model(model)).__name__
+    count = sum(parameter.numel() for parameter in parameters)
+    yield f"{name}, {count:,} parameter{'s' * (count != 1)}"
+    processes = f"{world_size()} x " if world_size() > 1 else ""
+    yield processes + (parameters[0].device.type if parameters else "cpu")
+    if length := _format_length(run):
+        yield length
+
+
+def _format_length(run: Run) -> str:
+    """Return the limit of the run; "" if there is none."""
+    if run.max_tokens is not None:
+        return f"{format_compact(run.max_tokens)} tokens"
+    if run.max_epochs is None:
+        return "" if run.max_iters is None else f"{run.max_iters:,} iterations"
+    epochs = f"{run.max_epochs:,} epoch{'s' * (run.max_epochs != 1)}"
+    return f"{epochs} x {run.epoch_length:,} iterations" if run.epoch_length else epochs
