@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus._cli.app import app
-from hookbus._cli.output import print_order, print_paragraph, print_summary, print_table
+from hookbus._cli.output import print_order, print_pairs, print_paragraph, print_table
+from hookbus._cli.training_summary import print_summary
 
 if TYPE_CHECKING:
     from tests.conftest import Project
@@ -160,6 +161,60 @@ def test_summary_lists_the_output_files(project: Project) -> None:
     listed = {line.split()[0] for line in lines[2 : lines.index("Next steps") - 1]}
     assert listed == {"checkpoints/best_loss.pth", "checkpoints/epoch_2.pth", "config.yaml", "status.json"}
     assert all((project.path / "runs/x" / name).exists() for name in listed)
+
+
+def test_summary_lists_the_files_that_hooks_have_registered_with_their_descriptions(project: Project) -> None:
+    project.write(
+        """
+        from hookbus import Hook
+
+        class ReportHook(Hook):
+            def after_train(self, run):
+                for name in ("notes.txt", "report/index.html", "never.txt"):
+                    path = run.work_dir.path / name
+                    run.register_output(path if name != "report/index.html" else path.parent, "made by a hook")
+                    if name != "never.txt":
+                        path.parent.mkdir(exist_ok=True)
+                        path.write_text("x")
+        """,
+        "reports_1.py",
+    )
+    project.write(RUN)
+    lines = run_train('hooks=["reports_1:ReportHook"]')
+    assert lines[2 : lines.index("Next steps") - 1] == [
+        "  notes.txt    made by a hook",
+        "  report       made by a hook",
+        "  config.yaml  all settings",
+        "  status.json  outcome: finished",
+    ]
+
+
+def test_lines_of_the_summary_fit_a_narrow_output(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    project.write(RUN)
+    lines = run_train("seed=3")
+    commands = "\n".join(lines[lines.index("Next steps") + 1 :]).replace(" \\\n    ", " ").splitlines()
+    assert [shlex.split(command)[1] for command in commands] == ["test", "train", "explain"]
+    assert any(line.endswith(" \\") for line in lines)
+    assert max(map(len, lines)) <= 50
+
+
+def test_description_is_wrapped_beside_its_name_or_below_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("a", "a text of several words, longer than a line"), ("long_name.txt", "")]
+    for columns in ("50", "28"):
+        monkeypatch.setenv("COLUMNS", columns)
+        print_pairs(rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "  a              a text of several words, longer",
+        "                 than a line",
+        "  long_name.txt",
+        "  a",
+        "    a text of several words,",
+        "    longer than a line",
+        "  long_name.txt",
+    ]
 
 
 @pytest.mark.slow

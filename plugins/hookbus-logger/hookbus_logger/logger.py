@@ -94,6 +94,13 @@ class LoggerHook(EpochRecorder):
         if self._rows is not None:
             self._rows.flush()
 
+    @hookimpl(priority=Priority.LOWEST)
+    def after_train(self, run: Run) -> None:
+        """Print the row of the last epoch, before other hooks log messages about the training."""
+        if self._rows is not None and counts_epochs(run):
+            self._rows.flush()
+        super().after_train(run)
+
     # -- results -------------------------------------------------------------------------------
 
     def log_scalars(self, run: Run, values: Mapping[str, Any]) -> None:
