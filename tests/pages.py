@@ -10,6 +10,9 @@ Languages of code blocks:
 * `bash` is a cluster script; its syntax is checked by bash.
 * `toml` and `json` must be valid; JSON may have one value per line.
 * `text` is not checked.
+
+A comment `<!-- requires: name other -->` before a block names modules that the test environment may lack. If one of
+them is not installed, the block is listed in `Reader.skipped` instead.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ PAGES = [  # packaging/test_samples.py runs the pages of the sample packages, wh
     ROOT / "README.md",
     *sorted(ROOT.glob("docs/*.md")),
     *sorted(ROOT.glob("docs/plugins/*.md")),
+    *sorted(ROOT.glob("docs/recipes/*.md")),
     *sorted(ROOT.glob("plugins/*/README.md")),
 ]
 PAGES_OF_TRAINERS = [
@@ -53,6 +57,7 @@ PAGES_OF_TRAINERS = [
 """Pages whose code needs another trainer."""
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.DOTALL | re.MULTILINE)
 NAME = re.compile(r"# (\S+\.(?:py|yaml|toml))")
+REQUIRES = re.compile(r"<!-- requires: ([\w ]+) -->\s*\Z")
 INSTALLABLE = {"hookbus", "hookbus-zoo", *PUBLISHED_HOOKS, *BRIDGE_PACKAGES.values()}
 
 
@@ -64,11 +69,18 @@ class Block:
         language: Language tag.
         text: Content.
         line: Line number of the opening fence.
+        requires: Modules without which the block cannot be executed.
     """
 
     language: str
     text: str
     line: int
+    requires: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> list[str]:
+        """Required modules that are not installed."""
+        return [name for name in self.requires if importlib.util.find_spec(name) is None]
 
     @property
     def file(self) -> str | None:
@@ -81,7 +93,12 @@ def blocks(page: Path, language: str | None = None) -> list[Block]:
     """Return the blocks of a page in order, optionally of one language only."""
     text = page.read_text(encoding="utf-8")
     all_blocks = [
-        Block(m["language"], textwrap.dedent(m["text"]), text.count("\n", 0, m.start()) + 1)
+        Block(
+            m["language"],
+            textwrap.dedent(m["text"]),
+            text.count("\n", 0, m.start()) + 1,
+            tuple(required[1].split()) if (required := REQUIRES.search(text, 0, m.start())) else (),
+        )
         for m in FENCE.finditer(text)
     ]
     return [block for block in all_blocks if language in (None, block.language)]
@@ -92,10 +109,14 @@ class Reader:
 
     Args:
         page: Path of the page.
+
+    Attributes:
+        skipped: Reasons of the blocks that were not executed.
     """
 
     def __init__(self, page: Path) -> None:
         self.page = page
+        self.skipped: list[str] = []
         self.names: dict[str, Any] = {"__name__": "__main__", "Trainer": _EllipsisTrainer, **_common_names()}
 
     def follow(self) -> None:
@@ -105,6 +126,9 @@ class Reader:
             AssertionError: If the output of a command differs from the page.
         """
         for block in blocks(self.page):
+            if block.missing:
+                self.skipped.append(f"line {block.line}: requires {', '.join(block.missing)}")
+                continue
             if block.file is not None:
                 path = Path(block.file)
                 path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,14 +30,21 @@ from tests.pages import PAGES, PAGES_OF_TRAINERS, ROOT, Reader, blocks
 
 LONG = (
     "docs/index.md",
+    "docs/inference.md",
     "docs/plugins/mlflow.md",
     "docs/publishing.md",
     "docs/logging.md",
+    "docs/own-data.md",
+    "docs/recipes/fine-tuning.md",
+    "docs/recipes/language-model.md",
     "docs/resume.md",
     "docs/slow-training.md",
+    "docs/sweeps.md",
     "docs/tutorial.md",
 )
 """Pages with slow examples."""
+WARNINGS = {"docs/inference.md": [".*LeafSpec"]}
+"""Warnings that PyTorch itself raises in the exporter of ONNX, by page."""
 MIGRATION_PAGE = ROOT / "docs/coming-from.md"
 
 
@@ -49,6 +56,7 @@ def parametrize_pages() -> Iterator[object]:
     """Yield the pages to run; the README has a separate test, and bridge/test_trainers.py runs those of trainers."""
     for page in PAGES:
         marks = [pytest.mark.slow, pytest.mark.timeout(600)] if get_name(page) in LONG else []
+        marks += [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in WARNINGS.get(get_name(page), ())]
         if page.parent != ROOT and page not in PAGES_OF_TRAINERS:
             yield pytest.param(page, id=get_name(page), marks=marks)
 
@@ -58,7 +66,10 @@ def test_page_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
-    Reader(page).follow()
+    reader = Reader(page)
+    reader.follow()
+    if reader.skipped:
+        pytest.skip("; ".join(reader.skipped))
 
 
 def iter_texts() -> Iterator[Path]:
@@ -98,6 +109,16 @@ def test_gallery_script_generates_the_images(tmp_path: Path) -> None:
     drawn = {path.name: get_height(path) for path in tmp_path.glob("*.png")}
     shown = set(re.findall(r"\(images/(\w+\.png)\)", (ROOT / "docs" / "gallery.md").read_text()))
     assert drawn == {name: get_height(kept / name) for name in shown}
+
+
+def test_diagram_has_the_points_of_a_run_in_their_order() -> None:
+    shown = re.findall(r'class="point"[^>]*>(\w+)<', (ROOT / "docs" / "images" / "run.svg").read_text())
+    listed = (ROOT / "docs" / "points.md").read_text().partition("```text\n")[2].partition("```")[0].split()
+
+    assert [point for point in shown if point in listed] == listed
+    assert set(shown) - set(listed) == {
+        "after_load_checkpoint", "before_val_epoch", "before_val_iter", "after_val_iter", "after_val_epoch",
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -247,6 +268,17 @@ class TestReader:
     @pytest.mark.parametrize("shown", ["", "\nhookbus 0.1.0", "\n...", "\n...\nhookbus 0.1.0", "\nhookbus 0.1.0\n..."])
     def test_reader_accepts_matching_output(self, follow, shown: str):
         follow("console", f"$ hookbus --version{shown}")
+
+    def test_reader_lists_blocks_without_their_requirements(self, tmp_path: Path):
+        (tmp_path / "page.md").write_text(
+            "<!-- requires: json unknown_module -->\n\n```python\n1 / 0\n```\n\n"
+            "<!-- requires: json -->\n\n```python\ndone = True\n```\n"
+        )
+        reader = Reader(tmp_path / "page.md")
+        reader.follow()
+
+        assert reader.skipped == ["line 3: requires unknown_module"]
+        assert reader.names["done"]
 
     def test_reader_writes_modules_of_packages(self, follow):
         follow("python", "# package/name.py\nimport package.other")

@@ -51,7 +51,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
 
 def pages() -> list[Path]:
     """Return the paths of all pages."""
-    return [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("plugins/*.md"))]
+    return [page for pattern in ("*.md", "plugins/*.md", "recipes/*.md") for page in sorted(DOCS.glob(pattern))]
 
 
 def page_text(text: str) -> str:
