@@ -149,6 +149,8 @@ def check_averages(model: nn.Module, averages: Mapping[str, Any], key: str) -> N
     own = strip_wrappers(model).state_dict()
     for name, value in rename_weights(model, averages).items():
         expected = own.get(name)
+        if expected is None and not isinstance(value, Tensor) and not name.endswith(EXTRA_STATE):
+            raise InvalidDataError(join(key, name), "a tensor", shorten(value))
         if isinstance(expected, Tensor) and not is_lazy(expected) and getattr(value, "shape", None) != expected.shape:
             raise InvalidDataError(join(key, name), f"a tensor of shape {tuple(expected.shape)}", shorten(value))
 

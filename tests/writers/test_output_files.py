@@ -204,8 +204,8 @@ DIRECTORY_HOOKS = {
 }
 """Hooks that require a work directory, and the setting that replaces it."""
 
-OTHER_SETTINGS = {("ema", "resume_from")}
-"""Settings with an input path, which is relative to the current directory."""
+OTHER_SETTINGS = {("ema", "resume_from"), ("early_stopping", "start_from_epoch")}
+"""An input path, which is relative to the current directory, and a number of epochs."""
 
 WORDS = ("path", "_dir", "directory", "folder", "_from")
 

@@ -291,4 +291,4 @@ def test_model_summary(max_depth: int) -> None:
     shapes = {name: [[*row.calls.inputs[0]], [*row.calls.outputs[0]]] for name, row in rows.items() if row.calls}
     assert shapes == {name: [*row[1:]] for name, row in layers.items()}
     assert ours.parameters.trainable == native.trainable_parameters
-    assert ours.flops == native.total_flops
+    assert ours.flops == getattr(native, "total_flops", 2 * (2 * 4 * 9 * 36 + 2 * 144 * 10))  # not in Lightning 2.5
