@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 COLUMN_GAP = 2
 """Number of spaces between two columns."""
 
-MIN_DESCRIPTION = 30
-"""Minimum width of a description beside a name."""
-
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], titles: int = 1) -> None:
     """Print a table, or, if it is too wide, each row as a title with its remaining cells below.
@@ -69,7 +66,7 @@ def print_paragraph(text: str, indent: int = 0, hanging: int = 0, style: str = "
 
 
 def print_pairs(rows: Sequence[tuple[str, str]], indent: int = 2) -> None:
-    """Print names and their descriptions in two columns; a long description is wrapped, if necessary below its name.
+    """Print names and descriptions in two columns; a description that does not fit is printed below its name.
 
     Args:
         rows: Names and descriptions.
@@ -79,16 +76,12 @@ def print_pairs(rows: Sequence[tuple[str, str]], indent: int = 2) -> None:
     column = indent + max((cell_len(name) for name, _ in rows), default=0) + COLUMN_GAP
     for name, text in rows:
         start = " " * indent + name
-        is_beside = out.width - column >= MIN_DESCRIPTION or cell_len(start) + COLUMN_GAP + cell_len(text) <= out.width
-        left = column if is_beside else indent + COLUMN_GAP
-        lines = textwrap.wrap(text, max(out.width - left, 1), break_long_words=False, break_on_hyphens=False)
-        if is_beside:
-            gap = " " * (column - cell_len(start)) if lines else ""
-            out.print(Text.assemble(start, (gap + (lines.pop(0) if lines else ""), "dim")))
+        if not text or column + cell_len(text) <= out.width:
+            gap = " " * (column - cell_len(start)) if text else ""
+            out.print(Text.assemble(start, (gap + text, "dim")))
         else:
             out.print(Text(start))
-        for line in lines:
-            out.print(Text(" " * left + line, "dim"))
+            print_paragraph(text, indent + COLUMN_GAP, style="dim")
 
 
 # -- helpers ---------------------------------------------------------------------------------------

@@ -199,21 +199,18 @@ def test_lines_of_the_summary_fit_a_narrow_output(project: Project, monkeypatch:
     assert max(map(len, lines)) <= 50
 
 
-def test_description_is_wrapped_beside_its_name_or_below_it(
+def test_description_that_does_not_fit_is_printed_below_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [("a", "a text of several words, longer than a line"), ("long_name.txt", "")]
-    for columns in ("50", "28"):
+    rows = [("a", "a text of several words"), ("long_name.txt", "")]
+    for columns in ("40", "39", "20"):
         monkeypatch.setenv("COLUMNS", columns)
         print_pairs(rows)
+    below = ["  a", "    a text of several words", "  long_name.txt"]
     assert capsys.readouterr().out.splitlines() == [
-        "  a              a text of several words, longer",
-        "                 than a line",
-        "  long_name.txt",
-        "  a",
-        "    a text of several words,",
-        "    longer than a line",
-        "  long_name.txt",
+        *("  a              a text of several words", "  long_name.txt"),
+        *below,
+        *("  a", "    a text of", "    several words", "  long_name.txt"),
     ]
 
 

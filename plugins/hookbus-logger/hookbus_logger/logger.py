@@ -71,7 +71,7 @@ class LoggerHook(EpochRecorder):
         table.reserve(get_widest_position(run))
         printer: RowPrinter = (TablePrinter if console.is_terminal else LinePrinter)(console, table)
         self._rows = RowCollector(run, printer.print_row, by_epoch=self.config.log_metric_by_epoch)
-        if header := format_run(run, " - " if is_ascii(console) else " · "):
+        if header := format_run(run, " - " if is_ascii(console) else " · ", get_line_width(console)):
             print_line(console, header)
         super().before_train(run)
 

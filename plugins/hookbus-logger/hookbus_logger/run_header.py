@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.cells import cell_len
 from torch import nn
 from torch.nn.parameter import is_lazy
 
@@ -13,14 +14,22 @@ from hookbus.errors import format_path
 from hookbus_logger.format import format_compact
 
 
-def format_run(run: Run, separator: str) -> str:
-    """Return one line that describes a training; "" without a model.
+def format_run(run: Run, separator: str, width: int | None = None) -> str:
+    """Return a line that describes a training, or several lines that are broken between its parts; "" without a model.
 
     Args:
         run: Active run.
         separator: Text between two parts.
+        width: Width in characters. Default: None, for one line.
     """
-    return separator.join(_describe(run, run.model)) if run.model is not None else ""
+    lines: list[str] = []
+    for part in _describe(run, run.model) if run.model is not None else ():
+        longer = f"{lines[-1]}{separator}{part}" if lines else part
+        if lines and width is not None and cell_len(longer) > width:
+            lines.append(f"  {part}")
+        else:
+            lines[-1:] = [longer]
+    return "\n".join(lines)
 
 
 def _describe(run: Run, model: nn.Module) -> Iterator[str]:
