@@ -8,8 +8,8 @@ import torch
 
 from hookbus import Hook, Run, hookimpl
 from hookbus.distributed import is_main
+from hookbus.metrics import get_peak_flops
 from hookbus_profiler.config import ProfilerConfig
-from hookbus_profiler.flops import get_peak_flops
 from hookbus_profiler.output import ProfilerOutput
 from hookbus_profiler.profiling_window import ProfilingWindow
 from hookbus_profiler.report import Report
@@ -100,7 +100,7 @@ class ProfilerHook(Hook):
         if not times.iterations:
             return None
         times.hooks.pop(self.name, None)  # the profiler's own overhead ends with the profiling
-        peak = get_peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+        peak = get_peak_flops(torch.cuda.get_device_name(device), "fp16") if device.type == "cuda" else None
         workers = getattr(run.train_loader, "num_workers", None)
         return Report(times, window.flops, peak, workers)
 

@@ -7,10 +7,10 @@ import torch
 
 from hookbus import Hook, HookBus
 from hookbus.errors import ConfigError, HookWarning
+from hookbus.metrics import get_peak_flops
 from hookbus.testing import RecordingBus, check_hook, fake_training, fingerprint
 from hookbus.trainer.trainer import Trainer
 from hookbus_profiler import ProfilerHook
-from hookbus_profiler.flops import get_peak_flops
 from hookbus_profiler.profiling_window import Cycle, is_profiling
 
 CYCLE = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
@@ -503,7 +503,7 @@ class TestGpu:
         events = json.loads(gzip.decompress((tmp_path / "profiler" / name).read_bytes()))["traceEvents"]
 
         assert any(event.get("cat") == "kernel" for event in events)
-        assert hook.stored_report.peak == get_peak_flops(torch.cuda.get_device_name())
+        assert hook.stored_report.peak == get_peak_flops(torch.cuda.get_device_name(), "fp16")
         # Forward 2*8*64*64, backward as many for the weight; the input needs no gradient.
         assert hook.stored_report.flops == 2 * (2 * 8 * 64 * 64)
 

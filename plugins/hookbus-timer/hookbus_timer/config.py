@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from hookbus import HookConfig
-from hookbus_timer.peak_flops import Precision
+from hookbus_timer.matrix_products import Precision
 
 
 class IterTimerConfig(HookConfig):

@@ -11,8 +11,9 @@ from typing import Any
 
 from hookbus import Hook, Priority, Run, hookimpl
 from hookbus.checkpoint import schema
+from hookbus.metrics import get_peak_flops
 from hookbus_timer.config import IterTimerConfig
-from hookbus_timer.peak_flops import get_device_name, get_peak_flops, infer_precision
+from hookbus_timer.matrix_products import get_device_name, infer_precision
 from hookbus_timer.throughput import ThroughputWindow
 
 TimedIteration = tuple[float, float | None]
