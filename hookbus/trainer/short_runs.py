@@ -72,6 +72,12 @@ class ShortRun:
         self._omitted: list[str] = []
         self._problems: list[str] = []
 
+    @property
+    def train_limit(self) -> str:
+        """Name of the setting that limits the batches of the training, "" if none does."""
+        limit = self._get_limit("train")
+        return limit.setting if limit.is_fixed or not _is_all(limit.value) else ""
+
     def limit_loaders(self, loaders: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the limited loaders, None for one that is disabled.
 

@@ -7,17 +7,18 @@ from typing import Any
 
 from torch import nn
 
-from hookbus import Hook, Needs, Priority, Run, hookimpl, once
+from hookbus import Needs, Priority, Run, hookimpl, once
 from hookbus.checkpoint import schema
 from hookbus.distributed import sharding_of
 from hookbus.errors import ConfigError, LoopError
 from hookbus_finders.config import BatchSizeFinderConfig
+from hookbus_finders.finder import FinderHook
 from hookbus_finders.memory import is_out_of_memory, release_memory
 from hookbus_finders.size_search import SizeSearch, search_size
-from hookbus_finders.trials import check_training, is_at_start, train_steps
+from hookbus_finders.trials import find_limit, train_steps
 
 
-class BatchSizeFinderHook(Hook):
+class BatchSizeFinderHook(FinderHook):
     """Train with growing batch sizes before the training, until the memory is exceeded.
 
     The steps leave no trace, see `run.sandbox`. The result is available as the service `batch_size_finder`, a
@@ -28,10 +29,11 @@ class BatchSizeFinderHook(Hook):
     """
 
     Config = BatchSizeFinderConfig
-    makes_requests = False
+    subject, service = "batch size", "batch_size_finder"
     # After the hooks have prepared their training steps, and before the range test for the learning rate.
     priority = Priority.VERY_LOW
     config: BatchSizeFinderConfig
+    result: SizeSearch | None
     state_schema = schema.record(
         {
             "result": schema.nullable(
@@ -46,44 +48,10 @@ class BatchSizeFinderHook(Hook):
         }
     )
 
-    def __init__(self, config: Any = None, **settings: Any) -> None:
-        super().__init__(config, **settings)
-        self.result: SizeSearch | None = None
-
     @property
     def needs(self) -> Needs:
         """The step to execute, and with `apply` the training loader to replace."""
         return Needs(actions=("train_step",), optimizer=True, data=self.config.apply)
-
-    def check(self, run: Run) -> None:
-        """Check that the batch size of the training loader can be changed, and that no other hook searches.
-
-        Raises:
-            HookError: If the run has no optimizer.
-            ConfigError: If one of the other conditions is not met.
-        """
-        if run.mode != "train":
-            return
-        self.check_unique(run, "searches for the batch size", "Remove one of them.")
-        check_training(run)
-        _ = run.max_batch_size  # raises the reason why the batch size of the loader cannot be changed
-        if run.ranks.world_size > 1:
-            _check_ranks(run)
-
-    def before_run(self, run: Run) -> None:
-        """Discard the result of an earlier training."""
-        if run.mode == "train" and run.iters_done == 0:
-            self.result = None
-
-    def before_train(self, run: Run) -> None:
-        """Execute the search, unless the training continues; a checkpoint contains the batch size."""
-        if self.result is None and is_at_start(run, self.name):
-            self.result = self._search(run)
-            self._report(run, self.result)
-            if self.config.apply and self.result.size is not None:
-                run.set_batch_size(self.result.size)
-        if self.result is not None:
-            run.provide("batch_size_finder", self.result)
 
     @hookimpl(when=once(), frequency=False)
     def after_train_iter(self, run: Run) -> None:
@@ -108,6 +76,20 @@ class BatchSizeFinderHook(Hook):
         saved = state["result"]
         trials = () if saved is None else tuple(zip(saved["sizes"], saved["fits"], strict=True))
         self.result = None if saved is None else SizeSearch(trials, float(saved["margin"]))
+
+    def _check_training(self, run: Run) -> None:
+        if find_limit(run):
+            return
+        _ = run.max_batch_size  # raises the reason why the batch size of the loader cannot be changed
+        if run.ranks.world_size > 1:
+            _check_ranks(run)
+
+    def _get_obstacle(self, limit: str) -> str:
+        return limit
+
+    def _apply(self, run: Run, result: SizeSearch) -> None:
+        if result.size is not None:
+            run.set_batch_size(result.size)  # a checkpoint contains it
 
     def _search(self, run: Run) -> SizeSearch:
         config, limit = self.config, self.config.max_val

@@ -10,19 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hookbus import Hook, Needs, Priority, Run
+from hookbus import Needs, Priority, Run
 from hookbus.checkpoint import schema
 from hookbus.errors import ConfigError
 from hookbus.writers import OutputFiles, image_directory
 from hookbus_finders.chart import render_range_test
 from hookbus_finders.config import LRFinderConfig
+from hookbus_finders.finder import FinderHook
 from hookbus_finders.lr_range import RangeTest, Smoother, get_rates
-from hookbus_finders.trials import check_training, is_at_start, train_steps
+from hookbus_finders.trials import train_steps
 
 _numbers = schema.list_of(schema.number())
 
 
-class LRFinderHook(Hook):
+class LRFinderHook(FinderHook):
     """Train with growing learning rates before the training, and suggest the one at which the loss decreases fastest.
 
     The steps leave no trace, see `run.sandbox`. The result is available as the service `lr_finder`, a `RangeTest`. A
@@ -33,11 +34,12 @@ class LRFinderHook(Hook):
     """
 
     Config = LRFinderConfig
-    makes_requests = False
+    subject, service = "learning rate", "lr_finder"
     # After all hooks have prepared their training steps, and after the search for the batch size.
     priority = Priority.LOWEST
     needs = Needs(actions=("train_step",), optimizer=True)
     config: LRFinderConfig
+    result: RangeTest | None
     state_schema = schema.record(
         {
             "result": schema.nullable(
@@ -46,46 +48,10 @@ class LRFinderHook(Hook):
         }
     )
 
-    def __init__(self, config: Any = None, **settings: Any) -> None:
-        super().__init__(config, **settings)
-        self.result: RangeTest | None = None
-
     @property
     def output_paths(self) -> dict[str, str | None]:
         """Directory of the plot and the table."""
         return {"save_dir": self.config.save_dir}
-
-    def check(self, run: Run) -> None:
-        """Check that the run has one optimizer and a training loader, and that no other hook searches.
-
-        Raises:
-            HookError: If the run has no optimizer.
-            ConfigError: If one of the other conditions is not met.
-        """
-        if run.mode != "train":
-            return
-        self.check_unique(run, "searches for the learning rate", "Remove one of them.")
-        check_training(run)
-        if len(run.optimizers) > 1:
-            names = ", ".join(run.optimizers)
-            raise ConfigError(f"requires a single optimizer, whose learning rate it changes, got {names}.")
-        if not any(get_base_rates(run.optimizer)):
-            raise ConfigError("requires a parameter group with a learning rate > 0, which is scaled, got 0.")
-
-    def before_run(self, run: Run) -> None:
-        """Discard the result of an earlier training."""
-        if run.mode == "train" and run.iters_done == 0:
-            self.result = None
-
-    def before_train(self, run: Run) -> None:
-        """Execute the test, unless the training continues."""
-        if self.result is None and is_at_start(run, self.name):
-            self.result = self._test_rates(run)
-            self._report(run, self.result)
-            if self.config.apply and self.result.suggestion is not None:
-                run.scale_learning_rates(self.result.suggestion / max(get_base_rates(run.optimizer)))
-        if self.result is not None:
-            run.provide("lr_finder", self.result)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the result."""
@@ -103,7 +69,21 @@ class LRFinderHook(Hook):
             else RangeTest(tuple(map(float, saved["rates"])), tuple(map(float, saved["losses"])), saved["planned"])
         )
 
-    def _test_rates(self, run: Run) -> RangeTest:
+    def _check_training(self, run: Run) -> None:
+        if len(run.optimizers) > 1:
+            names = ", ".join(run.optimizers)
+            raise ConfigError(f"requires a single optimizer, whose learning rate it changes, got {names}.")
+        if not any(get_base_rates(run.optimizer)):
+            raise ConfigError("requires a parameter group with a learning rate > 0, which is scaled, got 0.")
+
+    def _get_obstacle(self, limit: str) -> str:
+        return limit if limit == "fast_dev_run" else ""  # the loader is read again and again
+
+    def _apply(self, run: Run, result: RangeTest) -> None:
+        if result.suggestion is not None:
+            run.scale_learning_rates(result.suggestion / max(get_base_rates(run.optimizer)))
+
+    def _search(self, run: Run) -> RangeTest:
         config, groups, base = self.config, run.optimizer.param_groups, get_base_rates(run.optimizer)
         rates = get_rates(config.min_lr, config.max_lr, config.num_training_steps, config.mode)
         smoother, losses = Smoother(config.smoothing), list[float]()

@@ -22,8 +22,20 @@ def check_training(run: Run) -> None:
         raise ConfigError("requires the training loader of the run, got None. Pass `train_loader` to `bus.run()`.")
 
 
-def is_at_start(run: Run, hook: str) -> bool:
-    """Return whether the training starts from scratch; otherwise log a warning that a hook does not search."""
+def find_limit(run: Run) -> str:
+    """Return the setting of the Trainer that limits the batches of the training; "" if none does."""
+    short_run = getattr(run.trainer, "short_run", None)
+    return "" if short_run is None else str(short_run.train_limit)
+
+
+def is_possible(run: Run, hook: str, limit: str) -> bool:
+    """Return whether a hook searches: at the start of a training that is not limited. Otherwise log a warning.
+
+    Args:
+        run: The run.
+        hook: Name of the hook.
+        limit: Setting that limits the batches, so that the hook does not search; "" if it does.
+    """
     if run.iters_done:
         run.logger.warning(
             "%s: not executed, because the training continues after iteration %s. Start a new training, or remove the "
@@ -31,7 +43,9 @@ def is_at_start(run: Run, hook: str) -> bool:
             hook,
             run.iters_done,
         )
-    return run.iters_done == 0
+    elif limit:
+        run.logger.warning("%s: not executed, because the training is limited by `%s`.", hook, limit)
+    return not (run.iters_done or limit)
 
 
 def train_steps(run: Run, trial: Any, batch_size: int | None = None) -> Generator[float]:

@@ -210,6 +210,21 @@ def test_loader_that_cannot_be_rebuilt_is_refused_before_the_training(loader: An
         build_trainer(BatchSizeFinderHook(), train_loader=loader).fit()
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "iterations"),
+    [("limit_train_batches", 3, 6), ("limit_train_batches", 0.5, 8), ("overfit_batches", 2, 4), ("fast_dev_run", 1, 1)],
+)
+def test_limited_training_is_not_searched_with_one_warning(
+    setting: str, value: float, iterations: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook = BatchSizeFinderHook(**QUICK, apply=True)
+    run = build_trainer(hook, net=Net(20), **{setting: value}).fit()
+    assert (run.iters_done, hook.result, run.get("batch_size_finder")) == (iterations, None, None)
+    assert [record.getMessage() for record in caplog.records if "batch_size_finder" in record.getMessage()] == [
+        f"batch_size_finder: not executed, because the training is limited by `{setting}`."
+    ]
+
+
 def test_out_of_memory_hook_does_not_split_the_batches_of_the_search() -> None:
     hook = BatchSizeFinderHook(**QUICK, margin=0.0)
     build_trainer(hook, OutOfMemoryHook(retry=True), net=Net(20), epochs=1).fit()

@@ -278,3 +278,13 @@ def test_empty_loader_is_refused() -> None:
     trainer.train_loader = build_loader(100, drop_last=True)
     with pytest.raises(LoopError, match="the training loader yielded no batch"):
         trainer.fit()
+
+
+def test_short_run_is_tested_unless_it_is_a_fast_dev_run(caplog: pytest.LogCaptureFixture) -> None:
+    limited, dev = LRFinderHook(num_training_steps=4), LRFinderHook(num_training_steps=4)
+    build_trainer(limited, epochs=1, limit_train_batches=1).fit()
+    assert limited.result is not None
+    assert len(limited.result.rates) == 4
+    build_trainer(dev, fast_dev_run=True).fit()
+    assert dev.result is None
+    assert "lr_finder: not executed, because the training is limited by `fast_dev_run`." in caplog.messages
