@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import errno
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from io import FileIO
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from hookbus.checkpoint import atomic_write
-from hookbus.writers import open_for_writing, open_regular_file
+from hookbus.writers import open_regular_file
+from hookbus_logger.log_file import LogFile
 
 Row = dict[str, float]
 
@@ -21,7 +21,7 @@ FIRST_COLUMNS = ("epoch", "step")
 """First columns of a new file."""
 
 
-class CsvFile:
+class CsvFile(LogFile):
     """CSV file with a header, open for adding rows.
 
     The last row can be written again with further values until the next one is started. A name that is not in the
@@ -46,14 +46,18 @@ class CsvFile:
     """
 
     complete_columns: int
-    _file: FileIO
     _columns: list[str]
     _rows: int
     _current: tuple[int, bytes] | None  # offset and line of the current row if the file contains it
 
     def __init__(self, path: Path, separator: str = ",", run: str = "", *, completes_line: bool = False) -> None:
-        self.path, self._separator, self._run, self._completes_line = path, separator, run, completes_line
-        self._open()
+        self._separator, self._completes_line = separator, completes_line
+        super().__init__(path, run)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self._columns)
 
     @property
     def complete_rows(self) -> int:
@@ -64,29 +68,35 @@ class CsvFile:
         """Complete the current row; the next `write` adds one."""
         self._current, self.complete_columns = None, len(self._columns)
 
-    def write(self, row: Mapping[str, float]) -> None:
-        """Write the current row, which replaces its earlier version.
+    def has_columns(self, row: Mapping[str, float]) -> bool:
+        """Return whether the header contains the names of a row, so that writing it does not rewrite the file."""
+        return {escape(name) for name in row}.issubset(self._columns)
+
+    def write(self, *rows: Mapping[str, float]) -> None:
+        """Write the current row, which replaces its earlier version, and the rows after it.
 
         Args:
-            row: Values by name, those of an earlier version included.
+            rows: Values by name, those of an earlier version included. The last row becomes the current one.
 
         Raises:
-            OSError: If the row cannot be written; the file keeps its content. If the file was deleted, the error is
+            OSError: If the rows cannot be written; the file keeps its content. If the file was deleted, the error is
                 raised once and the next row starts a new file.
         """
         size = self._get_size()
-        complete = self._columns[: self.complete_columns]
-        columns = [*complete, *sorted({escape(name) for name in row}.difference(complete))]
-        cells = {escape(name): repr(value) for name, value in row.items()}
-        line = self._format([cells.get(name, "") for name in columns])
+        complete = self._add_columns(self._columns[: self.complete_columns], rows[:-1])
+        columns = self._add_columns(complete, rows[-1:])
+        lines = [self._format_row(row, columns) for row in rows]
+        content = b"".join(lines)
         if columns == self._columns:
             offset, before = self._current or (size, b"")
-            self._overwrite(offset, line, before)
-            self._rows += not before
-            self._current = offset, line
-            return
-        self._rewrite(self.complete_rows, columns, self.complete_columns, line)
-        self._current = self._get_size() - len(line), line
+            self._overwrite(offset, content, before)
+            self._rows += len(rows) - bool(before)
+        else:
+            self._rewrite(self.complete_rows, columns, self.complete_columns, content)
+            self._rows += len(rows)
+            offset = self._get_size() - len(content)
+        self.complete_columns = len(complete)
+        self._current = offset + len(content) - len(lines[-1]), lines[-1]
 
     def truncate(self, rows: int, columns: int) -> None:
         """Remove rows and columns.
@@ -105,15 +115,9 @@ class CsvFile:
         first = next((number for number, row in rows if _is_after(row, step)), self._rows)
         self.truncate(first, len(self._columns))
 
-    def close(self) -> None:
-        """Close the file; a no-op if it is closed."""
-        self._file.close()
-
     # -- internal ------------------------------------------------------------------------------
 
-    def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._open_descriptor()
+    def _read(self) -> None:
         self._end_incomplete_line()
         try:
             self._columns, self._rows = self._read_size()
@@ -128,8 +132,17 @@ class CsvFile:
             self._rewrite(self._rows, self._columns, len(self._columns))
         self.start_row()
 
-    def _open_descriptor(self) -> FileIO:
-        return open(self.path, "r+b", buffering=0, opener=open_for_writing)
+    @staticmethod
+    def _add_columns(columns: list[str], rows: Iterable[Mapping[str, float]]) -> list[str]:
+        """Return columns with the names of rows, sorted within each row."""
+        names = dict.fromkeys(columns)
+        for row in rows:
+            names |= dict.fromkeys(sorted({escape(name) for name in row}.difference(names)))
+        return [*names]
+
+    def _format_row(self, row: Mapping[str, float], columns: Iterable[str]) -> bytes:
+        cells = {escape(name): repr(value) for name, value in row.items()}
+        return self._format([cells.get(name, "") for name in columns])
 
     def _end_incomplete_line(self) -> None:
         complete = 0
@@ -158,16 +171,16 @@ class CsvFile:
                 raise csv.Error(f"row {rows} has {len(cells)} cells, but the header has {len(header or ())}")
         return header or [], rows
 
-    def _rewrite(self, rows: int, columns: list[str], width: int, line: bytes = b"") -> None:
-        """Replace the file by its first rows, cut to a number of cells, with other columns and a further line."""
+    def _rewrite(self, rows: int, columns: list[str], width: int, lines: bytes = b"") -> None:
+        """Replace the file by its first rows, cut to a number of cells, with other columns and further lines."""
 
         def write(file: IO[bytes]) -> None:
             file.write(self._format(columns))
             records = _iter_records(self.path, self._separator)
             next(records, None)
-            for _, cells in zip(range(rows), records, strict=False):
+            for cells in islice(records, rows):
                 file.write(self._format([*cells[:width], *[""] * (len(columns) - min(len(cells), width))]))
-            file.write(line)
+            file.write(lines)
 
         # A temporary file, fsync and rename: a crash leaves either the old file or the new one, never a mixture.
         # Windows cannot replace an open file; elsewhere, the descriptor would refer to the replaced one.
@@ -175,8 +188,8 @@ class CsvFile:
         try:
             atomic_write(self.path, write, run=self._run)
         finally:
-            self._file = self._open_descriptor()
-        self._columns, self._rows, self._current = columns, rows + bool(line), None
+            self._open_descriptor()
+        self._columns, self._rows, self._current = columns, rows, None
 
     def _format(self, cells: Iterable[str]) -> bytes:
         text = io.StringIO()
@@ -184,17 +197,8 @@ class CsvFile:
         # A lone surrogate has no UTF-8 encoding.
         return text.getvalue().encode("utf-8", "backslashreplace")
 
-    def _get_size(self) -> int:
-        state = os.fstat(self._file.fileno())
-        # Writes to a deleted file succeed on POSIX and are lost; a link count of zero is the only sign of it.
-        if state.st_nlink:
-            return state.st_size
-        self.close()
-        self._open()
-        raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was open", str(self.path))
-
     def _overwrite(self, offset: int, line: bytes, before: bytes) -> None:
-        """Write the last line at an offset instead of the one before."""
+        """Write the last lines at an offset instead of the one before."""
         try:
             self._write_last(offset, line)
         except BaseException:

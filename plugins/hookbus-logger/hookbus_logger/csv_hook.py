@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from hookbus import Run
 from hookbus.checkpoint import schema
-from hookbus.errors import HookWarning
 from hookbus.metrics import Metrics
 from hookbus_logger.config import CsvConfig
-from hookbus_logger.csv_file import CsvFile, Row
+from hookbus_logger.csv_file import CsvFile, Row, escape
 from hookbus_logger.csv_log import CsvPosition, open_csv
 from hookbus_logger.epoch_recorder import STATE, get_epoch
-from hookbus_logger.file_recorder import MAX_PENDING_ROWS, FileRecorder
-from hookbus_logger.paths import get_log_path
+from hookbus_logger.file_recorder import FileRecorder
 from hookbus_logger.rows import to_number
 from hookbus_logger.run_log import EPOCH_OPENING_POINTS, OPENING_POINTS
+
+MAX_COLUMNS = 10_000
+"""Maximum number of columns; the values of further names are omitted."""
+MAX_HELD_SHARE = 0.01
+"""Number of rows that wait for a rewrite of the file because of a new name, as a fraction of the rows in the file."""
 
 RowKey = tuple[str, int]
 """Mode of the run, and step or epoch of a row."""
@@ -56,30 +57,21 @@ class CsvHook(FileRecorder):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._file_run: Run | None = None
-        self._path: Path | None = None
         self._file: CsvFile | None = None
-        self._current: tuple[Path, str] | None = None  # file and run of this process
-        self._was_opened = False
-        self._early: list[tuple[RowKey, Row]] = []
         self._reported: set[str] = set()
-        self._has_warned, self._dropped = False, 0
         self._reset_rows()
 
     def _reset_rows(self) -> None:
-        self._rows: deque[Row] = deque()  # the last one is the current row, the others could not be written
+        """Discard the rows and the position of an earlier run."""
+        self._rows: deque[Row] = deque()  # the last one is the current row, the others are not written yet
+        self._names: set[str] = set()  # names of the columns
+        self._has_reported_limit = False
         self._key: RowKey | None = None
         self._is_written = False
         self._position: CsvPosition | None = None
         self._start: tuple[int, int] | None = None
 
     # -- the file ------------------------------------------------------------------------------
-
-    def after_run(self, run: Run) -> None:
-        """Write the rows of a run without training."""
-        # A run that failed before its training must not change the log of the run that it would have resumed.
-        if run.exception is None and self._early:
-            self._open(run)
 
     def cleanup(self) -> None:
         """Close the file, and warn if rows could not be written."""
@@ -88,13 +80,8 @@ class CsvHook(FileRecorder):
             self._position = CsvPosition.read(self._file, self.config.separator)
             self._file.close()
         # The current row is in memory and in the file.
-        lost = self._dropped + (len(self._rows) - self._is_written if self._file is not None else 0)
-        if lost:
-            message = f"hook {self.name!r}: {lost} rows could not be written and are lost."
-            warnings.warn(message, HookWarning, stacklevel=2)
-        self._early.clear()
-        self._file, self._was_opened = None, True
-        self._has_warned, self._dropped = False, 0
+        self._end(len(self._rows) - self._is_written if self._file is not None else 0)
+        self._file = None
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -133,32 +120,21 @@ class CsvHook(FileRecorder):
 
     # -- internal ------------------------------------------------------------------------------
 
-    def _begin(self, run: Run) -> None:
-        """Determine the path for a run, on its first event."""
-        # `log_*` events may arrive before `before_run` of this hook.
-        if self._file_run is not run:
-            self.cleanup()
-            self._file_run, self._path = run, None
-            self._reset_rows()
-            self._was_opened = False
-            self._path = get_log_path(run, self.name, self.config.path, self.default_name)
-
     def _open(self, run: Run) -> None:
         """Open the file, and write the values that were logged before; no effect if this was attempted before."""
         # A failed open is not retried during the run, as each row would report the same error.
         if self._was_opened or self._path is None:
             return
         self._was_opened = True
-        path, of_run = self._current or (None, "")
-        self._file = open_csv(run, self._path, self.config, self._position, path if of_run == run.id else None)
-        self._current = self._file.path, run.id
+        self._file = open_csv(run, self._path, self.config, self._position, self._get_current(run))
+        self._current, self._names = (self._file.path, run.id), set(self._file.columns)
         early, self._early = self._early, []
         if run.mode == "train" and run.resumed and self._position is not None:
             self._start = run.epochs_done, run.iters_done
             self._write_rows(self._file)
         else:
             for key, row in early:
-                self._append(key, row)
+                self._append(run, key, row)
 
     def _add(self, run: Run, values: Mapping[str, Any], step: int, *, is_due: bool = True) -> None:
         """Add values to the row of their step or epoch, and write the row if it is due."""
@@ -173,7 +149,7 @@ class CsvHook(FileRecorder):
             return
         self._open(run)
         if not self._is_repeated(run):
-            self._append(key, row, is_due=is_due)
+            self._append(run, key, row, is_due=is_due)
 
     def _is_repeated(self, run: Run) -> bool:
         """Return whether a resumed run repeats an event of its start, whose values are in the file already."""
@@ -200,7 +176,7 @@ class CsvHook(FileRecorder):
                     run.logger.warning(message, self.name, name, type(value).__name__)
         return numbers
 
-    def _append(self, key: RowKey, row: Row, *, is_due: bool = True) -> None:
+    def _append(self, run: Run, key: RowKey, row: Row, *, is_due: bool = True) -> None:
         if self._file is None:
             return
         if key != self._key:
@@ -209,35 +185,39 @@ class CsvHook(FileRecorder):
                 self._file.start_row()
             self._rows.append({})
             self._key = key
-        self._rows[-1].update(row)
+        self._rows[-1].update(self._limit_names(run, row))
         self._is_written = False
-        if is_due:
+        if is_due and not self._holds_rows(self._file):
             self._write_rows(self._file)
 
-    def _write_rows(self, file: CsvFile) -> None:
-        """Write the rows in order; after an error, the rest is retried with the next value."""
-        while self._rows and not self._is_written:
-            try:
-                file.write(self._rows[0])
-            except OSError as error:
-                self._warn_write_error(file, error)
-                return
-            if len(self._rows) == 1:
-                self._is_written = True
-                return
-            self._rows.popleft()
-            file.start_row()
+    def _limit_names(self, run: Run, row: Row) -> Row:
+        """Return a row without the names for which there is no column left."""
+        new = [name for name in row if escape(name) not in self._names]
+        count = max(MAX_COLUMNS - len(self._names), 0)
+        self._names.update(map(escape, new[:count]))
+        if omitted := new[count:]:
+            if not self._has_reported_limit:
+                self._has_reported_limit = True
+                message = "%s: the table has %s columns. Values of further names, such as %r, are omitted. Use `jsonl`."
+                run.logger.warning(message, self.name, MAX_COLUMNS, omitted[0])
+            return {name: value for name, value in row.items() if name not in set(omitted)}
+        return row
 
-    def _warn_write_error(self, file: CsvFile, error: OSError) -> None:
-        """Warn once about the error, and drop the oldest rows beyond `MAX_PENDING_ROWS`."""
-        if not self._has_warned:
-            self._has_warned = True
-            message = (
-                f"hook {self.name!r}: cannot write rows: {error}. Up to {MAX_PENDING_ROWS} rows are buffered until the "
-                "file can be written."
-            )
-            warnings.warn(message, HookWarning, stacklevel=2)
-        while len(self._rows) > MAX_PENDING_ROWS:
-            self._rows.popleft()
-            file.start_row()  # an earlier version of the row may be in the file
-            self._dropped += 1
+    def _holds_rows(self, file: CsvFile) -> bool:
+        """Return whether rows wait for each other, since a new name among them requires a rewrite of the file."""
+        # The file is rewritten each time that it has grown by a fraction, and not with each row that has a new name.
+        is_few = len(self._rows) <= MAX_HELD_SHARE * file.complete_rows
+        return is_few and not all(map(file.has_columns, self._rows))
+
+    def _write_rows(self, file: CsvFile) -> None:
+        """Write the rows; after an error, they are retried with the next value."""
+        if not self._rows or self._is_written:
+            return
+        try:
+            file.write(*self._rows)
+        except OSError as error:
+            if self._buffer(self._rows, error):
+                file.start_row()  # an earlier version of the first row may be in the file
+            return
+        self._rows = deque([self._rows[-1]])
+        self._is_written = True

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from hookbus import Run
 from hookbus.checkpoint import remove_temporary_files
-from hookbus.errors import HookError, format_path
-from hookbus.writers import is_plain_file, iter_numbered_paths, set_aside
+from hookbus.errors import HookError
+from hookbus.writers import is_plain_file, set_aside
 from hookbus_logger.config import CsvConfig
 from hookbus_logger.csv_file import CsvFile, iter_rows
-from hookbus_logger.paths import list_candidates
+from hookbus_logger.paths import find_log, register_new_log
 
 
 class CsvPosition(NamedTuple):
@@ -64,16 +64,9 @@ def open_csv(run: Run, path: Path, config: CsvConfig, position: CsvPosition | No
         HookError: If an existing file to append to is not a CSV file.
         OSError: If the file cannot be opened.
     """
-    own = _find_log(run, path, config, position, current)
-    log = own or next(name for name in iter_numbered_paths(path) if not os.path.lexists(name))
+    log = _find_log(run, path, config, position, current)
+    log = log or register_new_log(run, path, "set another `path`, or set `append`")
     is_listed = run.register_output(log)
-    if log != path and own is None:
-        run.logger.warning(
-            "%s is not a log of this run and is not changed; the rows are written to %s. Move the file, set another "
-            "`path`, or set `append`.",
-            format_path(path),
-            log.name,
-        )
     is_position = position is not None and position.is_in(log, config.separator)
     # A run that starts at iteration 0 keeps the log of a training that was stopped before its first checkpoint.
     restarts = run.mode == "train" and not run.resumed and log != current and not config.append
@@ -102,8 +95,7 @@ def _find_log(
     """Return the existing file that the run continues; None if there is none."""
     if config.append:
         return path if os.path.lexists(path) else None
-    for candidate in list_candidates(path, "" if position is None else position.name):
-        is_of_checkpoint = position is not None and position.is_in(candidate, config.separator)
-        if is_plain_file(candidate) and (candidate == current or is_of_checkpoint or run.register_output(candidate)):
-            return candidate
-    return None
+    name = "" if position is None else position.name
+    return find_log(
+        run, path, name, current, lambda file: position is not None and position.is_in(file, config.separator)
+    )

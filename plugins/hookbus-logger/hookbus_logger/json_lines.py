@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from hookbus.checkpoint import atomic_write
-from hookbus.writers import open_for_writing, open_regular_file
+from hookbus.writers import open_regular_file
+from hookbus_logger.log_file import LogFile
 
 Row = dict[str, Any]
 
@@ -46,7 +45,7 @@ class LogPosition(NamedTuple):
         return bool(self.first) and contains_line(path, str(self.first))
 
 
-class JsonLines:
+class JsonLines(LogFile):
     """File with one JSON object per line, open for appending.
 
     Each row is written in one unbuffered call, also if it is inserted before other rows: a process that is killed
@@ -68,15 +67,10 @@ class JsonLines:
 
     rows: int
     first: str
-    _file: FileIO
     _moment: object
     _moment_offset: int
     _keys: list[Any]
     _lines: list[bytes]
-
-    def __init__(self, path: Path, run: str = "") -> None:
-        self.path, self._run = path, run
-        self._open()
 
     def write(self, row: Mapping[str, Any], *, moment: object = None, key: Any = 0) -> None:
         """Add a row.
@@ -139,13 +133,7 @@ class JsonLines:
             return
         self._replace(b"".join(remaining))
 
-    def close(self) -> None:
-        """Close the file; a no-op if it is closed."""
-        self._file.close()
-
-    def _open(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self.path, "r+b", buffering=0, opener=open_for_writing)  # noqa: SIM115 - closed in `close`
+    def _read(self) -> None:
         content = self._file.read()
         complete = content.rfind(b"\n") + 1
         # Another name of the file is a backup, for example of `cp -al`, and keeps its content.
@@ -185,15 +173,6 @@ class JsonLines:
             with contextlib.suppress(OSError):
                 self._file.truncate(offset + len(following))
             raise
-
-    def _get_size(self) -> int:
-        state = os.fstat(self._file.fileno())
-        # Writes to a deleted file succeed on POSIX and are lost; a link count of zero is the only sign of it.
-        if state.st_nlink:
-            return state.st_size
-        self.close()
-        self._open()
-        raise FileNotFoundError(errno.ENOENT, "the file was deleted while it was open", str(self.path))
 
 
 def read_jsonl(path: str | Path) -> list[Row]:

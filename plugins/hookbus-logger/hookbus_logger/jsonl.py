@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import Any
 
 from hookbus import Run
 from hookbus.checkpoint import schema
-from hookbus.errors import HookWarning
 from hookbus.metrics import Metrics
 from hookbus.writers import redact_config
 from hookbus_logger.config import JsonlConfig
 from hookbus_logger.epoch_recorder import STATE, get_epoch
-from hookbus_logger.file_recorder import MAX_PENDING_ROWS, FileRecorder
+from hookbus_logger.file_recorder import FileRecorder
 from hookbus_logger.json_lines import JsonLines, LogPosition, Row
-from hookbus_logger.paths import get_log_path
 from hookbus_logger.rows import get_sort_key, to_json, to_scalar_fields
 from hookbus_logger.run_log import POSITION_FIELDS, OpeningRows, open_log, truncate_log
 
@@ -42,25 +39,13 @@ class JsonlHook(FileRecorder):
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
-        self._file_run: Run | None = None
-        self._path: Path | None = None
         self._log: JsonLines | None = None
-        self._current: tuple[Path, str] | None = None  # file and run of this process
-        self._was_opened = False
         self._position: LogPosition | None = None
         self._opening: OpeningRows | None = None
-        self._early_rows: list[Row] = []
         self._reported_problems: set[str] = set()
         self._pending_rows: deque[Row] = deque()
-        self._dropped_rows, self._has_warned = 0, False
 
     # -- the file ------------------------------------------------------------------------------
-
-    def after_run(self, run: Run) -> None:
-        """Write the rows of a run without training."""
-        # A run that failed before its training must not change the log of the run that it would have resumed.
-        if run.exception is None and self._early_rows:
-            self._open(run)
 
     def cleanup(self) -> None:
         """Close the file, and warn if rows could not be written."""
@@ -69,14 +54,9 @@ class JsonlHook(FileRecorder):
             self._log.close_moment()
             self._position = self._log.position
             self._log.close()
-        if lost := self._dropped_rows + len(self._pending_rows):
-            warnings.warn(
-                f"hook {self.name!r}: {lost} rows could not be written and are lost.", HookWarning, stacklevel=2
-            )
+        self._end(len(self._pending_rows))
         self._pending_rows.clear()
-        self._early_rows.clear()
-        self._log, self._opening, self._was_opened = None, None, True
-        self._dropped_rows, self._has_warned = 0, False
+        self._log, self._opening = None, None
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -128,14 +108,9 @@ class JsonlHook(FileRecorder):
 
     # -- internal ------------------------------------------------------------------------------
 
-    def _begin(self, run: Run) -> None:
-        """Determine the path for a run, on its first event."""
-        # `log_*` events may arrive before `before_run` of this hook.
-        if self._file_run is not run:
-            self.cleanup()
-            self._file_run, self._path, self._position = run, None, None
-            self._path = get_log_path(run, self.name, self.config.path, self.default_name)
-            self._was_opened = False
+    def _reset_rows(self) -> None:
+        """Discard the position of an earlier run."""
+        self._position = None
 
     def _open(self, run: Run) -> None:
         """Open the file, and write the rows that were logged before; no effect if this was attempted before."""
@@ -143,8 +118,7 @@ class JsonlHook(FileRecorder):
         if self._was_opened or self._path is None:
             return
         self._was_opened = True
-        path, of_run = self._current or (None, "")
-        log = open_log(run, self._path, self._position, path if of_run == run.id else None)
+        log = open_log(run, self._path, self._position, self._get_current(run))
         if run.mode == "train" and run.resumed:
             truncate_log(run, log, self._position)
         self._log, self._current = log, (log.path, run.id)
@@ -154,7 +128,7 @@ class JsonlHook(FileRecorder):
 
     def _write_early_rows(self, run: Run) -> None:
         """Write the rows that were logged before the file was open; a resumed run does not repeat them."""
-        rows, self._early_rows = self._early_rows, []
+        rows, self._early = self._early, []
         for row in rows:
             if self._opening is None:
                 self._append(row)
@@ -177,7 +151,7 @@ class JsonlHook(FileRecorder):
         position = _get_current_position(run, int(step))
         row = {"kind": kind, **position, "time": round(time.time(), 3), **fields}
         if run.resumed is None:
-            self._early_rows.append(row)
+            self._early.append(row)
             return
         self._open(run)
         if self._opening is not None and not self._opening.is_at_start():
@@ -197,22 +171,9 @@ class JsonlHook(FileRecorder):
             try:
                 file.write(row, moment={name: row[name] for name in POSITION_FIELDS}, key=get_sort_key(row))
             except OSError as error:
-                self._warn_write_error(error)
+                self._buffer(self._pending_rows, error)
                 return
             self._pending_rows.popleft()
-
-    def _warn_write_error(self, error: OSError) -> None:
-        """Warn once about the error, and drop the oldest rows beyond `MAX_PENDING_ROWS`."""
-        if not self._has_warned:
-            self._has_warned = True
-            message = (
-                f"hook {self.name!r}: cannot write rows: {error}. Up to {MAX_PENDING_ROWS} rows are buffered until the "
-                "file can be written."
-            )
-            warnings.warn(message, HookWarning, stacklevel=2)
-        while len(self._pending_rows) > MAX_PENDING_ROWS:
-            self._pending_rows.popleft()
-            self._dropped_rows += 1
 
 
 def _get_current_position(run: Run, step: int) -> Row:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from hookbus import Run
 from hookbus.checkpoint import remove_temporary_files
-from hookbus.errors import format_path
-from hookbus.writers import is_plain_file, iter_numbered_paths, set_aside
+from hookbus.writers import set_aside
 from hookbus_logger.json_lines import JsonLines, LogPosition, Row, iter_rows
-from hookbus_logger.paths import list_candidates
+from hookbus_logger.paths import find_log, register_new_log
 from hookbus_logger.rows import get_identity, get_sort_key, has_equal_content
 
 POSITION_FIELDS = ("mode", "step", "epoch", "iteration")
@@ -32,17 +30,10 @@ def open_log(run: Run, path: Path, position: LogPosition | None, current: Path |
     Raises:
         OSError: If the file cannot be opened.
     """
-    log = _find_log(run, path, position, current)
+    name = "" if position is None else position.name
+    log = find_log(run, path, name, current, lambda file: position is not None and position.is_in(file))
     if log is None:
-        log = next(name for name in iter_numbered_paths(path) if not os.path.lexists(name))
-        run.register_output(log)
-        if log != path:
-            run.logger.warning(
-                "%s is not a log of this run and is not changed; the rows are written to %s. Move the file, or set "
-                "another `path`.",
-                format_path(path),
-                log.name,
-            )
+        log = register_new_log(run, path, "or set another `path`")
     # A run that starts at iteration 0 keeps the log of a training that was stopped before its first checkpoint.
     elif run.mode == "train" and not run.resumed and log != current and any(map(_is_training, iter_rows(log))):
         set_aside(run, log)  # separate validations and tests write no rows of a training
@@ -86,17 +77,6 @@ class OpeningRows:
     def is_opening(self) -> bool:
         """Return whether the run is in an event that it repeats."""
         return not self._points.isdisjoint(self._run.open_points)
-
-
-def _find_log(run: Run, path: Path, position: LogPosition | None, current: Path | None) -> Path | None:
-    """Return the log that the run continues; None if there is none."""
-    for candidate in list_candidates(path, "" if position is None else position.name):
-        if not is_plain_file(candidate):
-            continue
-        is_of_checkpoint = position is not None and position.is_in(candidate)
-        if candidate == current or is_of_checkpoint or run.register_output(candidate):
-            return candidate
-    return None
 
 
 def _truncate_to_position(log: JsonLines, position: LogPosition) -> None:

@@ -178,3 +178,15 @@ def test_file_contains_the_last_version_of_each_row(
         expected.append({name: repr(value) for name, value in merged.items()})
     file.close()
     assert list(iter_rows(path)) == expected
+
+
+def test_rows_written_together_are_those_written_one_by_one(tmp_path: Path) -> None:
+    rows = [{"step": 1, "z": 1.0}, {"step": 2, "b": 2.0, "a": 3.0}, {"step": 3, "z": 4.0}, {"step": 4, "c": 5.0}]
+    one_by_one = write(tmp_path / "a.csv", *rows)
+    file = CsvFile(tmp_path / "b.csv")
+    file.write(rows[0])
+    file.write({**rows[0], "step": 9}, *rows[1:3])
+    file.write(rows[2], rows[3])
+    file.close()
+    assert (tmp_path / "b.csv").read_text() == (tmp_path / "a.csv").read_text().replace(",1,", ",9,", 1)
+    assert (file.complete_rows, file.complete_columns) == (one_by_one.complete_rows, one_by_one.complete_columns)

@@ -14,7 +14,7 @@ from hookbus import Hook, HookBus, Run, Trainer
 from hookbus.errors import ConfigError, HookWarning
 from hookbus.testing import check_hook, check_two_instances, fake_training
 from hookbus_checkpoint import CheckpointHook
-from hookbus_logger import CsvHook, csv_hook
+from hookbus_logger import CsvHook, csv_hook, file_recorder
 from hookbus_logger.csv_file import CsvFile
 
 
@@ -242,27 +242,27 @@ def test_two_hooks_with_one_file_are_refused(tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_be_written_are_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, attempts = CsvFile.write, list[float]()
+    write, attempts = CsvFile.write, list[list[float]]()
 
-    def fail_twice(self: CsvFile, row: Any) -> None:
-        attempts.append(row["step"])
+    def fail_twice(self: CsvFile, *rows: Any) -> None:
+        attempts.append([row["step"] for row in rows])
         if len(attempts) <= 2:
             raise OSError(28, "No space left on device")
-        write(self, row)
+        write(self, *rows)
 
     monkeypatch.setattr(CsvFile, "write", fail_twice)
     with pytest.warns(HookWarning, match="cannot write rows: .*No space left") as warned:
         fit(tmp_path, CsvHook(interval=1), epochs=1, scores=None)
     assert len(warned) == 1
-    assert attempts == [1, 1, 1, 2, 3, 4]
+    assert attempts == [[1], [1, 2], [1, 2, 3], [4]]
     assert [row["step"] for row in read(tmp_path / "logs/metrics.csv")] == [1, 2, 3, 4]
 
 
 def test_rows_beyond_the_limit_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: CsvFile, row: Any) -> None:
+    def fail(self: CsvFile, *rows: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(csv_hook, "MAX_PENDING_ROWS", 2)
+    monkeypatch.setattr(file_recorder, "MAX_PENDING_ROWS", 2)
     monkeypatch.setattr(CsvFile, "write", fail)
     with pytest.warns(HookWarning) as warned:
         fit(tmp_path, CsvHook(interval=1), epochs=1, scores=None)
@@ -291,4 +291,48 @@ def test_trainer_and_run_of_validation_share_the_file(tmp_path: Path) -> None:
     assert [sorted(row) for row in rows] == [
         ["epoch", "lr", "step", "train/loss", "val/loss"],
         ["epoch", "step", "test/loss"],
+    ]
+
+
+def test_file_is_rewritten_in_proportion_to_its_growth_if_each_row_has_a_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite, rows = CsvFile._rewrite, list[int]()
+
+    def count(self: CsvFile, kept: int, *arguments: Any) -> None:
+        rows.append(kept)
+        rewrite(self, kept, *arguments)
+
+    monkeypatch.setattr(CsvFile, "_rewrite", count)
+    monkeypatch.setattr(csv_hook, "MAX_HELD_SHARE", 0.25)
+    bus = HookBus([CsvHook()])
+    with bus.run(work_dir=tmp_path, epochs=1) as run:
+        bus.emit("before_train")
+        for step in range(1, 201):
+            bus.emit("log_scalars", values={f"m{step}": step / 2}, step=step)
+            if step == 100:
+                bus.hooks["csv"].state_dict()  # a checkpoint contains the position of all rows
+                assert len(read(tmp_path / "logs/metrics.csv")) == 100
+    assert run.outcome == "finished"
+    assert sum(rows) < 10 * 200  # 20,000 with a rewrite for each row
+    assert read(tmp_path / "logs/metrics.csv") == [
+        {"epoch": 0, "step": step, f"m{step}": step / 2} for step in range(1, 201)
+    ]
+
+
+def test_names_beyond_the_maximum_number_of_columns_are_omitted_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(csv_hook, "MAX_COLUMNS", 4)  # epoch, step, and two names
+    bus = HookBus([CsvHook()])
+    with bus.run(work_dir=tmp_path, epochs=1):
+        bus.emit("before_train")
+        bus.emit("log_scalars", values={"a": 1.0, "b": 2.0, "c": 3.0}, step=1)
+        bus.emit("log_scalars", values={"a": 4.0, "d": 5.0}, step=2)
+    assert read(tmp_path / "logs/metrics.csv") == [
+        {"epoch": 0, "step": 1, "a": 1.0, "b": 2.0},
+        {"epoch": 0, "step": 2, "a": 4.0},
+    ]
+    assert [record.message for record in caplog.records if "omitted" in record.message] == [
+        "csv: the table has 4 columns. Values of further names, such as 'c', are omitted. Use `jsonl`."
     ]
