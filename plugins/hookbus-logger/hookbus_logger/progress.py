@@ -51,7 +51,7 @@ class ProgressHook(Hook):
     ranks = "main"
     config: ProgressConfig
     _loss: float | None
-    _loader: tuple[str, str | None, int | None] | None
+    _loader: tuple[str, int | None] | None
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -97,12 +97,17 @@ class ProgressHook(Hook):
     @hookimpl(frequency=False)
     def before_val_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Switch to the progress of a validation loader."""
-        self._loader = ("validating", dataloader_name, _get_length(run.val_loader, dataloader_name))
+        self._begin_loader("validating", dataloader_name, run.val_loader)
 
     @hookimpl(frequency=False)
     def before_test_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Switch to the progress of a test loader."""
-        self._loader = ("testing", dataloader_name, _get_length(run.test_loader, dataloader_name))
+        self._begin_loader("testing", dataloader_name, run.test_loader)
+
+    @hookimpl(frequency=False)
+    def before_predict_epoch(self, run: Run, dataloader_name: str | None) -> None:
+        """Switch to the progress of a loader that is predicted."""
+        self._begin_loader("predicting", dataloader_name, run.predict_loader)
 
     def cleanup(self) -> None:
         """Stop the thread and restore the terminal."""
@@ -112,13 +117,12 @@ class ProgressHook(Hook):
         """Return the current progress of the run."""
         # Called on the rendering thread: reading a tensor here would synchronize with the device.
         if run.validating and self._loader is not None:
-            kind, name, total = self._loader
-            return ProgressState(f"{kind} {name}" if name else kind, run.current("batch"), total, self._loss)
+            return self._get_loader_progress(run, *self._loader)
         if run.mode != "train":
             return ProgressState("starting")
         self._throughput.update(run.iters_done, time.monotonic())
         rate, limit = self._throughput.per_second, run.expected_last_iter
-        eta = format_clock_time((limit - run.iters_done) / rate) if rate and limit is not None else "unknown"
+        eta = _format_eta(rate, run.iters_done, limit)
         if run.max_tokens is not None:
             return ProgressState("token", run.tokens_done, run.max_tokens, self._loss, rate, eta)
         if run.max_epochs is None:
@@ -136,8 +140,22 @@ class ProgressHook(Hook):
         """Return whether the console hook of the run displays a table."""
         return get_console(run).is_terminal and any(isinstance(hook, LoggerHook) for hook in run.bus.hooks.values())
 
+    def _begin_loader(self, kind: str, name: str | None, loaders: Any) -> None:
+        self._loader = f"{kind} {name}" if name else kind, _get_length(loaders, name)
+        self._loader_throughput = ThroughputMeter()
+
+    def _get_loader_progress(self, run: Run, label: str, total: int | None) -> ProgressState:
+        """Return the progress of a loader; with throughput unless it is that of a validation during a training."""
+        done = run.current("batch")
+        if run.mode == "train":
+            return ProgressState(label, done, total, self._loss)
+        self._loader_throughput.update(done, time.monotonic())
+        rate = self._loader_throughput.per_second
+        return ProgressState(label, done, total, None, rate, _format_eta(rate, done, total) if rate and total else "")
+
     def _reset(self) -> None:
-        self._throughput, self._loss, self._loader = ThroughputMeter(), None, None
+        self._throughput, self._loader_throughput = ThroughputMeter(), ThroughputMeter()
+        self._loss, self._loader = None, None
 
     def _start_display(self, run: Run) -> None:
         console = get_console(run)
@@ -173,6 +191,10 @@ def _get_length(loaders: Any, name: str | None) -> int | None:
     return operator.length_hint(loader, 0) or None
 
 
+def _format_eta(rate: float | None, done: int, total: int | None) -> str:
+    return format_clock_time((total - done) / rate) if rate and total is not None else "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class ProgressState:
     """Progress of a run at one point in time.
@@ -183,7 +205,7 @@ class ProgressState:
         total: Total number of iterations or batches; None if unknown.
         loss: Mean loss of the last record; None before the first one.
         per_second: Iterations per second; None before the first measurement.
-        eta: Estimated time to the end of the run; "" outside of training.
+        eta: Estimated time to the end of the run, or of the loader outside of a training; "" if there is none.
     """
 
     label: str

@@ -7,6 +7,7 @@ import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hookbus import Hook, HookBus, Trainer
 from hookbus._run.run import Run
 from hookbus.testing import check_hook, fake_training
 from hookbus_logger import LoggerHook, ProgressHook
+from hookbus_logger import progress as progress_module
 from hookbus_logger.progress import (
     ProgressState,
     Ticker,
@@ -134,6 +136,26 @@ def test_progress_of_a_separate_test_counts_its_batches(trainer: Callable[..., T
     trainer(progress, recorder, test_loader=[torch.tensor([1.0])] * 2).test()
 
     assert recorder.entries == [("testing", 1, 2), ("testing", 2, 2)]
+
+
+def test_progress_of_a_prediction_counts_its_batches_with_throughput(
+    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, states, seconds = ProgressHook(), list[ProgressState](), iter(range(0, 100, 2))
+    fitted = trainer(progress, predict_loader={"clean": [torch.tensor([1.0])] * 4})
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    fitted.bus.on("after_predict_iter")(lambda run: states.append(progress.get_progress(run)))
+    fitted.predict(return_predictions=False)
+    assert [(state.label, state.done, state.total) for state in states] == [
+        ("predicting clean", done, 4) for done in (1, 2, 3, 4)
+    ]
+    # One batch in 2 seconds.
+    assert [(state.per_second, state.eta) for state in states] == [
+        (None, "unknown"),
+        (0.5, "0:00:04"),
+        (0.5, "0:00:02"),
+        (0.5, "0:00:00"),
+    ]
 
 
 def test_progress_after_a_resume_starts_at_the_restored_iteration(

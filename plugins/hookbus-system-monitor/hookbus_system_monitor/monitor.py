@@ -138,7 +138,7 @@ class SystemMonitorHook(MonitorHook):
         """Log the samples since the last record."""
         self._record(run)
 
-    after_test = after_train
+    after_test = after_predict = after_train
 
     def _log_info(self, text: str) -> None:
         self.run.logger.info("%s: %s", self.name, text)

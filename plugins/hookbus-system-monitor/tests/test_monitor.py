@@ -69,6 +69,15 @@ def get_threads():
 
 
 class TestRecords:
+    def test_samples_of_a_prediction_are_logged_at_its_end(self):
+        provider, writer = CountingProvider(), Writer()
+        bus = HookBus([ProviderMonitor(provider), writer])
+        with bus.run(mode="predict"):
+            bus.emit("before_predict")
+            provider.wait_for_a_sample()
+            bus.emit("after_predict")
+        assert len(writer.written) == 1
+
     def test_new_samples_are_logged_every_frequency_iterations(self):
         provider, writer = CountingProvider(), Writer()
         bus = HookBus([ProviderMonitor(provider, frequency=2), writer])

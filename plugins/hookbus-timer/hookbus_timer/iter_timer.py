@@ -111,7 +111,7 @@ class IterTimerHook(Hook):
         """Exclude the time until the end of the validation, test or checkpoint."""
         self._windowed_timer.pause(self.timer())
 
-    before_test = before_save_checkpoint = before_val
+    before_test = before_predict = before_save_checkpoint = before_val
 
     def after_val(self, run: Run) -> None:
         """Continue measuring, and log the duration of the validation."""
@@ -122,6 +122,10 @@ class IterTimerHook(Hook):
     def after_test(self, run: Run) -> None:
         """Continue measuring, and log the duration of the test."""
         run.bus.emit("log_scalars", values={"time/test": self._windowed_timer.resume(self.timer())})
+
+    def after_predict(self, run: Run) -> None:
+        """Continue measuring, and log the duration of the prediction."""
+        run.bus.emit("log_scalars", values={"time/predict": self._windowed_timer.resume(self.timer())})
 
     def after_save_checkpoint(self) -> None:
         """Continue measuring."""

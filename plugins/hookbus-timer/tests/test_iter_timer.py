@@ -439,6 +439,15 @@ class TestExcludedTime:
         assert get_records(bus)[0][1]["time/iter"] == 1.0
         assert [values for _, values in get_records(bus, "time/test")] == [{"time/test": 20.0}] * 2
 
+    def test_duration_of_a_prediction_is_logged(self, clock):
+        bus = RecordingBus([make_timer(clock)])
+        with bus.run(mode="predict"):
+            bus.emit("before_predict")
+            clock.advance(20)
+            bus.emit("after_predict")
+
+        assert [values for _, values in get_records(bus, "time/predict")] == [{"time/predict": 20.0}]
+
     def test_checkpoint_is_excluded(self, clock):
         class Save(Hook):
             def after_train_iter(self, run):
