@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hookbus._training.lr_scheduler import load_scheduler as load_scheduler
     from hookbus._utils import schema as schema
     from hookbus.checkpoint.atomic_files import atomic_write as atomic_write
+    from hookbus.checkpoint.atomic_files import commit_file as commit_file
     from hookbus.checkpoint.atomic_files import make_temporary_name as make_temporary_name
     from hookbus.checkpoint.atomic_files import remove_temporary_files as remove_temporary_files
     from hookbus.checkpoint.atomic_files import write_json as write_json
@@ -40,7 +41,9 @@ _MODULES = map_names(
     {
         "hookbus._training.lr_scheduler": "check_scheduler_steps get_first_changes load_scheduler",
         "hookbus._utils.schema": "schema",
-        "hookbus.checkpoint.atomic_files": "atomic_write make_temporary_name remove_temporary_files write_json",
+        "hookbus.checkpoint.atomic_files": (
+            "atomic_write commit_file make_temporary_name remove_temporary_files write_json"
+        ),
         "hookbus.checkpoint.contents": "wrap_invalid_data",
         "hookbus.checkpoint.run_state": "get_run_state set_run_state",
         "hookbus.checkpoint.saver": "BestSaver CheckpointSaver StopSaver",

@@ -60,6 +60,23 @@ def atomic_write(
     return sidecar
 
 
+def commit_file(temporary: Path, path: Path) -> None:
+    """Rename a complete file to its final name, which it has after a power failure as well.
+
+    Args:
+        temporary: File on the same file system as `path`.
+        path: Final path; an existing file is replaced.
+
+    Raises:
+        OSError: If the file cannot be renamed; the file under `path` is unchanged.
+    """
+    with add_path(path):
+        with open(temporary, "r+b") as file:
+            fsync_file(file.fileno(), temporary)
+        replace_file(temporary, path)
+        fsync(path.parent)
+
+
 def add_link(source: Path, target: Path) -> None:
     """Add a second name to a committed file, see `CheckpointStore.add_link`."""
     sidecar = sidecars.read_sidecar(source)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from hookbus._utils.files import find_path_problem, read_regular_file
-from hookbus._utils.system import replace_file
-from hookbus.checkpoint.atomic_files import atomic_write, make_temporary_name, remove_temporary_files
+from hookbus.checkpoint.atomic_files import atomic_write, commit_file, make_temporary_name, remove_temporary_files
 from hookbus.checkpoint.file_system import fsync_file
 from hookbus.distributed.process_group import is_main
 from hookbus.errors import ConfigError, format_path
@@ -93,7 +92,7 @@ class OutputFiles:
         with self.temporary(name) as temporary:
             create(temporary)
             path = self.choose(self.directory / name)
-            replace_file(temporary, path)
+            commit_file(temporary, path)
         return path
 
     @contextmanager

@@ -25,6 +25,7 @@ from hookbus.checkpoint import atomic_files, sidecars
 from hookbus.checkpoint.atomic_files import (
     add_link,
     atomic_write,
+    commit_file,
     remove,
     remove_orphaned_sidecars,
     remove_temporary_files,
@@ -196,6 +197,18 @@ class TestAtomicWrite:
             "fsync dir",
             *sidecar,
         ]
+
+
+def test_complete_file_is_durable_before_and_after_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, path = tmp_path / ".tmp-1", tmp_path / "x.csv"
+    temporary.write_bytes(NEW), path.write_bytes(OLD)
+    trace = trace_operations(monkeypatch)
+    commit_file(temporary, path)
+    assert trace == ["fsync .tmp", "replace .tmp x.csv", "fsync dir"]
+    assert path.read_bytes() == NEW
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def fail_after(calls: int, operation: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Hook, Needs, Run, hookimpl
+from hookbus.checkpoint import commit_file
 from hookbus.errors import ConfigError, LoopError
 from hookbus.evaluation import count_samples, split_samples
 from hookbus.writers import OutputFiles, resolve_output_path, sanitize_name
@@ -167,7 +168,7 @@ class PredictionsHook(Hook):
         run.logger.info("Wrote %s predictions to %s.", count, path)
 
     def _create(self, path: Path, rows: Iterable[Rows], count: int) -> None:
-        """Write a file under a temporary name, and rename it."""
+        """Write a file under a temporary name, fsync and rename it."""
         assert self._files is not None
         with self._files.temporary(path.name) as temporary:
             try:
@@ -175,7 +176,7 @@ class PredictionsHook(Hook):
             except ValueError as error:
                 raise LoopError(f"file: {self.config.file} cannot be written: {error}") from error
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.replace(path)
+            commit_file(temporary, path)
 
     def _find_existing(self, path: Path) -> list[Path]:
         """Return the files of earlier predictions: of all loaders and ranks, and of batches."""

@@ -13,9 +13,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hookbus import Hook, HookBus, Trainer
+from hookbus.checkpoint import commit_file
 from hookbus.errors import ConfigError, LoopError
 from hookbus.testing import check_hook
 from hookbus_predictions import PredictionsHook
+from hookbus_predictions import hook as hook_module
 
 INPUTS = torch.arange(5.0)[:, None]
 PREDICTIONS = [[1.0], [3.0], [5.0], [7.0], [9.0]]
@@ -122,6 +124,23 @@ class TestExistingFiles:
             predict(tmp_path, PredictionsHook(), Fail())
         assert list_files(tmp_path) == []
         assert not list(tmp_path.glob(".tmp*"))
+
+    @pytest.mark.parametrize("file", [f"p{suffix}" for suffix in (".pt", ".npz", ".csv", ".jsonl", ".parquet")])
+    def test_file_is_complete_when_it_gets_its_name(
+        self, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if file.endswith(".parquet"):
+            pytest.importorskip("pyarrow")
+        committed: dict[str, bytes] = {}
+
+        def commit(temporary: Path, path: Path) -> None:
+            committed[path.name] = temporary.read_bytes()
+            assert not path.exists()
+            commit_file(temporary, path)
+
+        monkeypatch.setattr(hook_module, "commit_file", commit)
+        predict(tmp_path, PredictionsHook(file=file))
+        assert committed == {file: (tmp_path / file).read_bytes()}
 
 
 class TestErrors:
