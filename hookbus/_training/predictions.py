@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hookbus.data.batches import TARGET_KEYS
@@ -114,7 +115,7 @@ def split_samples(outputs: Any, count: int) -> tuple[SampleColumns, list[str]]:
     omitted: list[str] = []
     for path, value in _iter_leaves(outputs, count, ()):
         if _is_column(value, count):
-            columns[path] = value.detach().cpu() if isinstance(value, Tensor) else list(value)
+            columns[path] = _to_dense(value) if isinstance(value, Tensor) else list(value)
         elif value is not None and path != ("loss",):
             omitted.append(f"{'.'.join(map(str, path)) or 'output'}: {_describe(value)}")
     return columns, omitted
@@ -132,9 +133,27 @@ def _iter_leaves(value: Any, count: int, path: tuple[str | int, ...]) -> Iterato
         yield from _iter_leaves(item, count, (*path, key if isinstance(key, int) else str(key)))
 
 
+def _to_dense(value: Tensor) -> Tensor:
+    value = value.detach()
+    return (value if value.layout is torch.strided else value.to_dense()).cpu()
+
+
 def _is_list_of_samples(value: Sequence[Any], count: int) -> bool:
-    # A list of as many outputs as samples: two heads of a batch with two samples.
-    return len(value) == count and not all(isinstance(item, Tensor) and _is_column(item, count) for item in value)
+    """Return whether a list contains the samples, and not as many outputs, such as two heads and two samples."""
+    if len(value) != count:
+        return False
+    # A tuple is rarely a list of samples, so that tensors in its lists count as well.
+    items = [*_iter_items(value)] if isinstance(value, tuple) else value
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    return not tensors or not all(_is_column(tensor, count) for tensor in tensors)
+
+
+def _iter_items(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _iter_items(item)
+    else:
+        yield value
 
 
 def _is_column(value: Any, count: int) -> bool:

@@ -105,6 +105,25 @@ class TestSplit:
         assert columns["states", 1].tolist() == [[1.0] * 3] * 2
         assert omitted == []
 
+    @pytest.mark.parametrize(
+        ("outputs", "paths"),
+        [
+            ((ROWS, [ROWS, ROWS]), [(0,), (1, 0), (1, 1)]),
+            ((ROWS, {"a": ROWS}), [(0,), (1, "a")]),
+            ([ROWS, ROWS], [(0,), (1,)]),
+            (("first", "second"), [()]),
+            ([[ROWS, ROWS], [ROWS, ROWS]], [()]),
+            ((torch.zeros(2, 3), torch.zeros(5, 3)), [()]),
+        ],
+    )
+    def test_two_outputs_of_two_samples_are_distinguished_from_two_samples(self, outputs: Any, paths: Any) -> None:
+        columns, omitted = split_samples(outputs, 2)
+        assert (list(columns), omitted) == (paths, [])
+
+    def test_sparse_outputs_are_dense(self) -> None:
+        columns, _ = split_samples(ROWS.to_sparse(), 2)
+        assert torch.equal(columns[()], ROWS)
+
     def test_values_of_the_batch_are_reported_except_the_loss_and_none(self) -> None:
         outputs = {"loss": torch.tensor(1.0), "cache": None, "output": ROWS, "mean": torch.tensor(2.0), "k": "text"}
         columns, omitted = split_samples(outputs, 2)

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from ignite.engine import Engine, Events
+from ignite.engine import Engine, Events, create_supervised_trainer
 from ignite.handlers import (
     BasicTimeProfiler,
     Checkpoint,
     DiskSaver,
     EarlyStopping,
     EMAHandler,
+    FastaiLRFinder,
     LRScheduler,
     TerminateOnNan,
     TimeLimit,
@@ -23,13 +24,14 @@ from ignite.handlers import (
 )
 from torch.optim import lr_scheduler
 
-from hookbus import HookBus
+from hookbus import HookBus, Trainer
 from hookbus.checkpoint import read_checkpoint
 from hookbus.testing import RecordingBus
 from hookbus_checkpoint import CheckpointHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_ema import EMAHook
 from hookbus_eval import EvalHook
+from hookbus_finders import LRFinderHook
 from hookbus_guards import CheckInvalidLossHook
 from hookbus_runtime import TimeLimitHook
 from hookbus_schedule import ParamSchedulerHook
@@ -233,6 +235,32 @@ def test_learning_rates_with_warm_up() -> None:
     weight = -(0.5 * 1.0 + 0.75 * 2.0 + 1.0 * 4.0 + 0.5 * 1.0 + 0.25 * 2.0 + 0.125 * 4.0)
     assert _train_with_rates(add_handler) == (expected, weight)
     assert _train_with_rates(attach_hook) == (expected, weight)
+
+
+@pytest.mark.filterwarnings("ignore:Run completed without loss diverging")
+def test_range_test() -> None:
+    def compute_loss(outputs: Any, _: Any) -> Any:
+        return (outputs - 3).square().mean()
+
+    toy, rates = Toy([float(i % 3 + 1) for i in range(9)]), list[float]()
+    engine = create_supervised_trainer(toy.model, toy.optimizer, compute_loss)
+    engine.add_event_handler(Events.ITERATION_STARTED, lambda _: rates.append(toy.optimizer.param_groups[0]["lr"]))
+    finder, states = FastaiLRFinder(), list[float]()
+    engine.add_event_handler(Events.ITERATION_COMPLETED, lambda _: states.append(toy.weight))
+    settings: dict[str, Any] = {"num_iter": 8, "start_lr": 1e-3, "end_lr": 1e-1, "diverge_th": 1e9}
+    with finder.attach(engine, {"model": toy.model, "optimizer": toy.optimizer}, smooth_f=0.0, **settings) as test:
+        test.run(toy.data)
+    # The first iteration of Ignite has a learning rate of neither setting, and the others start at the second one.
+    hook = LRFinderHook(
+        min_lr=1e-3 * 100 ** (1 / 8), max_lr=1e-1, num_training_steps=8, smoothing=0.0, early_stop_threshold=None
+    )
+    with torch.no_grad():
+        toy.model.weight.fill_(states[0])
+    options: dict[str, Any] = {"default_hooks": False, "device": "cpu", "work_dir": None, "hooks": [hook]}
+    Trainer(toy.model, toy.optimizer, compute_loss, toy.data[1:], epochs=1, **options).fit()
+    assert hook.result is not None
+    assert hook.result.rates == pytest.approx(rates[1:])
+    assert hook.result.losses == pytest.approx(finder.get_results()["loss"][1:], rel=1e-4)
 
 
 def test_invalid_loss() -> None:

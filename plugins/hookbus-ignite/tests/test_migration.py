@@ -17,6 +17,7 @@ from .migration_handlers import (
     test_invalid_loss,
     test_learning_rates,
     test_learning_rates_with_warm_up,
+    test_range_test,
     test_restored_checkpoint,
     test_time_limit,
     test_times,
@@ -98,6 +99,10 @@ TESTS = {
         "`WeightsHistHandler`, `GradsHistHandler`",
         "`tensorboard` with `log_weights: true`, `log_gradients: true`, before the optimizer step; `gradient_flow`",
     ): test_histograms,
+    (
+        "`FastaiLRFinder`",
+        "`lr_finder` with `smoothing: 0.95`, whose average is bias-corrected, and `early_stop_threshold: 5.0`",
+    ): test_range_test,
     (
         "`create_lr_scheduler_with_warmup`",
         "`param_scheduler` with `interval: step` and `lr_scheduler.SequentialLR`",

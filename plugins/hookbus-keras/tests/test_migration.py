@@ -16,11 +16,11 @@ from keras import callbacks
 from hookbus import Hook, HookBus
 from tests.migration_page import read_rows
 
-from . import test_migration_metrics, test_migration_training
+from . import test_migration_metrics, test_migration_predictions, test_migration_training
 from .migration import TRAIN_LOSSES, VAL_DATA, VAL_LOSSES, attach, build_line, covers, fit, get_weight
 
-BUILT_IN = (test_migration_metrics, test_migration_training)
-"""Modules with the tests of the second table."""
+MODULES = (test_migration_metrics, test_migration_predictions, test_migration_training)
+"""Modules with the tests of other rows."""
 
 Calls = list[tuple[int, int]]
 
@@ -85,7 +85,7 @@ def build_bus(row: str) -> tuple[HookBus, Calls]:
 
 
 def test_every_row_has_a_test() -> None:
-    tests = {name for module in BUILT_IN for name in vars(module)} | set(globals())
+    tests = {name for module in MODULES for name in vars(module)} | set(globals())
     assert {*POINT_ROWS, *covers.names} == set(read_rows("Keras"))
     assert set(covers.names.values()) <= tests
 

@@ -12,6 +12,7 @@ from . import test_migration_checkpoints as checkpoints
 from . import test_migration_finders as finders
 from . import test_migration_logs as logs
 from . import test_migration_points as points
+from . import test_migration_predictions as predictions
 from . import test_migration_training as training
 
 TESTS = {
@@ -136,6 +137,11 @@ TESTS = {
         "`BatchSizeFinder`",
         "`batch_size_finder` with `apply: true`; the default margin applies to both modes",
     ): finders.test_batch_size_is_the_same,
+    ("`trainer.predict`", "`Trainer.predict(loader)`, which returns the batches as one"): predictions.test_predictions,
+    (
+        "`BasePredictionWriter`",
+        "`predictions` with `interval`, whose values are the same",
+    ): predictions.test_written_predictions,
     (
         "`GradientAccumulationScheduler`",
         "`accumulation`, with epochs counted from 1",
@@ -148,8 +154,8 @@ TESTS = {
     ("`Timer`", "`time_limit`"): training.test_time_limit_ends_the_training_after_the_same_step,
     (
         "`ThroughputMonitor` with `length_fn`",
-        "`iter_timer` with `flops_per_batch`, `time_tracking`, `training.batch_tokens`",
-    ): logs.test_throughput,
+        "`iter_timer` with `flops_per_batch`, `time_tracking`; `training.batch_tokens` counts tokens",
+    ): logs.test_throughput_of_tokens,
     ("`RichProgressBar`", "`progress`"): logs.test_progress,
     ("`CSVLogger`", "`csv`, with all values of a step in one row"): logs.test_csv,
     ("`TensorBoardLogger`", "`tensorboard`"): logs.test_tensorboard,

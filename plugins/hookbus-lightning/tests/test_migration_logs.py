@@ -27,7 +27,7 @@ from lightning.pytorch.utilities import grad_norm
 from lightning.pytorch.utilities.model_summary import summarize
 from rich import get_console
 
-from hookbus import HookBus
+from hookbus import HookBus, Trainer
 from hookbus_gradient_flow import GradientFlowHook
 from hookbus_logger import CsvHook, JsonlHook, LoggerHook, ProgressHook
 from hookbus_model_summary import summarize as summarize_model
@@ -227,6 +227,37 @@ def test_throughput(tmp_path: Path) -> None:
     utilization = [(step, pytest.approx(rate / 1e3)) for step, rate in rates]
     assert read_jsonl(tmp_path, "throughput/mfu") == utilization
     assert len(read_jsonl(tmp_path, "time/epoch")) == 2
+
+
+def test_throughput_of_tokens(tmp_path: Path) -> None:
+    def count(batch: Any) -> int:
+        return 3 * int(batch[0].sum())
+
+    monitor = ThroughputMonitor(batch_size_fn=lambda batch: 1, length_fn=count, window_size=2)
+    fit(tmp_path, logger=make_csv_logger(tmp_path), callbacks=[monitor])
+    module, observed = Logged(), []
+    trainer = Trainer(
+        module,
+        torch.optim.SGD(module.parameters(), lr=0.1),
+        None,
+        make_loader(1.0, 2.0),
+        step_fn=lambda _, batch: module.compute_loss(batch),
+        batch_tokens=count,
+        hooks=[IterTimerHook(interval=1)],
+        default_hooks=False,
+        work_dir=None,
+        device="cpu",
+    )
+
+    @trainer.bus.on("log_scalars")
+    def observe(values: Any, step: int) -> None:
+        observed.append((step - 1, values["progress/tokens"]))
+        assert values["throughput/tokens_per_second"] > 0
+
+    trainer.fit(epochs=2)
+    totals = [(0, 3), (1, 9), (2, 12), (3, 18)]
+    assert read_csv(tmp_path, "train/lengths") == totals
+    assert observed == totals
 
 
 def test_progress(tmp_path: Path) -> None:

@@ -138,20 +138,18 @@ def test_progress_of_a_separate_test_counts_its_batches(trainer: Callable[..., T
     assert recorder.entries == [("testing", 1, 2), ("testing", 2, 2)]
 
 
-def test_progress_of_a_prediction_counts_its_batches_with_throughput(
-    trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_of_a_prediction_counts_its_batches_with_throughput(monkeypatch: pytest.MonkeyPatch) -> None:
     progress, states, seconds = ProgressHook(), list[ProgressState](), iter(range(0, 100, 2))
-    fitted = trainer(progress, predict_loader={"clean": [torch.tensor([1.0])] * 4})
+    trainer = Trainer(torch.nn.Identity(), hooks=[progress], default_hooks=False, work_dir=None, device="cpu")
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
-    fitted.bus.on("after_predict_iter")(lambda run: states.append(progress.get_progress(run)))
-    fitted.predict(return_predictions=False)
+    trainer.bus.on("after_predict_iter")(lambda run: states.append(progress.get_progress(run)))
+    trainer.predict({"clean": [torch.tensor([1.0])] * 4}, return_predictions=False)
     assert [(state.label, state.done, state.total) for state in states] == [
         ("predicting clean", done, 4) for done in (1, 2, 3, 4)
     ]
     # One batch in 2 seconds.
     assert [(state.per_second, state.eta) for state in states] == [
-        (None, "unknown"),
+        (None, ""),
         (0.5, "0:00:04"),
         (0.5, "0:00:02"),
         (0.5, "0:00:00"),

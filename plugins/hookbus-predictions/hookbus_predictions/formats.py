@@ -7,7 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ def write_jsonl(path: Path, parts: Iterable[Rows], _count: int) -> None:
         for rows in parts:
             columns = [map(_to_json, values) for values in rows.values()]
             for row in zip(*columns, strict=True):
-                file.write(json.dumps(dict(zip(rows, row, strict=True)), allow_nan=False, ensure_ascii=False) + "\n")
+                file.write(_encode(dict(zip(rows, row, strict=True))) + "\n")
 
 
 def write_parquet(path: Path, parts: Iterable[Rows], _count: int) -> None:
@@ -172,6 +172,13 @@ def _to_plain(value: Any) -> Any:
 
 def _to_json(value: Any) -> Any:
     return _drop_nonfinite(_to_plain(value))
+
+
+def _refuse(value: Any) -> NoReturn:
+    raise ValueError(f"a value of the type {type(value).__name__} cannot be written to .jsonl. Choose .pt.")
+
+
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, default=_refuse).encode
 
 
 def _drop_nonfinite(value: Any) -> Any:

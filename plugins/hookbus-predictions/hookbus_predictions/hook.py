@@ -17,7 +17,7 @@ from hookbus.evaluation import count_samples, split_samples
 from hookbus.writers import OutputFiles, resolve_output_path, sanitize_name
 from hookbus_predictions.config import PredictionsConfig
 from hookbus_predictions.formats import WRITERS
-from hookbus_predictions.parts import Part, Rows, build_rows, iter_rows, save_part
+from hookbus_predictions.parts import Part, Rows, build_rows, iter_rows, load_parts, save_part, save_parts
 
 FORBIDDEN = re.compile(r"[^\w.-]")
 """Characters of the name of a loader that are replaced in the name of its file."""
@@ -110,9 +110,10 @@ class PredictionsHook(Hook):
             LoopError: If the predictions cannot be written in the format of the file.
         """
         if self._is_open and self.config.interval != "batch":
-            ranks = run.ranks.all_gather(f"{self.name}: parts", self._parts)
             if self.config.merge:
-                run.ranks.call_on_main(f"{self.name}: file", partial(self._write_file, run, ranks, self._path))
+                # Only rank 0 reads the lists of the parts: there may be one for each of millions of batches.
+                directories = run.ranks.call_on_all(f"{self.name}: parts", self._save_parts)
+                run.ranks.call_on_main(f"{self.name}: file", partial(self._merge, run, directories))
             else:
                 own = partial(self._write_file, run, [self._parts], self._rank_path(run))
                 run.ranks.call_on_all(f"{self.name}: file", own)
@@ -130,6 +131,7 @@ class PredictionsHook(Hook):
         self._path, self._spool = Path(), Path()
         self._parts: list[Part] = []
         self._count = 0
+        self._names: set[str] | None = None  # columns of the first batch
         self._reported: set[str] = set()
 
     def _close(self) -> None:
@@ -153,13 +155,32 @@ class PredictionsHook(Hook):
         for output in set(omitted) - self._reported:
             self._reported.add(output)
             run.logger.warning("An output without a value for each sample is not written: %s.", output)
-        return build_rows(range(self._count, self._count + count) if indices is None else indices, columns)
+        rows = build_rows(range(self._count, self._count + count) if indices is None else indices, columns)
+        self._check_names(set(rows))
+        return rows
+
+    def _check_names(self, names: set[str]) -> None:
+        """Raise if a batch has other outputs than the first one, whose rows would not have the same columns."""
+        if self._names is None:
+            self._names = names
+        if different := sorted(names ^ self._names):
+            raise LoopError(
+                f"outputs: expected the same outputs for every batch, got {', '.join(different)} for some of them only. "
+                "Return the same outputs for every batch."
+            )
 
     def _write_batch(self, run: Run, batch_idx: int, rows: Rows) -> None:
         directory = self._path.with_name(f"{self._path.stem}-batches")
         rank = f"rank{run.ranks.rank}-" if run.ranks.world_size > 1 else ""
         run.register_output(directory)
         self._create(directory / f"{rank}{batch_idx:06d}{self._path.suffix}", [rows], len(rows["index"]))
+
+    def _save_parts(self) -> Path:
+        save_parts(self._spool, self._parts)
+        return self._spool
+
+    def _merge(self, run: Run, directories: Sequence[Path]) -> None:
+        self._write_file(run, [load_parts(directory) for directory in directories], self._path)
 
     def _write_file(self, run: Run, ranks: Sequence[Sequence[Part]], path: Path) -> None:
         count = sum(part.count for own in ranks for part in own)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from torch import Tensor
 
 INDEX = "index"
 """Name of the column with the positions of the samples in the data."""
+PARTS = "parts.json"
+"""Name of the list of the parts of a rank."""
 
 Rows = dict[str, Any]
 """Values of samples by column: a tensor of shape (N, ...), or a list of N values; `index` is of type int64."""
@@ -57,6 +60,18 @@ def save_part(path: Path, rows: Rows, *, counted: bool) -> Part:
     indices = rows[INDEX].tolist()
     ascending = all(a < b for a, b in pairwise(indices))
     return Part(path, len(indices), min(indices, default=0), max(indices, default=-1), ascending, counted)
+
+
+def save_parts(directory: Path, parts: Sequence[Part]) -> None:
+    """Write the list of the parts of a rank, which are in a directory."""
+    entries = [{**asdict(part), "path": part.path.name} for part in parts]
+    (directory / PARTS).write_text(json.dumps(entries), encoding="utf-8")
+
+
+def load_parts(directory: Path) -> list[Part]:
+    """Return the parts that are listed in a directory."""
+    entries = json.loads((directory / PARTS).read_text(encoding="utf-8"))
+    return [Part(**{**entry, "path": directory / entry["path"]}) for entry in entries]
 
 
 def iter_rows(ranks: Sequence[Sequence[Part]]) -> Iterator[Rows]:

@@ -176,6 +176,15 @@ class TestErrors:
             )
         assert list_files(tmp_path) == []
 
+    def test_outputs_of_some_batches_only_are_an_error(self, tmp_path: Path) -> None:
+        class Sometimes(nn.Module):
+            def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+                return {"y": x, "z": x} if float(x[0]) else {"y": x}
+
+        with pytest.raises(LoopError, match="expected the same outputs for every batch, got z for some of them only"):
+            predict(tmp_path, PredictionsHook(file="p.jsonl"), model=Sometimes())
+        assert list_files(tmp_path) == []
+
 
 def test_custom_loop_writes_the_same_file(tmp_path: Path) -> None:
     model = line()

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hookbus_predictions.parts import Part, build_rows, iter_rows, save_part
+from hookbus_predictions.parts import Part, build_rows, iter_rows, load_parts, save_part, save_parts
 
 
 def save(directory: Path, *batches: list[int], counted: bool = False) -> list[Part]:
@@ -69,3 +69,9 @@ def test_nested_names_are_joined() -> None:
 def test_output_with_the_name_of_the_indices_is_an_error() -> None:
     with pytest.raises(ValueError, match="an output has the name 'index' of the sample indices, got index"):
         build_rows([0], {("index",): torch.ones(1)})
+
+
+def test_list_of_the_parts_is_restored_from_the_directory(tmp_path: Path) -> None:
+    parts = save(tmp_path, [3, 1], [], [4, 5], counted=True)
+    save_parts(tmp_path, parts)
+    assert load_parts(tmp_path) == parts

@@ -19,7 +19,7 @@ from hookbus.testing import HostTask
 from hookbus_logger import JsonlHook
 from tests.migration_page import read_rows
 
-from . import test_migration_hooks, test_migration_records
+from . import test_migration_evaluation, test_migration_hooks, test_migration_records
 from .migration import covers, get_logs, get_saved, get_weights, train_native
 
 Calls = list[tuple[int, int]]
@@ -82,7 +82,8 @@ def make_recorder(position: int, condition: Callable[[Run], bool], calls: Calls)
 
 
 def test_every_row_has_a_test() -> None:
-    tests = {name for module in (test_migration_hooks, test_migration_records) for name in vars(module)} | {*globals()}
+    modules = (test_migration_evaluation, test_migration_hooks, test_migration_records)
+    tests = {name for module in modules for name in vars(module)} | {*globals()}
     assert {*POINT_ROWS, *covers.names} == set(read_rows("Hugging Face Trainer"))
     assert set(covers.names.values()) <= tests
 

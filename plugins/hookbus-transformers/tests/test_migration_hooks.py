@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 pytest.importorskip("transformers", reason="transformers is not installed: run `make bridges HOST=transformers`")
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from transformers import trainer as native_module
 
-from hookbus import Hook, Run
+from hookbus import Hook, Run, Trainer
 from hookbus.testing import HostTask
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 from hookbus_early_stopping import EarlyStoppingHook
 from hookbus_eval import EvalHook
+from hookbus_finders import BatchSizeFinderHook
 from hookbus_runtime import EmptyCacheHook, OutOfMemoryHook, memory
 from hookbus_schedule import AccumulationHook, ParamSchedulerHook
 
@@ -78,7 +81,27 @@ def test_both_resume(tmp_path: Path) -> None:
     assert torch.equal(get_weights(run.model), get_weights(whole.model))
 
 
-@covers("`EarlyStoppingCallback`", "`early_stopping`")
+@covers(
+    "`save_total_limit` with `load_best_model_at_end`",
+    "`checkpoint` with `max_keep_ckpts`, which does not count the best ones; `save_top_k` is their number",
+)
+def test_both_keep_the_best_and_the_newest(tmp_path: Path) -> None:
+    # With the direction `max` the first of four epochs is the best.
+    options: dict[str, Any] = {"metric_for_best_model": "loss", "greater_is_better": True}
+    task = HostTask(epochs=4)
+    train_native(tmp_path, task, load_best_model_at_end=True, save_total_limit=2, **options)
+    assert get_saved(tmp_path) == ["checkpoint-24", "checkpoint-6"]
+    hook = CheckpointHook(save_best={"loss": "greater"}, save_top_k=1, max_keep_ckpts=1, save_last=False)
+    train_reference(tmp_path, HostTask(epochs=4), [hook])
+    directory = tmp_path / "reference/checkpoints"
+    assert sorted(path.name for path in directory.glob("*.pth")) == ["best_loss.pth", "epoch_4.pth"]
+    for step, name in ((6, "best_loss"), (24, "epoch_4")):
+        assert_equal(read_saved(tmp_path, step), torch.load(directory / f"{name}.pth", weights_only=True)["state_dict"])
+
+
+@covers(
+    "`EarlyStoppingCallback`", "`early_stopping`, with `cumulative_delta: false` for a threshold, which is `min_delta`"
+)
 @pytest.mark.parametrize(("mode", "steps"), [("max", 18), ("min", 30)])
 def test_both_stop_early(mode: Any, steps: int, tmp_path: Path) -> None:
     # The loss of the validation decreases in each of five epochs, so that `max` stops after two without progress.
@@ -89,6 +112,21 @@ def test_both_stop_early(mode: Any, steps: int, tmp_path: Path) -> None:
     trainer = train_native(tmp_path / "hook", HostTask(epochs=5), hooks=hooks)
     assert native.state.global_step == trainer.state.global_step == steps
     assert get_logs(trainer, "eval_loss") == get_logs(native, "eval_loss")
+
+
+def test_threshold_is_compared_with_each_gain(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"metric_for_best_model": "loss", "greater_is_better": False}
+    losses = [loss for _, loss in get_logs(train_native(tmp_path / "all", HostTask(epochs=5), **options), "eval_loss")]
+    gains = [before - after for before, after in pairwise(losses)]
+    # More than the last two gains, but less than both together: small gains do not add up to progress.
+    threshold = 1.05 * max(gains[-2:])
+    assert threshold < sum(gains[-2:])
+    epoch = next(epoch for epoch in (3, 4, 5) if max(gains[epoch - 3 : epoch - 1]) <= threshold)
+    callbacks = [EarlyStoppingCallback(2, threshold)]
+    native = train_native(tmp_path / "native", HostTask(epochs=5), callbacks, load_best_model_at_end=True, **options)
+    hooks = [EarlyStoppingHook(monitor="loss", mode="min", patience=2, min_delta=threshold, cumulative_delta=False)]
+    trainer = train_native(tmp_path / "hook", HostTask(epochs=5), hooks=hooks)
+    assert native.state.global_step == trainer.state.global_step == 6 * epoch
 
 
 @covers("`eval_strategy`", "`eval`")
@@ -181,7 +219,7 @@ def refuse_batches(model: nn.Module, size: int) -> None:
 
 @covers(
     "`auto_find_batch_size`",
-    "`out_of_memory`, with `retry: true`; it splits the batch, and the number of steps is kept",
+    "`batch_size_finder` with `apply: true`; or `out_of_memory` with `retry: true`, which splits the batch",
 )
 def test_both_train_with_batches_that_fit(tmp_path: Path) -> None:
     model = make_classifier()
@@ -195,6 +233,21 @@ def test_both_train_with_batches_that_fit(tmp_path: Path) -> None:
     refuse_batches(trainer.model, 2)
     run = trainer.fit()
     assert (hook.parts, run.outcome, run.steps_done) == (2, "finished", 12)  # of two epochs of six batches
+
+    finder = BatchSizeFinderHook(apply=True)
+    classifier = make_classifier()
+    refuse_batches(classifier, 1)
+    trainer = Trainer(
+        classifier,
+        torch.optim.SGD(classifier.parameters(), lr=0.1),
+        train_loader=DataLoader(make_labeled_texts(8), 2),  # type: ignore[arg-type]
+        epochs=2,
+        hooks=[finder],
+        default_hooks=False,
+        work_dir=None,
+        device="cpu",
+    )
+    assert trainer.fit().steps_done == native.state.global_step
 
 
 @covers("`max_grad_norm`", "`training.clip_grad_norm`")
