@@ -165,8 +165,8 @@ class PredictionsHook(Hook):
             self._names = names
         if different := sorted(names ^ self._names):
             raise LoopError(
-                f"outputs: expected the same outputs for every batch, got {', '.join(different)} for some of them only. "
-                "Return the same outputs for every batch."
+                f"outputs: expected the same outputs for every batch, got {', '.join(different)} for some of them "
+                "only. Return the same outputs for every batch."
             )
 
     def _write_batch(self, run: Run, batch_idx: int, rows: Rows) -> None:
