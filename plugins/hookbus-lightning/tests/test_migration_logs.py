@@ -229,6 +229,7 @@ def test_throughput(tmp_path: Path) -> None:
     assert len(read_jsonl(tmp_path, "time/epoch")) == 2
 
 
+@pytest.mark.filterwarnings("ignore:When using the `ThroughputMonitor`")
 def test_throughput_of_tokens(tmp_path: Path) -> None:
     def count(batch: Any) -> int:
         return 3 * int(batch[0].sum())
