@@ -244,7 +244,7 @@ def bare_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return Environment(tmp_path_factory.mktemp("bare"))
 
 
-GREET = """
+GREET = '''
     from hookbus import Hook, HookConfig
 
 
@@ -253,6 +253,11 @@ GREET = """
 
 
     class GreetHook(Hook):
+        """Greet the run: first line.
+
+        Second paragraph.
+        """
+
         Config = GreetConfig
 
         def before_run(self, run):
@@ -261,7 +266,7 @@ GREET = """
 
     def not_a_class():
         pass
-"""
+'''
 TWIN = """
     from hookbus import Hook
 

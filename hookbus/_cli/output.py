@@ -142,10 +142,29 @@ def print_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         output_console().print(f"No hooks are installed. Run: {INSTALL_STANDARD}", markup=False)
         return
-    columns = ("name", "class", "package", "version")
-    blocked = Text("blocked by HOOKBUS_BLOCK", "yellow")
-    cells = [(*(str(row[column]) for column in columns), blocked if row["blocked"] else "") for row in rows]
-    print_table([*columns, ""], cells)
+    width = max(cell_len(str(row["name"])) for row in rows) + COLUMN_GAP
+    packages = sorted(rows, key=lambda row: (row["package"], row["name"]))
+    for index, (package, group) in enumerate(groupby(packages, key=lambda row: f"{row['package']} {row['version']}")):
+        output_console().print(Text(f"{chr(10) if index else ''}{package}", "bold"))
+        for row in group:
+            blocked = "blocked by HOOKBUS_BLOCK. " if row["blocked"] else ""
+            print_item(str(row["name"]), f"{blocked}{row['summary']}", width, "yellow" if blocked else "")
+
+
+def print_item(name: str, text: str, width: int, style: str = "") -> None:
+    """Print a name with a text beside it, which is wrapped to the width of standard output.
+
+    Args:
+        name: The name.
+        text: The text.
+        width: Width of the column of names.
+        style: rich style of the text. Default: none.
+    """
+    available = max(output_console().width - width - COLUMN_GAP, 1)
+    lines = textwrap.wrap(text, available, break_long_words=False, break_on_hyphens=False) or [""]
+    for line in lines:
+        output_console().print(Text.assemble(" " * COLUMN_GAP, name.ljust(width), (line, style)))
+        name = ""
 
 
 def print_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], more: Mapping[str, str]) -> None:
@@ -214,7 +233,8 @@ def print_settings(settings: Iterable[Setting]) -> None:
     rows: list[Sequence[str | Text]] = []
     for setting in settings:
         path = escape_control_characters(shorten(setting.path))
-        rows.append([path, _format_setting(setting.value), setting.source])
+        value = Text("dropped", "yellow") if setting.dropped else _format_setting(setting.value)
+        rows.append([path, value, setting.source])
         replaced = [("  overrides", _format_setting(old.value), old.source) for old in setting.overrides]
         rows += [[Text(cell, "dim") for cell in cells] for cells in replaced]
     print_table(["setting", "value", "source"], rows)

@@ -17,6 +17,7 @@ from hookbus.errors import HookbusError
 def hooks(json_: Json = False) -> None:
     """List the installed hooks without importing them."""
     with handle_errors():
+        from hookbus._cli.hook_summaries import read_summary
         from hookbus._utils.plugin_entries import short_names
         from hookbus.discovery import list_entries, warn_of_unknown_blocks
 
@@ -28,6 +29,7 @@ def hooks(json_: Json = False) -> None:
                 "package": plugin.package,
                 "version": plugin.version,
                 "blocked": plugin.blocked,
+                "summary": read_summary(plugin),
             }
             for plugin, name in short_names(list_entries()).items()
         ]
@@ -78,7 +80,7 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
 
 
 def doctor(json_: Json = False) -> None:
-    """Import each installed hook and report the broken ones."""
+    """Import all installed hooks in a process and report the broken ones."""
     with handle_errors():
         from hookbus._cli.doctor import check_installed_hooks
 
