@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
 from typing import Any
@@ -44,16 +44,20 @@ class Setting:
         value: The value, without secrets.
         source: Place that sets the value, see `Source`.
         overrides: The values that it replaces, in descending order of precedence.
+        dropped: Whether `source` drops the setting, for example by a section of another type. Its value is None.
     """
 
     path: str
     value: Any
     source: str
     overrides: list[Source]
+    dropped: bool = False
 
 
 def list_settings(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Iterable[str] = ()) -> list[Setting]:
     """Return the settings of a run file, its defaults and overrides, in the order of the keys of a run file.
+
+    Settings that a later layer or an override drops are included.
 
     Raises:
         ConfigError: If the file is invalid. The error lists all problems.
@@ -62,7 +66,14 @@ def list_settings(source: str | os.PathLike[str] | Mapping[str, Any], overrides:
     normalize_hooks(below)
     describer, order = _Describer(config, below), list(RunConfig.model_fields)
     paths = [path for path, _ in iter_settings(config._document.data) if path != ("hooks",)]
-    return [describer.describe(path) for path in sorted(paths, key=lambda path: order.index(str(path[0])))]
+    settings = [(path, describer.describe(path)) for path in paths] + list(describer.describe_dropped(paths))
+    hooks = list(config._document.data["hooks"])
+
+    def get_position(path: Path) -> tuple[int, int]:
+        return order.index(str(path[0])), hooks.index(path[1]) if path[0] == "hooks" else 0
+
+    # The dropped settings of a section, or of a hook, follow its other settings.
+    return [setting for _, setting in sorted(settings, key=lambda pair: get_position(pair[0]))]
 
 
 class _Describer:
@@ -81,10 +92,40 @@ class _Describer:
         self._shown = redact({**config._document.data, "hooks": shown})
 
     def describe(self, path: Path) -> Setting:
+        """Return a setting that is in effect."""
         value, location = reduce(getitem, map(str, path), self._shown), self._find_location(path)
+        return self._build(path, value, location, self._find_replaced(path, location))
+
+    def describe_dropped(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Setting]]:
+        """Yield the path of each setting that is not among those in effect, and the setting."""
+        known = set(paths)
+        for path in dict.fromkeys([*self._document.replaced, *self._values_below]):
+            # A hook of a list may have moved; the key `hooks` itself is no setting.
+            is_listed = path[0] != "hooks" or (len(path) > 2 and path[1] in self._labels)
+            if path not in known and is_listed and not self._is_section(path):
+                location = self._document.find_location(path)
+                yield (
+                    path,
+                    replace(self._build(path, None, location, self._find_replaced(path, location)), dropped=True),
+                )
+
+    def _is_section(self, path: Path) -> bool:
+        """Return whether a path refers to settings in effect, as the path of an empty or short section does."""
+        try:
+            return isinstance(reduce(getitem, path, self._document.data), dict)
+        except (KeyError, IndexError, TypeError):
+            return False
+
+    def _find_replaced(self, path: Path, location: Location | None) -> list[tuple[Location | None, Any]]:
+        """Return the locations and the values that a value at a location replaces."""
         replaced = self._document.replaced.get(path, [])
         if isinstance(location, str) and path in self._values_below:
-            replaced = [(self._below.find_location(path), self._values_below[path]), *replaced]
+            return [(self._below.find_location(path), self._values_below[path]), *replaced]
+        return replaced
+
+    def _build(
+        self, path: Path, value: Any, location: Location | None, replaced: list[tuple[Location | None, Any]]
+    ) -> Setting:
         sources = [
             Source(REDACTED if value == REDACTED else self._redact(path, old), self._document.format_location(place))
             for place, old in replaced

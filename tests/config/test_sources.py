@@ -52,8 +52,43 @@ def test_each_setting_has_its_place_and_the_values_that_it_replaces(
         "value": [2],
         "source": "run.yaml:2:21",
         "overrides": [{"value": [1], "source": "base.yaml:2:21"}],
+        "dropped": False,
     }
     assert (settings["device"].source, settings["device"].overrides) == ("command line", [])
+
+
+def test_dropped_settings_are_listed_with_the_place_that_drops_them(project: Project) -> None:
+    project.write(
+        "optimizer: {type: SGD, lr: 0.1, momentum: 0.9}\nscheduler: {type: StepLR, step_size: 3}\n"
+        "training: {epochs: 3}\nhooks: [{type: 'parts:ProbeHook', interval: 2}]\n",
+        "base.yaml",
+    )
+    project.write(
+        "defaults: [base.yaml]\noptimizer: {type: AdamW, lr: 0.2}\nscheduler: null\ntraining: {iterations: 9}\n"
+        "hooks: {probe: null}\n"
+    )
+    settings = list_settings("run.yaml", ["~optimizer.lr", "loss.reduction=sum"])
+    assert [(row.path, row.source, row.overrides) for row in settings if row.dropped] == [
+        ("optimizer.lr", "command line", [Source(0.2, "run.yaml:2:30"), Source(0.1, "base.yaml:1:28")]),
+        ("optimizer.momentum", "run.yaml:2:12", [Source(0.9, "base.yaml:1:43")]),
+        ("scheduler.type", "run.yaml:3:12", [Source("StepLR", "base.yaml:2:19")]),
+        ("scheduler.step_size", "run.yaml:3:12", [Source(3, "base.yaml:2:38")]),
+        ("training.epochs", "run.yaml:4:11", [Source(3, "base.yaml:3:20")]),
+        ("hooks.parts:ProbeHook.interval", "run.yaml:5:16", [Source(2, "base.yaml:4:45")]),
+    ]
+    assert [row.path for row in settings if row.path.startswith("training")] == [
+        "training.iterations",
+        "training.epochs",
+    ]
+
+
+def test_settings_that_an_override_replaces_are_dropped(project: Project) -> None:
+    project.write("optimizer: {type: SGD, lr: 0.1}\n")
+    dropped = [row for row in list_settings("run.yaml", ["optimizer={weight_decay: 0.2}"]) if row.dropped]
+    assert [(row.path, row.value, row.source) for row in dropped] == [
+        ("optimizer.type", None, "command line"),
+        ("optimizer.lr", None, "command line"),
+    ]
 
 
 def test_hooks_are_listed_by_name(project: Project) -> None:
