@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from hookbus._cli.console import escape_text, output_console
-from hookbus._utils.plugin_entries import INSTALL_STANDARD
 from hookbus._utils.values import escape_control_characters, shorten
 
 if TYPE_CHECKING:
@@ -135,36 +134,6 @@ def print_metrics(checkpoint: str, weights: str, hooks: Sequence[str], metrics: 
     suffix += f", state of {', '.join(hooks)}" if hooks else ""
     output_console().print(f"[dim]{escape_text(checkpoint + suffix)}[/]")
     print_table(["metric", "value"], [(name, f"{value:.6g}") for name, value in metrics.items()])
-
-
-def print_hooks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the installed hooks."""
-    if not rows:
-        output_console().print(f"No hooks are installed. Run: {INSTALL_STANDARD}", markup=False)
-        return
-    width = max(cell_len(str(row["name"])) for row in rows) + COLUMN_GAP
-    packages = sorted(rows, key=lambda row: (row["package"], row["name"]))
-    for index, (package, group) in enumerate(groupby(packages, key=lambda row: f"{row['package']} {row['version']}")):
-        output_console().print(Text(f"{chr(10) if index else ''}{package}", "bold"))
-        for row in group:
-            blocked = "blocked by HOOKBUS_BLOCK. " if row["blocked"] else ""
-            print_item(str(row["name"]), f"{blocked}{row['summary']}", width, "yellow" if blocked else "")
-
-
-def print_item(name: str, text: str, width: int, style: str = "") -> None:
-    """Print a name with a text beside it, which is wrapped to the width of standard output.
-
-    Args:
-        name: The name.
-        text: The text.
-        width: Width of the column of names.
-        style: rich style of the text. Default: none.
-    """
-    available = max(output_console().width - width - COLUMN_GAP, 1)
-    lines = textwrap.wrap(text, available, break_long_words=False, break_on_hyphens=False) or [""]
-    for line in lines:
-        output_console().print(Text.assemble(" " * COLUMN_GAP, name.ljust(width), (line, style)))
-        name = ""
 
 
 def print_points(points: Iterable[Point], aliases: Mapping[str, Iterable[str]], more: Mapping[str, str]) -> None:

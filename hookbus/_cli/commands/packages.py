@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from hookbus._cli.console import escape_text, handle_errors, output_console, print_error, print_json
+from hookbus._cli.hook_list import print_hooks
 from hookbus._cli.options import Json
-from hookbus._cli.output import print_hook_health, print_hooks, print_points
+from hookbus._cli.output import print_hook_health, print_points
 from hookbus.errors import HookbusError
 
 
