@@ -9,15 +9,29 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from hookbus import discovery
+from hookbus._cli.schema_unions import REFERENCE, Schema, rewrite, select
 from hookbus._config.hooks import HOOKS, get_hook_class
-from hookbus._config.interpolation import REFERENCE_PATTERN
 from hookbus._config.models import RunConfig
 from hookbus._utils.plugin_entries import short_names
 from hookbus.errors import PluginError
 from hookbus.hook import Hook, HookConfig
 
+Branch = tuple[list[str], Schema, Schema]
+"""Names of a hook, schema of its settings, and the referenced definitions."""
+REQUIRING = ("required", "oneOf")
+"""Keywords that require keys of a section."""
+DEFAULTS = {
+    "description": "Files that this file extends, relative to it; later ones override earlier ones.",
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"const": False}],
+}
+"""Schema of the files that a run file extends; `false` excludes the project and the environment."""
+IMPORT_STRING = {"type": "string", "pattern": ":"}
+"""Schema of an import string."""
+HAS_TYPE = {"type": "object", "required": ["type"]}
+"""Schema of a mapping with a type."""
 
-def json_schema() -> tuple[dict[str, Any], list[str]]:
+
+def json_schema() -> tuple[Schema, list[str]]:
     """Generate the JSON schema of run files.
 
     Returns:
@@ -31,100 +45,66 @@ def json_schema() -> tuple[dict[str, Any], list[str]]:
     properties["experiment_dir"] = {**properties["work_dir"], "description": "Alias of work_dir."}
     properties["load_from"]["anyOf"].insert(0, {"type": "string"})
     branches, problems = _build_branches()
-    # Every branch constrains its own `type`, because editors do not implement discriminators.
     for names, settings, more in branches:
         definitions |= more
         definitions[f"settings.{_key(names)}"] = settings
-        definitions[f"hook.{_key(names)}"] = {**_ref("settings", names), "required": ["type"]}
     known = [names for names, _, _ in branches]
+    definitions["hook_type"] = _type_schema(known)
     definitions["hook"] = _hook_schema(known)
     properties["hooks"] = _hooks_schema(known, properties["hooks"]["description"])
-    accepting: dict[str, Any] = _accept_references(schema)
-    accepting["$defs"]["reference"] = {"type": "string", "pattern": REFERENCE_PATTERN}
-    return accepting, problems
+    rewritten: Schema = rewrite(schema, definitions)
+    rewritten["$defs"]["reference"] = REFERENCE
+    return rewritten, problems
 
 
-Branch = tuple[list[str], dict[str, Any], dict[str, Any]]
-"""Names of a hook, schema of its settings, and the referenced definitions."""
-SCHEMAS_BY_NAME = ("properties", "$defs", "patternProperties")
-"""Keywords whose value maps names to schemas."""
-NO_SCHEMAS = ("default", "enum", "const", "examples", "required")
-"""Keywords whose value contains no schemas."""
-REQUIRING = ("required", "oneOf")
-"""Keywords that require keys of a section."""
-ANNOTATIONS = ("title", "description", "default", "examples", "deprecated")
-"""Keywords that do not constrain values."""
-DEFAULTS = {
-    "description": "Files that this file extends, relative to it; later ones override earlier ones.",
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"const": False}],
-}
-"""Schema of the files that a run file extends; `false` excludes the project and the environment."""
-IMPORT_STRING = {"type": "string", "pattern": ":"}
-"""Schema of an import string."""
-
-
-def _allow_parts(properties: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def _allow_parts(properties: Schema, definitions: Schema) -> Schema:
     """Move what the sections require to a condition: a file with `defaults` may contain parts of sections."""
-    complete: dict[str, Any] = {}
+    complete: Schema = {}
     for name, section in properties.items():
         for reference in re.findall(r"#/\$defs/(\w+)", str(section)):
             required = {key: definitions[reference][key] for key in REQUIRING if key in definitions[reference]}
-            if required:
+            # A section with a default is complete without a type.
+            if required and not section.get("default"):
                 complete[name] = {"if": {"type": "object"}, "then": required}
     for definition in definitions.values():
         for key in REQUIRING:
             definition.pop(key, None)
-    return {"if": {"required": ["defaults"]}, "else": {"properties": complete}}
+    # `defaults: false`, as in the configuration that a run writes, names no file.
+    extends = {"required": ["defaults"], "properties": {"defaults": {"not": {"const": False}}}}
+    return {"if": extends, "else": {"properties": complete}}
 
 
-def _accept_references(schema: Any) -> Any:
-    """Return a schema in which each scalar may also be a reference to an environment variable."""
-    if isinstance(schema, list):
-        return [_accept_references(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    inner = {
-        key: {name: item if name == "type" else _accept_references(item) for name, item in value.items()}
-        if key in SCHEMAS_BY_NAME and isinstance(value, dict)
-        else value
-        if key in NO_SCHEMAS
-        else _accept_references(value)
-        for key, value in schema.items()
-    }
-    constraints = {key: value for key, value in inner.items() if key not in ANNOTATIONS}
-    if not _is_scalar(constraints):
-        return inner
-    annotations = {key: value for key, value in inner.items() if key in ANNOTATIONS}
-    return {**annotations, "anyOf": [constraints, {"$ref": "#/$defs/reference"}]}
+def _type_schema(known: list[list[str]]) -> Schema:
+    """Return the schema of the type of a hook."""
+    return {"if": IMPORT_STRING, "else": {"enum": [name for names in known for name in names]}}
 
 
-def _is_scalar(schema: dict[str, Any]) -> bool:
-    """Return whether a schema accepts scalars only, but not every string."""
-    type_ = schema.get("type")
-    is_constrained_string = type_ == "string" and len(schema) > 1
-    return "enum" in schema or "const" in schema or type_ in ("integer", "number", "boolean") or is_constrained_string
+def _hook_schema(known: list[list[str]]) -> Schema:
+    """Return the schema of a mapping with a `type`, which selects the schema of the settings."""
+    # Conditions instead of a union, whose errors would be those of the whole mapping, and instead of a discriminator,
+    # which editors do not implement.
+    branches = [{"if": {**HAS_TYPE, "properties": {"type": {"enum": names}}}, "then": _ref(names)} for names in known]
+    return {**HAS_TYPE, "properties": {"type": {"$ref": "#/$defs/hook_type"}}, "allOf": branches}
 
 
-def _hook_schema(known: list[list[str]]) -> dict[str, Any]:
-    """Return the schema of a mapping with a `type`."""
-    own = {"type": "object", "required": ["type"], "properties": {"type": IMPORT_STRING}}
-    return {"anyOf": [*(_ref("hook", names) for names in known), own]}
-
-
-def _hooks_schema(known: list[list[str]], description: str) -> dict[str, Any]:
+def _hooks_schema(known: list[list[str]], description: str) -> Schema:
     """Return the schema of `hooks`: a list or a mapping."""
     entry = {"$ref": "#/$defs/hook"}
-    items = {"anyOf": [{"enum": [name for names in known for name in names]}, IMPORT_STRING, entry]}
-    named = {name: {"anyOf": [{"type": "null"}, _ref("settings", names), entry]} for names in known for name in names}
-    mapping = {"type": "object", "properties": named, "additionalProperties": entry}
+    # The name is the type of an entry without a type. Null disables a hook.
+    named = {
+        name: {"type": ["object", "null"], **select(HAS_TYPE, entry, _ref(names))} for names in known for name in names
+    }
     return {
         "description": description,
-        "anyOf": [{"type": "array", "items": items}, mapping, {"type": "null"}],
+        "type": ["array", "object", "null"],
+        "items": select({"type": "string"}, {"$ref": "#/$defs/hook_type"}, entry),
+        "properties": named,
+        "additionalProperties": entry,
     }
 
 
-def _ref(kind: str, names: list[str]) -> dict[str, str]:
-    return {"$ref": f"#/$defs/{kind}.{_key(names)}"}
+def _ref(names: list[str]) -> dict[str, str]:
+    return {"$ref": f"#/$defs/settings.{_key(names)}"}
 
 
 def _key(names: list[str]) -> str:
@@ -153,6 +133,7 @@ def _build_branch(names: list[str], cls: Any) -> Branch:
     settings = _settings_schema(cls, f"#/$defs/{prefix}{{model}}")
     definitions = {prefix + name: definition for name, definition in settings.pop("$defs", {}).items()}
     all_names = list(dict.fromkeys(names))
+    settings.pop("type")  # an entry of a mapping of hooks may be null
     settings["properties"] = {"type": {"enum": all_names}, **settings.get("properties", {})}
     return all_names, settings, definitions
 

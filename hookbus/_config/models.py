@@ -155,7 +155,12 @@ def _parse_tokens(value: object) -> object:
 class TrainingConfig(Section):
     """Limit and options of the training loop."""
 
-    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [limit]} for limit in LIMITS]})
+    # A limit may be null, as in the configuration that a run writes.
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": [limit], "properties": {limit: {"not": {"type": "null"}}}} for limit in LIMITS]
+        }
+    )
 
     epochs: int | None = Field(default=None, ge=1, description="Limit in epochs.")
     iterations: int | None = Field(default=None, ge=1, description="Limit in iterations, instead of epochs.")

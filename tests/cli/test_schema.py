@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
 from pydantic import create_model
 
 from hookbus import Hook, HookConfig
@@ -106,6 +107,10 @@ GOOD = [
     "{defaults: [base.yaml], model: {width: 3}, training: {accumulate: 2}, load_from: {weights: raw}}",
     "defaults: base.yaml",
     "defaults: false",
+    "optimizer: {lr: 0.1}",
+    "loss: {reduction: sum}",
+    "{defaults: false, training: {epochs: 1, iterations: null, tokens: null}, load_from: null, scheduler: null}",
+    "hooks: {schema_probe: null, other: {priority: 3}}",
 ]
 BAD = [
     "sead: 1",
@@ -135,6 +140,8 @@ BAD = [
     "training: ${env:TRAINING}",
     "defaults: true",
     "defaults: [3]",
+    "{defaults: false, training: {accumulate: 2}}",
+    "training: {epochs: null}",
     "{defaults: [base.yaml], training: {epochs: 0}}",
 ]
 
@@ -149,14 +156,52 @@ def test_invalid_run_file_is_rejected(validator: Draft202012Validator, text: str
     assert errors(validator, text) != []
 
 
-def test_every_branch_requires_its_type(validator: Draft202012Validator) -> None:
+PLACES = [
+    ("hooks: [other, {type: schema_probe, intervall: 3}]", "hooks.1", "'intervall' was unexpected"),
+    ("hooks: [other, {type: schema_probe, interval: x}]", "hooks.1.interval", "'x' is not of type 'integer'"),
+    ("hooks: [other, {type: schema_prob}]", "hooks.1.type", "'schema_prob' is not one of ["),
+    ("hooks: [other, schema_prob]", "hooks.1", "'schema_prob' is not one of ["),
+    ("hooks: [other, {interval: 3}]", "hooks.1", "'type' is a required property"),
+    ("hooks: [other, 5]", "hooks.1", "5 is not of type 'object'"),
+    ("hooks: [{type: schema_probe, inner: {size: x}}]", "hooks.0.inner.size", "'x' is not of type 'integer'"),
+    ("hooks: [{type: schema_probe, on_error: rais}]", "hooks.0.on_error", "'rais' is not one of ["),
+    ("hooks: {other: null, schema_probe: {intervall: 3}}", "hooks.schema_probe", "'intervall' was unexpected"),
+    ("hooks: {schema_probe: {interval: x}}", "hooks.schema_probe.interval", "'x' is not of type 'integer'"),
+    ("hooks: {mine: {type: schema_probe, interval: x}}", "hooks.mine.interval", "'x' is not of type 'integer'"),
+    ("hooks: {mine: {type: schema_prob}}", "hooks.mine.type", "'schema_prob' is not one of ["),
+    ("hooks: {schema_prob: {interval: 3}}", "hooks.schema_prob", "'type' is a required property"),
+    ("hooks: {mine: null}", "hooks.mine", "None is not of type 'object'"),
+    ("hooks: 5", "hooks", "5 is not of type 'array', 'object', 'null'"),
+    ("sead: 1", "", "'sead' was unexpected"),
+    ("model: cnn", "model", "'cnn' is not of type 'object', 'null'"),
+    ("model: {width: 3}", "model", "'type' is a required property"),
+    ("metrics: [accuracy, 3]", "metrics.1", "3 is not of type 'string'"),
+    ("metrics: {top1: 3}", "metrics.top1", "3 is not of type 'string'"),
+    ("training: {epochs: 0}", "training.epochs", "0 is less than the minimum of 1"),
+    ("load_from: {path: x, weights: avg}", "load_from.weights", "'avg' is not one of ['raw', 'averaged']"),
+    ("defaults: [3]", "defaults.0", "3 is not of type 'string'"),
+]
+"""Run files with one error, its path, and a part of its message."""
+
+
+@pytest.mark.parametrize(("text", "place", "message"), PLACES)
+def test_error_is_located_at_the_wrong_value(
+    validator: Draft202012Validator, text: str, place: str, message: str
+) -> None:
+    (error,) = errors(validator, text)
+    assert (".".join(map(str, error.absolute_path)), error.context) == (place, [])
+    assert message in error.message
+    assert best_match([error]) is error
+
+
+def test_type_selects_the_settings(validator: Draft202012Validator) -> None:
     definitions = validator.schema["$defs"]
-    branches = [name for name in definitions if name.startswith("hook.")]
-    assert {"hook.schema_probe", "hook.other", "hook.keyword"} <= set(branches)
-    for branch in branches:
-        settings = definitions[branch]["$ref"].removeprefix("#/$defs/")
-        assert definitions[branch]["required"] == ["type"]
-        assert branch.removeprefix("hook.") in definitions[settings]["properties"]["type"]["enum"]
+    branches = {branch["then"]["$ref"]: branch["if"] for branch in definitions["hook"]["allOf"]}
+    names = ["schema_probe", "other", "keyword"]
+    for name in names:
+        condition = branches[f"#/$defs/settings.{name}"]
+        assert condition["required"] == ["type"]
+        assert name in condition["properties"]["type"]["enum"]
 
 
 def test_every_section_has_a_description(validator: Draft202012Validator) -> None:
