@@ -57,6 +57,19 @@ def resolve_aliases(document: Document) -> None:
         document.mark_invalid(("work_dir",))
 
 
+SHORT_FORMS = {"loss": "type", "load_from": "path"}
+"""Keys of a run file whose value may be a name or a path, with the key of the mapping that it abbreviates."""
+
+
+def expand_short_form(document: Document, key: str) -> None:
+    """Replace a name, such as `loss: mse_loss`, by the mapping that it abbreviates: `loss: {type: mse_loss}`."""
+    value = document.data.get(key)
+    if key in SHORT_FORMS and isinstance(value, str):
+        document.data[key] = {SHORT_FORMS[key]: value}
+        if (key,) in document.value_locations:
+            document.value_locations[key, SHORT_FORMS[key]] = document.value_locations[key,]
+
+
 class HookList(dict[int | str, Any]):
     """List of hooks in the form of a mapping: settings, or a name, by index; settings of hooks of a layer by name."""
 

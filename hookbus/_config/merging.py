@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hookbus._config.diagnostics import HookList, expand_names, normalize_hooks
+from hookbus._config.diagnostics import HookList, expand_names, expand_short_form, normalize_hooks
 from hookbus._config.document import Document, Path, iter_paths
 from hookbus._config.hooks import add_instance_name, find_hook_class
 from hookbus._config.overrides import get_type_names
@@ -38,6 +38,8 @@ class _Merger:
             self._merge_value(below, key, value, (*path, key), (*source, key))
 
     def _merge_value(self, below: dict[Any, Any], key: Any, value: Any, path: Path, source: Path) -> None:
+        if len(path) == 1 and isinstance(value, dict):
+            expand_short_form(self._document, key)
         old = below.get(key)
         if path == ("hooks",) and old and _has_hooks(old) and _has_hooks(value):
             self._merge_hooks()

@@ -275,6 +275,16 @@ class RunConfig(Section):
     _invalid_sections: frozenset[str] = PrivateAttr(default=frozenset())
     _reported: set[str] = PrivateAttr(default_factory=set)  # warnings, because hooks are built more than once
 
+    @field_validator("optimizer", "loss", mode="before")
+    @classmethod
+    def _add_default_type(cls, value: object, info: ValidationInfo) -> object:
+        """Add the built-in default below the settings of a section without a type, or with the default type."""
+        if not isinstance(value, Mapping):
+            return value
+        default = cls.model_fields[str(info.field_name)].default
+        settings = {"type": default} if isinstance(default, str) else default.model_dump()
+        return {**settings, **value} if value.get("type", settings["type"]) == settings["type"] else value
+
     @field_validator("model", "dataset", "optimizer", "scheduler", "metrics", mode="before")
     @classmethod
     def _reject_bare_name(cls, value: object, info: ValidationInfo) -> object:

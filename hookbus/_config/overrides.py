@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hookbus._config.diagnostics import HookList, expand_names, normalize_hooks
+from hookbus._config.diagnostics import HookList, expand_names, expand_short_form, normalize_hooks
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import DEFAULT_HOOKS
 from hookbus._config.yaml import MAX_DEPTH, invalid_character, parse_value
@@ -68,6 +68,8 @@ class _Override:
     def _set(self, keys: list[Any], value: Any) -> None:
         target: Any = self._document.data
         path: Path = ()
+        if len(keys) > 1:
+            expand_short_form(self._document, keys[0])
         for key in keys[:-1]:
             inner = _to_index(target, key)
             path = (*path, inner)
@@ -100,8 +102,8 @@ class _Override:
             path, target = (*path, _to_index(target, key)), _get_child(target, key)
         _get_child(target, keys[-1])
         del target[_to_index(target, keys[-1])]
-        if isinstance(target, list):  # the following items have moved, so their locations are no longer valid
-            self._set_location(path)
+        # The items that follow in a list have moved, so their locations are no longer valid.
+        self._set_location(path if isinstance(target, list) else (*path, keys[-1]))
 
     def _disable_hook(self, name: str, index: str | int | None) -> None:
         """Disable a hook."""
