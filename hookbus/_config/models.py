@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -22,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from hookbus._config.complete import complete_settings, describe_hook
 from hookbus._config.diagnostics import find_settings_problems, sort_by_location, to_yaml_terms
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
@@ -406,6 +408,34 @@ class RunConfig(Section):
         """
         shown = redact(self.model_dump(mode="json"))
         return dump_resolved(self.model_dump(), shown, self._document, self.to_document_path) + COMPLETE
+
+    def to_run_file(self, hooks: Mapping[str, object]) -> str:
+        """Serialize the configuration of a run: as `to_yaml`, with its hooks and all their defaults.
+
+        Args:
+            hooks: Hooks of the run by instance name. Those that the file does not contain, such as default hooks, are
+                added; a comment names each one that no run file can contain.
+
+        Returns:
+            YAML. `default_hooks` is false in it, because it contains these hooks.
+        """
+        settings = dict(zip(self._hook_paths(), self.hooks, strict=True))
+        names = HookBus()
+        own = {names.default_name(hook): (hook, path) for hook, path in self._build()}
+        entries: list[tuple[dict[str, Any], Path]] = []
+        comments: list[str] = []
+        for name, hook in hooks.items():
+            built, path = own.pop(name, (None, ("hooks", name)))
+            described = settings[path] if type(built) is type(hook) else describe_hook(hook, name)
+            if described is None:
+                comments.append(f"# not in this file: the hook {json.dumps(name)}, which Python code registered\n")
+            else:
+                entries.append((complete_settings(described, hook), path))
+        # Disabled hooks are not registered.
+        entries += [(settings[path], path) for _, path in own.values()]
+        complete = self.model_copy(update={"hooks": [entry for entry, _ in entries], "default_hooks": False})
+        complete._paths = [path for _, path in entries]
+        return complete.to_yaml() + "".join(comments)
 
     def _build(self) -> list[tuple[Any, Path]]:
         """Return the hooks with their paths in the file."""

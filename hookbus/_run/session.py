@@ -210,7 +210,10 @@ def _log_config(run: Run) -> None:
         return
     to_yaml = getattr(run.config, "to_yaml", None)
     if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
-        text = to_yaml()
+        # A run file is written with the settings of all hooks; not those that other hooks have registered.
+        to_run_file = getattr(run.config, "to_run_file", None)
+        hooks = {name: member.plugin for name, member in run.bus.pm.members.items() if not member.owner}
+        text = to_yaml() if to_run_file is None else to_run_file(hooks)
         with explain_write_errors(run.work_dir.path):
             run.work_dir.write_config(text, run.id)
     run.bus.fire("log_config")
