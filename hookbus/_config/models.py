@@ -409,6 +409,7 @@ class RunConfig(Section):
         shown = redact(self.model_dump(mode="json"))
         return dump_resolved(self.model_dump(), shown, self._document, self.to_document_path) + COMPLETE
 
+    @cached_lookups()
     def to_run_file(self, hooks: Mapping[str, object]) -> str:
         """Serialize the configuration of a run: as `to_yaml`, with its hooks and all their defaults.
 

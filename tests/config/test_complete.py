@@ -148,11 +148,14 @@ def train(*arguments: str) -> None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records without times and durations, and without that of the hooks as the run file lists them."""
     records = [json.loads(line) for line in path.read_text().splitlines()]
-    return [
-        {key: value for key, value in record.items() if not re.search("time|eta|memory|throughput|/s$", key)}
-        for record in records
-    ]
+    measured = ("time/", "throughput/", "memory/")
+    for record in records:
+        values = record.get("values", {})
+        record["values"] = {key: value for key, value in values.items() if not key.startswith(measured)}
+        record.pop("time", None)
+    return [record for record in records if record["kind"] != "config"]
 
 
 def without_comments(path: Path) -> str:

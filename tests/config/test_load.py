@@ -120,7 +120,7 @@ class TestErrors:
             ("model: {width: 3}", "1:8: model.type: required, but missing."),
             ("model:\n  type: 3", "2:9: model.type: should be a valid string, got 3."),
             ("loss: 5", "1:7: loss: should be a valid string or a mapping, got 5."),
-            ("loss: {reduction: sum}", "1:7: loss.type: required, but missing."),
+            ("scheduler: {T_max: 3}", "1:12: scheduler.type: required, but missing."),
             ("metrics: 5", "1:10: metrics: should be a list or a mapping, got 5."),
             ("metrics: [1]", "1:11: metrics.0: should be a valid string, got 1."),
             ("training: {epochs: 0}", "1:20: training.epochs: should be greater than or equal to 1, got 0."),
