@@ -211,7 +211,7 @@ def test_training_from_the_written_configuration_gives_the_same_run(
         "logger", "iter_timer", "preemption", "checkpoint", "jsonl", "average", "parts:ProbeHook", "parts:KeywordHook",
         "progress",
     ]  # fmt: skip
-    assert (hooks["checkpoint"]["max_keep_ckpts"], hooks["average"]["momentum"]) == (None, 0.9)
+    assert (hooks["checkpoint"]["max_keep_ckpts"], hooks["average"]["momentum"]) == (5, 0.9)
     assert hooks["parts:ProbeHook"] == {
         "type": "parts:ProbeHook", "tags": ["a"], "interval": 1, "ratio": 0.5, "enabled": True
     }  # fmt: skip
