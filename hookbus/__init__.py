@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hookbus._events.schedules import every as every
     from hookbus._events.schedules import last as last
     from hookbus._events.schedules import once as once
+    from hookbus._run.history import History as History
     from hookbus._run.requests import Request as Request
     from hookbus._run.results import BestResult as BestResult
     from hookbus._run.run import Run as Run
@@ -66,6 +67,7 @@ _MODULES = map_names(
         "hookbus._events.markers": "hookimpl hookspec",
         "hookbus._events.points": "CounterView Unit",
         "hookbus._events.schedules": "Schedule between every last once",
+        "hookbus._run.history": "History",
         "hookbus._run.requests": "Request",
         "hookbus._run.results": "BestResult",
         "hookbus._run.run": "Run",

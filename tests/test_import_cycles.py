@@ -17,7 +17,7 @@ ROOT = Path(hookbus.__file__).parent
 MODULE, FUNCTION, TYPE = "module", "function", "type"
 """Imports executed with the module, imports executed by a function call, and imports under TYPE_CHECKING."""
 
-LARGEST_COMPONENT = 22
+LARGEST_COMPONENT = 23
 """Maximum number of modules that depend on each other by imports of all kinds, mostly through the type `Run`."""
 
 EVENTS = sorted(f"hookbus._events.{path.stem}" for path in (ROOT / "_events").glob("[!_]*.py"))

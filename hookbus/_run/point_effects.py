@@ -36,7 +36,12 @@ PROLOGUE: dict[str, list[str]] = {
         "_run.boundary_state.record_hooks()",
         "_run.training_data.end_epoch()",
     ],
-    "after_train": ["_run.participants.close('train')", "_clock.stop()", "_run.optimizer_events.report_idle()"],
+    "after_train": [
+        "_run.participants.close('train')",
+        "_run.history_recorder.end_training()",
+        "_clock.stop()",
+        "_run.optimizer_events.report_idle()",
+    ],
     "after_run": ["_run.participants.close('run')"],
 }
 COUNTED = {
@@ -51,6 +56,7 @@ EPILOGUE: dict[str, list[str]] = {
     # An optimizer step of a listener before the training is not one of the training.
     "before_train": ["_run.optimizer_events.is_paused = False"],
     "after_train_iter": ["_metrics.row += 1", "_run.should_skip_iter = False"],
+    "after_epoch": ["_run.history_recorder.record_epoch()"],
 }
 AFTER_REQUESTS: dict[str, list[str]] = {
     # The results of the last validation do not apply to the exchanged weights.

@@ -17,6 +17,8 @@ from hookbus._run.belongings import release_belongings
 from hookbus._run.boundary_state import BoundaryState
 from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
+from hookbus._run.history import History
+from hookbus._run.history_recorder import HistoryRecorder
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.known_secrets import redact_known
 from hookbus._run.loop_methods import LoopMixin, Replacements
@@ -69,6 +71,7 @@ class Run(ProgressMixin, LoopMixin):
         metrics (MetricStore): Store of logged values; `run.log` writes into it.
         weights (Weights): Raw and averaged weights.
         best (dict[str, BestResult]): Best result of each metric so far, by name.
+        history (History): Rows of the training: metrics and learning rate of each epoch and each validation.
         ranks: Collective communication between the processes of the run.
         model (Module | None): Model; an `nn.ModuleDict` of named models; None if the loop has none.
         optimizer (Any): Optimizer; a read-only mapping of named optimizers; None if the loop has none.
@@ -128,6 +131,8 @@ class Run(ProgressMixin, LoopMixin):
         "counts_steps",
         "device",
         "exception",
+        "history",
+        "history_recorder",
         "host",
         "id",
         "initial_structure",
@@ -240,6 +245,7 @@ class Run(ProgressMixin, LoopMixin):
         self.replacements: Replacements = Replacements(self)
         self.boundary_state: BoundaryState = BoundaryState(self)
         self.completeness = Completeness(self)
+        self.history_recorder = HistoryRecorder(self, self.history)
         self.recording = Recording(bus)
         self.iteration_gap = IterationGap(self)
         self._init_state()
@@ -258,6 +264,7 @@ class Run(ProgressMixin, LoopMixin):
         self.clock: Clock = previous.clock if previous else Clock()
         self.metrics: MetricStore = previous.metrics if previous else MetricStore(bus.pm.members.find_caller)
         self.best: dict[str, BestResult] = previous.best if previous else {}
+        self.history: History = previous.history if previous else History()
         self.weights: Weights = (
             previous.weights
             if previous
@@ -565,10 +572,7 @@ class Run(ProgressMixin, LoopMixin):
         return self.validations.predict()
 
     def all_metrics(self) -> Metrics:
-        """Return the means of the epoch and the latest validation results: the argument `metrics` during training.
-
-        Without hooks, no means are collected, and only the validation results are returned.
-        """
+        """Return the means of the epoch and the latest validation results: the argument `metrics` during training."""
         return self.metrics.means(self.metrics.epoch) | self.metrics.results
 
     def epoch_means(self) -> Metrics:

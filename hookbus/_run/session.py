@@ -12,6 +12,7 @@ from hookbus._run.acquisition import acquire
 from hookbus._run.boundary_state import record_settings
 from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
+from hookbus._run.history_start import start_history
 from hookbus._run.host_needs import report_differences
 from hookbus._run.never_due import report_unreachable, report_unreached
 from hookbus._run.objects import (
@@ -68,6 +69,7 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
                 resume_run(run, path)
             run.resumed = bool(run.resumed)
             if run.mode == "train":
+                start_history(run, path)
                 _begin_training(run)
             reported = report_unreachable(run)
             report_differences(run, run.bus.hooks)

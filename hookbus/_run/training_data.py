@@ -66,6 +66,7 @@ class TrainingData:
         run = self._run
         # An epoch that a resumed run continues keeps its means and its position.
         if not run.clock.epoch_open:
+            run.history_recorder.record_epoch()  # of a loop that has not emitted `after_epoch`
             run.metrics.epoch.reset()
             if not self.leaving_epoch:
                 self._lengths.begin_epoch()
@@ -100,6 +101,7 @@ class TrainingData:
                 yield clock.epoch
             closed = run.nesting.close("epoch")
             self.end_epoch()
+            run.history_recorder.record_epoch()  # of a loop without events of epochs
             if run.auto_nesting and not closed:  # otherwise `after_epoch` was the boundary
                 process_requests(run, SETTLE)
 
@@ -107,6 +109,8 @@ class TrainingData:
         """End the epoch, and compare its number of iterations with the lengths of its loaders."""
         clock, was_open = self._run.clock, self._run.clock.epoch_open
         clock.end_epoch()
+        if was_open and clock.epoch_complete:
+            self._run.history_recorder.end_epoch()
         if was_open and clock.epoch_complete and not self.leaving_epoch:
             clock.observed_epoch_length = clock.iters_done - clock.epoch_first_iter
             if clock.observed_epoch_length != clock.epoch_length and clock.max_epochs is not None:

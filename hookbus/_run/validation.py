@@ -378,6 +378,7 @@ class Validations:
             )
         self._take_logged(kind)
         self._publish(kind, None)
+        run.history_recorder.record_results(kind, self.get_results(kind))
         if self._begun == "val" and not run.sanity_checking:
             self.validated_at = run.clock.steps_done
         if kind == "val" and run.mode == "train" and not run.sanity_checking and self.on_results is not None:

@@ -71,7 +71,7 @@ def _read_names(optimizer: Any) -> list[str | None]:
 
 
 def _get_groups(optimizer: Any) -> list[Mapping[str, Any]]:
-    return [] if optimizer is None else optimizer.param_groups
+    return getattr(optimizer, "param_groups", [])  # a wrapper of an optimizer need not have them
 
 
 def _get_value(group: Mapping[str, Any], value: str) -> Any:
