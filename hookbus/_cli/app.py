@@ -14,6 +14,7 @@ import typer
 import hookbus
 from hookbus._cli.commands.checkpoints import consolidate
 from hookbus._cli.commands.evaluate import predict, test
+from hookbus._cli.commands.histories import plot, runs
 from hookbus._cli.commands.new import new
 from hookbus._cli.commands.packages import doctor, hooks, points, schema
 from hookbus._cli.commands.run_files import check, explain, summary
@@ -29,7 +30,10 @@ app = typer.Typer(
 )
 
 app.command(cls=TrainCommand)(train)
-for _command in (test, predict, hooks, points, explain, check, summary, schema, doctor, consolidate, new):
+_COMMANDS = (
+    test, predict, runs, plot, hooks, points, explain, check, summary, schema, doctor, consolidate, new
+)  # fmt: skip
+for _command in _COMMANDS:
     app.command()(_command)
 
 
