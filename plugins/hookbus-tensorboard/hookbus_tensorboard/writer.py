@@ -190,8 +190,10 @@ class TensorBoardWriter(Writer):
             step: Number of optimizer steps.
         """
         plain = {key: _to_hparam(value) for key, value in flatten(config).items() if value is not None}
-        # Not `SummaryWriter.add_hparams`, which writes a second event file in a subdirectory (torch 2.13).
-        for proto in summary.hparams(plain, dict(metrics)):
+        # Not `SummaryWriter.add_hparams`, which writes a second event file in a subdirectory (torch 2.13). Without the
+        # summary of an experiment, TensorBoard compares all runs, and shows the settings first in which they differ.
+        _, start, end = summary.hparams(plain, dict(metrics))
+        for proto in (start, end):
             self._file_writer.add_summary(proto, step, self.time)
 
     def resume(self, since: int, step: int) -> frozenset[RecordKey]:

@@ -6,9 +6,14 @@ import time
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams.backend_context import Context
 
 from hookbus_tensorboard.writer import EventFile, TensorBoardWriter, contains_events, iter_records, move_events
 
@@ -76,7 +81,23 @@ def test_hparams_contain_the_flat_configuration_and_the_results(writer, tmp_path
     writer.flush()
     start = load_events(tmp_path).SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert [key in start for key in (b"model.type", b"mlp", b"lr", b"list.0", b"none")] == [True] * 4 + [False]
-    assert b"val/accuracy" in load_events(tmp_path).SummaryMetadata("_hparams_/experiment").plugin_data.content
+
+
+def test_hparams_that_differ_between_runs_are_shown_first_and_results_are_metrics(tmp_path):
+    for name, lr in (("a", 0.5), ("b", 0.25)):
+        writer = TensorBoardWriter(tmp_path / name)
+        writer.write_scalar("val/accuracy", lr, 3)
+        writer.write_hparams({"batch": 8, "epochs": 2, "lr": lr}, {"val/accuracy": lr}, 3)
+        writer.close()
+    multiplexer = EventMultiplexer()
+    multiplexer.AddRunsFromDirectory(str(tmp_path))
+    multiplexer.Reload()
+    board = Context(TBContext(data_provider=MultiplexerDataProvider(multiplexer, str(tmp_path))))
+    request = RequestContext()
+    metadata = board.hparams_metadata(request, "")
+    experiment = board.experiment_from_metadata(request, "", True, metadata, None)
+    assert [info.name for info in experiment.hparam_infos] == ["lr", "batch", "epochs"]
+    assert [info.name.tag for info in experiment.metric_infos] == ["val/accuracy"]
 
 
 def test_resume_purges_later_steps_and_returns_the_remaining_records(writer, tmp_path):
