@@ -268,6 +268,9 @@ class RunConfig(Section):
         description="Checkpoint to resume from: never, auto (the newest of the work directory), or a path.",
     )
     load_from: LoadFrom | None = Field(default=None, description="Initial weights: a path, or a mapping.")
+    report: bool = Field(
+        default=True, description="Write report.html into the work directory at the end of a training."
+    )
     order: Literal["nested", "ascending"] = Field(default="nested", description="Order of the hooks by priority.")
     default_hooks: bool = Field(default=True, description="Add the default hooks.")
     hooks: list[dict[str, Any]] = Field(default=[], description="Hooks: a list, or a mapping of names to settings.")

@@ -75,6 +75,7 @@ def finalize(run: Run) -> None:
         _add_exceptions(run, failures)
         if failures:
             _call_each(run, partial(_write_final_status, run))  # with the changed outcome
+        _call_each(run, partial(_write_report, run))
         # The ranks last: a loop may destroy its process groups next, see `hookbus.distributed.process_group`.
         _call_each(run, partial(release_directories, run), run.ranks.drain)
         run.bus.torch_hooks.stop()
@@ -96,6 +97,7 @@ def _end_hooks(run: Run) -> None:
         partial(bus.fire, "cleanup"),
         run.optimizer_events.detach,
         run.completeness.stop,
+        partial(run.journal.add_failures, bus.table.failures.counts),
         bus.table.failures.counts.report,
     )
     # The handler of SIGCHLD last: closing the loaders ends their workers.
@@ -117,6 +119,15 @@ def _write_final_status(run: Run) -> None:
     """Write the status of a run that has ended. A file that cannot be written does not fail the run."""
     if (work_dir := _get_status_directory(run)) and (message := work_dir.write_final_status(**_collect_status(run))):
         run.logger.warning("%s", message)
+
+
+def _write_report(run: Run) -> None:
+    """Write the report of a training, after everything that it describes."""
+    run.journal.stop()
+    if run.work_dir is not None and run.writes_report and run.mode == "train" and run.ranks.is_main:
+        from hookbus._run.report import write_report  # needed at the end of a training only
+
+        write_report(run)
 
 
 def _get_status_directory(run: Run) -> WorkDir | None:

@@ -144,6 +144,7 @@ def run_context(
     iterations: int | None = None,
     tokens: int | None = None,
     work_dir: str | Path | None = None,
+    report: bool = True,
     validate: Callable[..., Mapping[str, Any] | None] | None = None,
     host: Host | None = None,
     train_loader: Any = None,
@@ -176,6 +177,7 @@ def run_context(
         epochs, iterations: Limit for `run.epochs()`, `run.batches()` and schedules; None for no limit.
         tokens: Limit in tokens of all ranks: the run ends after the iteration that reaches it. Requires `batch_tokens`.
         work_dir: Directory for the files of the run; None for a run without files.
+        report: Whether to write `report.html` into the work directory at the end of a training.
         validate: Validation function for requested validations, called as `validate()` or `validate(run)`; returns the
             metrics by name. In the mode "test", the test function; in the mode "predict", the function whose result
             `run.predict()` returns.
@@ -212,7 +214,7 @@ def run_context(
     flags = {"counts_steps": counts_steps, "overwrite": overwrite, "fresh": fresh}
     raise_config_error(
         [
-            *(check_bool(*flag) for flag in flags.items()),
+            *(check_bool(*flag) for flag in {**flags, "report": report}.items()),
             check_callable("validate", validate, "a function without arguments, or of the run"),
             check_callable("batch_size", batch_size, "a function of the batch that returns its number of samples"),
             check_batch_tokens(batch_tokens),
@@ -259,6 +261,7 @@ def run_context(
         "validate": evaluator if mode in ("train", "val") else None,
         "test": evaluator if mode == "test" else None,
         "predict": evaluator if mode == "predict" else None,
+        "report": report,
         "counts_steps": counts_steps,
         "batch_size": batch_size,
         "batch_tokens": batch_tokens,

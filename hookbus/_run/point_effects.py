@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 PROLOGUE: dict[str, list[str]] = {
     "before_run": ["_run.participants.begin()"],
-    "before_train": ["_run.participants.open('train')", "_clock.start()", "_run.optimizer_events.is_paused = True"],
+    "before_train": [
+        "_run.participants.open('train')",
+        "_clock.start()",
+        "_run.journal.begin('training')",
+        "_run.optimizer_events.is_paused = True",
+    ],
     "before_epoch": ["_run.participants.open('epoch')", "_run.training_data.begin_epoch()"],
     "before_train_epoch": ["_run.participants.open('train_epoch')", "_run.training_data.begin_epoch()"],
     "before_train_iter": ["_clock.begin_iter(batch)"],
@@ -40,6 +45,7 @@ PROLOGUE: dict[str, list[str]] = {
         "_run.participants.close('train')",
         "_run.history_recorder.end_training()",
         "_clock.stop()",
+        "_run.journal.end('training')",
         "_run.optimizer_events.report_idle()",
     ],
     "after_run": ["_run.participants.close('run')"],

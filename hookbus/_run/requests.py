@@ -214,7 +214,8 @@ def _process_saves(run: Run, queue: RequestQueue) -> None:
     for request in dropped:
         run.warn_dropped(request)
     if len(dropped) < len(saves):
-        _save(run, [request for request in saves if request not in dropped])
+        with run.journal.measure("saving"):
+            _save(run, [request for request in saves if request not in dropped])
     run.weights.evaluated.release()
 
 

@@ -30,6 +30,7 @@ from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.results import BestResult as BestResult
 from hookbus._run.results import EvaluationKind, LogSource, Recording
+from hookbus._run.run_journal import RunJournal
 from hookbus._run.sandbox import Trial, sandbox
 from hookbus._run.services import OwnedServices
 from hookbus._run.status import Metadata
@@ -138,6 +139,7 @@ class Run(ProgressMixin, LoopMixin):
         "initial_structure",
         "is_running",
         "iteration_gap",
+        "journal",
         "locks",
         "loss",
         "may_resume",
@@ -177,6 +179,7 @@ class Run(ProgressMixin, LoopMixin):
         "validations",
         "weights",
         "work_dir",
+        "writes_report",
     )  # fmt: skip
 
     def __init__(
@@ -203,6 +206,7 @@ class Run(ProgressMixin, LoopMixin):
         test: Evaluator | None = None,
         predict: Evaluator | None = None,
         work_dir: WorkDir | None = None,
+        report: bool = True,
         counts_steps: bool = False,
         auto_nesting: bool = False,
         batch_size: Callable[[Any], int] | None = None,
@@ -222,7 +226,7 @@ class Run(ProgressMixin, LoopMixin):
         self.test_loader: Any = None
         self.predict_loader: Any = None
         self.counts_steps, self.auto_nesting = counts_steps, auto_nesting
-        self.ranks = ranks or Collectives()
+        self.ranks, self.writes_report = ranks or Collectives(), report
         # The parts below read the clock and the ID: both are inherited first.
         self._inherit_state(previous, seed)
         self.clock.leave_iteration()
@@ -289,6 +293,7 @@ class Run(ProgressMixin, LoopMixin):
         self.locks: dict[Path, Callable[[], object]] = {}
         self.closer: Callable[[BaseException | None], None] | None = None  # of a run that `bus.open` has begun
         self.metadata = Metadata()
+        self.journal = RunJournal()
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
         self.resumed: bool | None = None

@@ -70,6 +70,7 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
             run.resumed = bool(run.resumed)
             if run.mode == "train":
                 start_history(run, path)
+                run.journal.first_iteration = run.iters_done
                 _begin_training(run)
             reported = report_unreachable(run)
             report_differences(run, run.bus.hooks)
@@ -89,6 +90,7 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
 def _start(run: Run) -> None:
     """Start a run: synchronize the ranks, attach the run to its bus and emit `before_run`."""
     run.is_running = True
+    run.journal.start()
     ACTIVE_RUNS.add(run)
     sync_run_identity(run)
     run.bus.attach_run(run)

@@ -262,6 +262,7 @@ class Validations:
         store = self._run.metrics
         # Removes all results of the previous validation, including those of loaders that no longer exist.
         store.results = Metrics({n: v for n, v in store.results.items() if not n.startswith(f"{kind}/")})
+        self._run.journal.begin("validation")
         self._run.validating, self._has_loader = True, False
         self._published.clear()
         self._collect(LoggedResults(LogScope(kind)))
@@ -272,6 +273,7 @@ class Validations:
     def leave(self) -> None:
         """Exit the contexts of a validation; called after the listeners of `after_val` and `after_test`. Idempotent."""
         self._collect(None)
+        self._run.journal.end("validation")
         self._run.clock.leave_evaluation()
         self.result_requests.clear()
         self._run.validating = self.is_executing

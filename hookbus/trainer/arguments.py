@@ -31,7 +31,7 @@ from hookbus.distributed.process_group import local_device, world_size
 from hookbus.errors import ConfigError
 from hookbus.trainer.short_runs import find_problems
 
-FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite")
+FLAGS = ("default_hooks", "validate_first", "load_strict", "overwrite", "report")
 
 LOADERS = ("train_loader", "val_loader", "test_loader", "predict_loader")
 

@@ -31,6 +31,9 @@ TrainerType = TypeVar("TrainerType", bound="TrainerSetup")
 P = ParamSpec("P")
 T = TypeVar("T")
 
+CONFIG_ARGUMENTS = ("work_dir", "seed", "device", "resume", "report", "order", "default_hooks")
+"""Arguments that are keys of a run file."""
+
 NOT_IN_CONFIG = frozenset({"overwrite"})
 """Arguments that a run file cannot contain, and that are accepted in addition to a configuration."""
 
@@ -85,7 +88,7 @@ def build_arguments(config: RunConfig, problems: list[str]) -> dict[str, Any]:
         "scheduler_interval": config.scheduler.interval if config.scheduler else "epoch",
         "scheduler_monitor": config.scheduler.monitor if config.scheduler else None,
         **config.training.model_dump(),
-        **{name: getattr(config, name) for name in ("work_dir", "seed", "device", "resume", "order", "default_hooks")},
+        **{name: getattr(config, name) for name in CONFIG_ARGUMENTS},
         "hooks": factories.hooks,
         "metrics": factories.metrics,
         "load_from": config.load_from.path if config.load_from else None,

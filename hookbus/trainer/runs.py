@@ -137,6 +137,7 @@ class TrainerRuns:
             trainer=trainer,
             config=trainer.config,
             device=trainer.device,
+            report=trainer.report,
             seed=trainer.seed,
             epochs=trainer.epochs,
             iterations=trainer.iterations,

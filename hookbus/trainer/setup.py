@@ -94,6 +94,7 @@ class TrainerSetup:
         load_weights: Literal["raw", "averaged"] = "raw",
         load_strict: bool = True,
         overwrite: bool = False,
+        report: bool = True,
         config: RunConfig | Mapping[str, Any] | None = None,
     ) -> None:
         """Create a trainer.
@@ -160,6 +161,7 @@ class TrainerSetup:
             load_weights: Weights to load from the file, "raw" or "averaged". Default: "raw".
             load_strict: Require all keys to match. If False, mismatches are skipped with a warning. Default: True.
             overwrite: Remove an existing run in the work directory. Default: False.
+            report: Write `report.html` into the work directory at the end of a training. Default: True.
             config: Configuration to store with the run.
 
         Raises:
@@ -191,7 +193,7 @@ class TrainerSetup:
         # A `fast_dev_run` must not touch the directory of a regular run.
         is_dev_run = self.short_run.dev_batches > 0
         self.work_dir, self.resume = (None, "never") if is_dev_run else (work_dir, resume)
-        self.overwrite = overwrite and not is_dev_run
+        self.overwrite, self.report = overwrite and not is_dev_run, report
         self.load_from, self.load_weights, self.load_strict = load_from, load_weights, load_strict
         self.loads_hooks, self.loaded_hooks = False, list[str]()  # a test restores hook states from `load_from` as well
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config

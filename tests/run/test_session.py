@@ -221,7 +221,7 @@ class TestConfig:
             pass
         assert (tmp_path / "config.yaml").read_text() == f"# run: {run.id}\nlr: 0.1\n"
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
-            ".hookbus.lock", ".made", "config.yaml", "status.json"
+            ".hookbus.lock", ".made", "config.yaml", "report.html", "status.json"
         ]  # fmt: skip
 
     def test_separate_validation_neither_writes_nor_logs_its_config(self, tmp_path: Path) -> None:
