@@ -23,6 +23,11 @@ from hookbus.hook import Hook
 from hookbus.testing.training import CheckpointWriter, collect_warnings, fake_training
 
 Record = tuple[str, int, float]
+Curve = list[tuple[int, float]]
+"""(step, value) pairs of one name."""
+
+MAX_LISTED = 5
+"""Number of differences that a message lists."""
 
 KILL_SIGNAL = getattr(signal, "SIGKILL", signal.SIGTERM)
 """Signal that ends a process at once. On Windows, `os.kill` ends the process for any signal."""
@@ -114,11 +119,50 @@ def check_training(
 
 def check_curves(test_case: WriterTestCase, work_dir: Path, expected: Mapping[str, Any] = EXPECTED) -> None:
     """Check that the curves of the backend equal the expected curves."""
-    curves = test_case.read_curves(work_dir)
-    names = set(curves) ^ set(expected)
-    wrong = {name: curves[name] for name in expected if name in curves and repr(curves[name]) != repr(expected[name])}
-    assert not names, f"{len(names)} names are missing or unexpected: {sorted(names)[:5]}"
-    assert not wrong, f"{len(wrong)} curves differ: {dict(list(wrong.items())[:3])}"
+    compare_curves(expected, test_case.read_curves(work_dir))
+
+
+def compare_curves(written: Mapping[str, Curve], read: Mapping[str, Curve]) -> None:
+    """Check that the curves that a backend has read back are those that were written.
+
+    Args:
+        written: (step, value) pairs by name, in order.
+        read: The same as the backend returns them.
+
+    Raises:
+        AssertionError: If they differ. The message lists name, step, written value and value read back.
+    """
+    unexpected = sorted(set(read) - set(written))
+    differences = [text for name in written for text in _compare_curve(name, written[name], read.get(name))]
+    differences += [f"{name!r}: wrote nothing, read back {_format_values(read[name])}" for name in unexpected]
+    more = len(differences) - MAX_LISTED
+    lines = [*differences[:MAX_LISTED], *([f"and {more} more"] if more > 0 else [])]
+    assert not differences, "The backend reads back other records than were written:\n  " + "\n  ".join(lines)
+
+
+def _compare_curve(name: str, written: Curve, read: Curve | None) -> Iterator[str]:
+    """Yield the differences of one curve."""
+    if read is None:
+        values = _format_values(written)
+        yield f"{name!r}: wrote {values}, read back nothing. If the backend stores another name, pass `backend_name`"
+        return
+    steps = dict.fromkeys(step for step, _ in (*written, *read))
+    # As text, because NaN differs from itself.
+    pairs = {step: [[repr(value) for at, value in curve if at == step] for curve in (written, read)] for step in steps}
+    different = {step: pair for step, pair in pairs.items() if pair[0] != pair[1]}
+    for step, (expected, found) in different.items():
+        yield f"{name!r}, step {step}: wrote {_join(expected)}, read back {_join(found)}"
+    if not different and [step for step, _ in written] != [step for step, _ in read]:
+        yield f"{name!r}: wrote the steps {_join(s for s, _ in written)}, read back {_join(s for s, _ in read)}"
+
+
+def _join(values: Iterable[object]) -> str:
+    return ", ".join(map(str, values)) or "nothing"
+
+
+def _format_values(curve: Curve) -> str:
+    shown = _join(f"{value!r} at step {step}" for step, value in curve[:3])
+    return shown if len(curve) <= 3 else f"{shown} and {len(curve) - 3} more"
 
 
 def run_with_faults(cls: type[Hook], settings: Mapping[str, Any], work_dir: Path, **faults: Any) -> list[str]:

@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from hookbus._events.instrumentation import trace_hooks
 from hookbus.bus import HookBus
 from hookbus.data.rng import isolate_rng
 from hookbus.errors import ConfigError, HookbusError, HookWarning, format_error
 from hookbus.hook import Hook
+from hookbus.lifecycle import POINTS
 from hookbus.testing.common_keys import check_common_keys
 from hookbus.testing.instances import check_two_instances
 from hookbus.testing.leaks import (
@@ -39,6 +41,7 @@ from hookbus.testing.states import (
     fingerprint,
     initial_fingerprint,
 )
+from hookbus.testing.trainer import SmallTrainer
 from hookbus.testing.training import Training, fake_training
 
 UNKNOWN_SETTING = "unknown_setting_of_the_conformance_check"
@@ -55,7 +58,8 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     * Registration: the signatures of its listeners match the points.
     * Common keys: each of `frequency`, `when`, `priority` and `on_error` affects a listener, or is refused with a
       message that names the hook, the key and the value. `frequency: 1` is accepted.
-    * Training: a small training with the hook ends without an error, and so does a second one on the same bus.
+    * Training: a small training of a custom loop with the hook ends without an error, and so does a second one of the
+      Trainer, with loaders, validations and checkpoints. At least one listener of the hook is called.
     * Files: the hook writes below the work directory only. The trainings run in a temporary current directory.
     * Synchronization: listeners that are called at every iteration do not read values from the device, nor do wrappers
       of the step or PyTorch hooks on the model. Listeners with `when=` are exempt.
@@ -89,14 +93,18 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
     with _temporary_directory() as directory:
         without = fake_training(scores=_scores, work_dir=directory / "without", seed=SEED)
         with _check_side_effects(bus, directory, name), _check_threads(name), _check_process_settings(name):
-            with_hook = _train(bus, directory / "first", name)
+            with _record_calls(bus) as called:
+                with_hook = _train(bus, directory / "first", name)
             check_state_dict(cls, settings, hook, initial)
             _check_shared_memory(hook, with_hook)
+            implemented = set(bus.pm.members[hook.name].implementations)
+            bus.unregister(hook)
             # Checked in the second training only: libraries start helper processes once, in the first one.
             with _check_processes(name):
-                _train(bus, directory / "second", name, fresh=True)
+                called |= _train_with_trainer(hook, directory / "second", implemented)
         ensure(fingerprint(hook.config.model_dump()) == config, f"{name} changes its own settings while it trains.")
-        _check_unregistered(bus, hook)
+        _check_empty(bus, name)
+        _check_called(name, implemented, called)
         _check_leaks(with_hook, without, name)
         check_copies(hook)
         if cls.observer:
@@ -124,10 +132,19 @@ def _register(hook: Hook) -> HookBus:
     return bus
 
 
-def _check_unregistered(bus: HookBus, hook: Hook) -> None:
-    bus.unregister(hook)
+def _check_empty(bus: HookBus, name: str) -> None:
     remaining = [*bus.hooks, *(f"a listener at {point}" for point in bus.explain().points)]
-    ensure(not remaining, f"{type(hook).__name__} remains on the bus after unregistration: {', '.join(remaining)}.")
+    ensure(not remaining, f"{name} remains on the bus after unregistration: {', '.join(remaining)}.")
+
+
+def _check_called(name: str, implemented: set[str], called: set[str]) -> None:
+    """Check that a listener was called, unless the hook has none or implements an action, which needs no listener."""
+    points = implemented & POINTS.keys()
+    ensure(
+        bool(called) or points != implemented or not points,
+        f"{name} was not called: none of its listeners ({', '.join(sorted(points))}) was due in two epochs of three "
+        "iterations. Pass settings with which one is due, such as check_hook(..., interval=1).",
+    )
 
 
 def _check_leaks(with_hook: Training, without: Training, name: str) -> None:
@@ -237,10 +254,45 @@ def _is_outside(path: Path, directory: Path) -> bool:
     return path.exists() and "__pycache__" not in path.parts and not any(map(path.is_relative_to, allowed))
 
 
-def _train(bus: HookBus, work_dir: Path, name: str, **options: Any) -> Training:
-    with explain_errors(f"{name} fails in a small training: ", form=format_error), warnings.catch_warnings():
+def _train(bus: HookBus, work_dir: Path, name: str) -> Training:
+    with _explain_failure(name, "a small training"):
+        return fake_training(bus=bus, scores=_scores, work_dir=work_dir, seed=SEED)
+
+
+def _train_with_trainer(hook: Hook, work_dir: Path, implemented: set[str]) -> set[str]:
+    """Train with the Trainer, and return the points at which listeners of the hook were called."""
+    with _explain_failure(type(hook).__name__, "a small training of the Trainer with loaders and a validation"):
+        trainer = SmallTrainer(hook, work_dir, SEED)
+        with _record_calls(trainer.bus, hook.name) as called:
+            trainer.run(implemented)
+    trainer.bus.unregister(hook)
+    return called
+
+
+@contextlib.contextmanager
+def _explain_failure(name: str, training: str) -> Iterator[None]:
+    """Context manager that converts an error or warning of a training to an AssertionError."""
+    with explain_errors(f"{name} fails in {training}: ", form=format_error), warnings.catch_warnings():
         warnings.simplefilter("error", HookWarning)  # an error in an observer is only a warning
-        return fake_training(bus=bus, scores=_scores, work_dir=work_dir, seed=SEED, **options)
+        yield
+
+
+@contextlib.contextmanager
+def _record_calls(bus: HookBus, name: str | None = None) -> Iterator[set[str]]:
+    """Context manager that records the points at which listeners are called.
+
+    Args:
+        bus: The bus.
+        name: Instance name of the only hook to record. Default: all hooks.
+    """
+    called: set[str] = set()
+
+    def record(hook: str, point: str) -> None:
+        if name is None or hook == name:
+            called.add(point)
+
+    with trace_hooks(bus, record):
+        yield called
 
 
 def _scores(epoch: int) -> dict[str, float]:

@@ -160,6 +160,12 @@ def training_state(training: Training) -> dict[str, Any]:
 
 def leaks_iterations(training: Training) -> bool:
     """Return whether the batch, the loss or the autograd graph of every iteration is still referenced."""
-    # Reference cycles would otherwise be reported as leaks.
+    if not _has_references(training):
+        return False
+    # Reference cycles would otherwise be reported as leaks. Not at once, because it takes long.
     gc.collect()
+    return _has_references(training)
+
+
+def _has_references(training: Training) -> bool:
     return all(any(reference() is not None for reference in iteration) for iteration in training.iterations)

@@ -61,6 +61,38 @@ def test_conforming_hook_passes() -> None:
     check_hook(Hook)
 
 
+class FailingInValidation(Hook):
+    """Fail at the batches of a validation, which a function `validate=` has not."""
+
+    def after_val_iter(self, batch: Any) -> None:
+        batch["image"]
+
+
+class NeverDue(Hook):
+    """Listen only after more iterations than the conformance check trains."""
+
+    @hookimpl(when=every(50))
+    def after_train_iter(self, run: Any) -> None: ...
+
+    @hookimpl(when=every(50))
+    def before_val_iter(self, run: Any) -> None: ...
+
+
+class OutsideTraining(Hook):
+    """Record the calls of listeners outside of the training part of a run."""
+
+    points: ClassVar[set[str]] = set()
+
+    def after_val_iter(self, run: Any) -> None:
+        self.points.add("after_val_iter")
+
+    def after_test_iter(self, run: Any) -> None:
+        self.points.add("after_test_iter")
+
+    def after_predict_iter(self, run: Any) -> None:
+        self.points.add("after_predict_iter")
+
+
 class Loose(Good):
     class Config(GoodConfig):
         model_config = ConfigDict(extra="ignore")
@@ -430,7 +462,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (Forgetful, "Forgetful: a new instance differs from the state that it loaded."),
         (Objects, r"Objects.state_dict\(\) contains objects that torch.load"),
         (Breaking, "Breaking fails in a small training: ValueError: epoch 0"),
-        (BreakingTheSecondRun, "BreakingTheSecondRun fails in a small training: ValueError: used already"),
+        (BreakingTheSecondRun, "BreakingTheSecondRun fails in a small training of .*: ValueError: used already"),
         (Meddling, "Meddling is declared an observer, but the weights differ from a training without it"),
         (Shuffling, "Shuffling is declared an observer, but uses the RNGs of the training"),
         (ShufflingTorch, "ShufflingTorch is declared an observer, but"),
@@ -513,6 +545,14 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             LeavingAThread,
             "LeavingAThread leaves threads running after a training: poller, poller. Join them in cleanup",
         ),
+        (
+            FailingInValidation,
+            "FailingInValidation fails in a small training of the Trainer with loaders and a validation: TypeError",
+        ),
+        (
+            NeverDue,
+            r"NeverDue was not called: none of its listeners \(after_train_iter, before_val_iter\) was due in two",
+        ),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -523,6 +563,12 @@ def test_faulty_hook_fails_with_a_message(cls: type[Hook], message: str) -> None
             check_hook(cls)
     finally:
         LeavingAThread.end.set()
+
+
+def test_listeners_of_validations_tests_and_predictions_are_called() -> None:
+    OutsideTraining.points.clear()
+    check_hook(OutsideTraining)
+    assert {"after_val_iter", "after_test_iter", "after_predict_iter"} == OutsideTraining.points
 
 
 def test_invalid_settings_are_an_error() -> None:
