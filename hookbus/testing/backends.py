@@ -150,8 +150,8 @@ def _compare_curve(name: str, written: Curve, read: Curve | None) -> Iterator[st
     # As text, because NaN differs from itself.
     pairs = {step: [[repr(value) for at, value in curve if at == step] for curve in (written, read)] for step in steps}
     different = {step: pair for step, pair in pairs.items() if pair[0] != pair[1]}
-    for step, (expected, found) in different.items():
-        yield f"{name!r}, step {step}: wrote {_join(expected)}, read back {_join(found)}"
+    for step, (expected, actual) in different.items():
+        yield f"{name!r}, step {step}: wrote {_join(expected)}, read back {_join(actual)}"
     if not different and [step for step, _ in written] != [step for step, _ in read]:
         yield f"{name!r}: wrote the steps {_join(s for s, _ in written)}, read back {_join(s for s, _ in read)}"
 
