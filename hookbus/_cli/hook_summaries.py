@@ -28,14 +28,14 @@ def read_summary(plugin: PluginEntry) -> str:
 
 
 def _read_summary(module: str, names: Sequence[str], remaining: int = MAX_IMPORTS) -> str:
-    for found in _iter_definitions(_parse(module), names):
-        if isinstance(found, ast.ClassDef):
-            return (ast.get_docstring(found) or "").strip().partition("\n")[0].strip()
+    for definition in _iter_definitions(_parse(module), names):
+        if isinstance(definition, ast.ClassDef):
+            return (ast.get_docstring(definition) or "").strip().partition("\n")[0].strip()
         is_package = _find_spec(module).submodule_search_locations is not None
         source = importlib.util.resolve_name(
-            f"{'.' * found.level}{found.module or ''}", module if is_package else module.rpartition(".")[0]
+            f"{'.' * definition.level}{definition.module or ''}", module if is_package else module.rpartition(".")[0]
         )
-        alias = next(alias for alias in found.names if (alias.asname or alias.name) == names[0])
+        alias = next(alias for alias in definition.names if (alias.asname or alias.name) == names[0])
         # A module that is not installed is imported in a `try` block.
         with suppress(ModuleNotFoundError):
             return _read_summary(source, [alias.name, *names[1:]], remaining - 1) if remaining else ""

@@ -135,9 +135,9 @@ def _find_type(cls: type) -> str | None:
     name = get_entry_point_name(cls)
     package = package_label(cls).partition(" ")[0]
     types = [] if name is None else [name, f"{package}/{name}"]
-    found = next((type_ for type_ in types if find_hook_class(type_) is cls), None)
-    if found is not None or cls.__module__ == "__main__":
-        return found
+    entry_point = next((type_ for type_ in types if find_hook_class(type_) is cls), None)
+    if entry_point is not None or cls.__module__ == "__main__":
+        return entry_point
     text = f"{cls.__module__}:{cls.__qualname__}"
     try:
         return text if "<" not in text and import_string(text) is cls else None

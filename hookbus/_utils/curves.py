@@ -107,8 +107,8 @@ def reduce_points(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Poin
 
 def _get_limits(values: Iterable[float], margin: float) -> tuple[float, float]:
     """Return the limits of an axis, which differ also for equal values."""
-    found = list(values)
-    low, high = min(found), max(found)
+    numbers = list(values)
+    low, high = min(numbers), max(numbers)
     gap = (high - low) * margin
     if high - low <= 1e-9 * max(abs(low), abs(high)):
         gap = abs(low) / 2 or 0.5
