@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from threading import RLock
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar, overload
@@ -24,13 +23,14 @@ from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
 from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
 from hookbus._events.registry import FunctionPlugin, PointOwners
 from hookbus._events.schedules import Schedule
-from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, PointEffects, Replace, Wrap
+from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, PointEffects, Replace, Wrap, WrapWork
 from hookbus._utils import packages
 from hookbus._utils.deprecations import Deprecation, deprecated, read_deprecations, to_deprecations
 from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class EventBus(ActionDeclarations):
@@ -417,11 +417,19 @@ class EventBus(ActionDeclarations):
     def wrap_listeners(self, wrap: Wrap) -> Iterator[None]:
         """Replace the function of each listener by `wrap(listener)` inside the context.
 
-        Contexts nest: a later wrapper encloses the earlier ones. There is no overhead outside of the context.
+        A later wrapper encloses the earlier ones. Contexts may end in any order, because hooks begin and end them at
+        events. There is no overhead outside of the context.
         """
-        outer = self.table.wrap  # read on entry, for contexts that are created in advance
-        with self.change_table(wrap=wrap if outer is None else _compose_wrappers(wrap, outer)):
-            yield
+        try:
+            with _appended(self.table.wrappers, wrap):
+                self.invalidate()
+                yield
+        finally:
+            self.invalidate()
+
+    def wrap_work(self, wrap: WrapWork) -> AbstractContextManager[None]:
+        """Execute each operation that a hook has requested by `wrap(hook, label, work)` inside the context."""
+        return _appended(self.table.work_wrappers, wrap)
 
     def muted(self, replace_event: Replace) -> AbstractContextManager[None]:
         """Emit no events inside the context. Actions are executed, and the arguments of `emit` are checked.
@@ -444,5 +452,11 @@ class EventBus(ActionDeclarations):
             self.invalidate()
 
 
-def _compose_wrappers(outer: Wrap, inner: Wrap) -> Wrap:
-    return lambda listener: outer(replace(listener, call=inner(listener)))
+@contextmanager
+def _appended(items: list[T], item: T) -> Iterator[None]:
+    """Context manager in which a list contains an item."""
+    items.append(item)
+    try:
+        yield
+    finally:
+        items.remove(item)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import partial
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -54,7 +53,7 @@ def time_hooks(bus: EventBus, *, without: Collection[str] = ()) -> Iterator[Hook
     Yields:
         Times, updated while the context is active.
     """
-    timings, outer = HookTimings(), bus.table.work_wrapper
+    timings = HookTimings()
 
     def wrap(listener: Listener) -> Callable[..., Any]:
         # Bound once per listener instead of looked up in every call.
@@ -62,9 +61,9 @@ def time_hooks(bus: EventBus, *, without: Collection[str] = ()) -> Iterator[Hook
         return call if listener.hook in without else lambda *args, **kwargs: measure(key, call, *args, **kwargs)
 
     def measure_work(hook: str, label: str, work: Callable[[], Any]) -> Any:
-        return timings.measure((hook, label), work if outer is None else partial(outer, hook, label, work))
+        return timings.measure((hook, label), work)
 
-    with bus.change_table(work_wrapper=measure_work), bus.wrap_listeners(wrap):
+    with bus.wrap_work(measure_work), bus.wrap_listeners(wrap):
         yield timings
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Order = Literal["nested", "ascending"]
 Wrap = Callable[[Listener], Callable[..., Any]]
+WrapWork = Callable[[str, str, Callable[[], Any]], Any]
 Replace = Callable[[str], Callable[..., None] | None]
 Statements = Callable[[str, Any], Sequence[str]]
 """Function of a point and a run that returns statements of the generated function of the point."""
@@ -138,11 +139,10 @@ class EventTable:
         steps: Steps of the loop by action.
         priority_overrides: Priorities passed at registration, by instance name.
         failures: Policy for the exceptions of hooks, and their counts.
-        wrap: Function that replaces the function of each listener, None for no replacement.
+        wrappers: Functions that replace the function of each listener. A later one encloses the earlier ones.
         replace_event: Function of a point that returns the function to call instead of its listeners, or None to call
             nothing; None if events are emitted.
-        work_wrapper: `work_wrapper(hook, label, work)` executes an operation requested by a hook; None to call it
-            directly.
+        work_wrappers: Functions `wrap(hook, label, work)` that execute an operation requested by a hook, likewise.
     """
 
     def __init__(self, bus: EventBus, order: Order, effects: PointEffects) -> None:
@@ -151,9 +151,9 @@ class EventTable:
         self.steps: dict[str, Step] = {}
         self.priority_overrides: dict[str, int] = {}
         self.failures = Failures(bus, effects.non_aborting)
-        self.wrap: Wrap | None = None
+        self.wrappers: list[Wrap] = []
         self.replace_event: Replace | None = None
-        self.work_wrapper: Callable[[str, str, Callable[[], Any]], Any] | None = None
+        self.work_wrappers: list[WrapWork] = []
         self._bus, self._effects = bus, effects
 
     def compile(self, name: str, run: EventRun) -> Callable[..., Any] | None:
@@ -198,10 +198,16 @@ class EventTable:
             listener = build_listener(implementation, spec, self.priority_overrides.get(implementation.hook))
             listener.call = run.record_opening(listener)
             listener.call = self.failures.counts.reset_on_success(listener)
-            if self.wrap is not None:
-                listener.call = self.wrap(listener)
+            for wrap in self.wrappers:
+                listener.call = wrap(listener)
             listeners.append(listener)
         return sort_listeners(listeners, reverse=spec.reverse and self.order == "nested")
+
+    def wrap_work(self, hook: str, label: str, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Return an operation that a hook has requested, enclosed by the wrappers."""
+        for wrap in self.work_wrappers:
+            work = partial(wrap, hook, label, work)
+        return work
 
     def check_order(self, run: EventRun) -> None:
         """Check the ordering constraints at every point.

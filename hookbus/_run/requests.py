@@ -342,6 +342,5 @@ def _call_for_hook(run: Run, name: str, description: str, work: Callable[[], T])
     if plugin is None:
         return work()
     # Wrapped first: instrumentation also measures work that fails.
-    if table.work_wrapper is not None:
-        work = partial(table.work_wrapper, name, description, work)
+    work = table.wrap_work(name, description, work)
     return table.failures.call_guarded(work, name, plugin, description, run.clock)

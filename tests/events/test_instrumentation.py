@@ -96,7 +96,7 @@ def test_requested_operations_are_counted_for_their_hook(monkeypatch: pytest.Mon
         bus.emit("after_train_iter", batch_idx=0)
     for timings in (outer, inner):
         assert timings["recording", "the requested record"] == 9
-    assert bus.table.work_wrapper is None
+    assert bus.table.work_wrappers == []
 
 
 def test_excluded_hook_is_not_measured() -> None:
@@ -137,6 +137,18 @@ def test_contexts_nest_in_the_order_of_their_entry() -> None:
     assert sorted(seen) == ["first", "second"]
 
 
+def test_contexts_end_in_any_order() -> None:
+    # Hooks begin and end measurements at events, independently of each other.
+    bus: Any = HookBus([working := Working()])
+    first, second = time_hooks(bus), time_hooks(bus)
+    first_timings, second_timings = first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None)
+    bus.fire("before_train")
+    assert (list(first_timings), list(second_timings)) == ([], [("working", "before_train")])
+    second.__exit__(None, None, None)
+    assert bus.table.listeners("before_train", bus.current)[0].call == working.before_train
+
+
 def test_wrapping_ends_with_the_context_after_an_exception_as_well() -> None:
     bus: Any = HookBus([working := Working(), Failing(priority=90)])
 
@@ -149,7 +161,7 @@ def test_wrapping_ends_with_the_context_after_an_exception_as_well() -> None:
     with pytest.raises(ValueError, match="no"), time_hooks(bus):
         bus.fire("before_train")
     assert call() == working.before_train
-    assert bus.table.wrap is None
+    assert bus.table.wrappers == []
 
 
 def test_exception_is_attributed_to_its_hook_while_tracing() -> None:

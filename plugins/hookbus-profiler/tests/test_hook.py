@@ -229,7 +229,7 @@ class RecordListeners(Hook):
         self.measured, self.listening = [], []
 
     def after_train_iter(self, run):
-        self.measured.append(run.bus.table.work_wrapper is not None)
+        self.measured.append(bool(run.bus.table.work_wrappers))
         self.listening.append("store_report/window" in run.bus.hooks)
 
     after_test_iter = after_train_iter

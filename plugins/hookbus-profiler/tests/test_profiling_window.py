@@ -39,7 +39,7 @@ def profile(hooks=(), *, batches=8, **options):
     finally:
         assert not is_profiling()
         assert list(bus.hooks.values()) == [hook, *hooks]
-        assert bus.table.wrap is None
+        assert bus.table.wrappers == []
     hook.window.breakdown.finish()
     return hook
 
