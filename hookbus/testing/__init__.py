@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from hookbus.testing.instances import check_two_instances as check_two_instances
     from hookbus.testing.recording import Event as Event
     from hookbus.testing.recording import RecordingBus as RecordingBus
+    from hookbus.testing.spans import HookTrace as HookTrace
     from hookbus.testing.states import fingerprint as fingerprint
+    from hookbus.testing.tracing import record_trace as record_trace
     from hookbus.testing.training import Training as Training
     from hookbus.testing.training import fake_training as fake_training
     from hookbus.testing.writers import check_writer as check_writer
@@ -41,7 +43,9 @@ _MODULES = map_names(
         "hookbus.testing.imports": "check_imports",
         "hookbus.testing.instances": "check_two_instances",
         "hookbus.testing.recording": "Event RecordingBus",
+        "hookbus.testing.spans": "HookTrace",
         "hookbus.testing.states": "fingerprint",
+        "hookbus.testing.tracing": "record_trace",
         "hookbus.testing.training": "Training fake_training",
         "hookbus.testing.writers": "check_writer",
     }

@@ -10,6 +10,8 @@ from hookbus.writers.hook import WriterHook
 from hookbus.writers.writer import Writer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hookbus._run.requests import Request
     from hookbus._run.run import Run
     from hookbus.bus import HookBus
@@ -46,11 +48,12 @@ def is_omitted(hook: object) -> bool:
     return hook.requires_work_dir or hook.stops_training or has_paths
 
 
-def omit_hooks(bus: HookBus) -> list[str]:
-    """Unregister the hooks that a `fast_dev_run` omits.
+def omit_hooks(bus: HookBus, is_omitted: Callable[[object], object] = is_omitted) -> list[str]:
+    """Unregister hooks; saves that others request are discarded if the hook that writes them is one of these.
 
     Args:
         bus: Bus without an active run.
+        is_omitted: Whether to unregister a hook. Default: those that a `fast_dev_run` omits.
 
     Returns:
         Names of the hooks.
