@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
 from functools import cached_property
@@ -38,6 +38,7 @@ from hookbus.needs import Needs
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
+    from hookbus.writers.planned_file import PlannedFile
 
 __all__ = ["BaseHook", "Direction", "Hook", "HookConfig", "OnError", "Priority", "snake_case", "validate_config"]
 
@@ -315,6 +316,17 @@ class Hook(BaseListeners):
         training without one is refused; list a setting only if the hook writes to it.
         """
         return {}
+
+    def planned_files(self, run: Run) -> Iterable[PlannedFile]:
+        """Return the files that this hook will write, for `hookbus plan`. Override it; it must not modify anything.
+
+        Args:
+            run: A run that has not started, with `run.model`, `run.optimizer` and its limits set.
+
+        Returns:
+            Files, or patterns of files. Default: none are known.
+        """
+        return ()
 
     @property
     def provided_metrics(self) -> Collection[str] | None:

@@ -17,6 +17,7 @@ from hookbus._cli.commands.evaluate import predict, test
 from hookbus._cli.commands.histories import plot, runs
 from hookbus._cli.commands.new import new
 from hookbus._cli.commands.packages import doctor, hooks, points, schema
+from hookbus._cli.commands.plan import plan
 from hookbus._cli.commands.run_files import check, explain, summary
 from hookbus._cli.commands.trace import trace
 from hookbus._cli.commands.train import TrainCommand, train
@@ -32,7 +33,7 @@ app = typer.Typer(
 
 app.command(cls=TrainCommand)(train)
 _COMMANDS = (
-    test, predict, runs, plot, hooks, points, explain, check, summary, trace, schema, doctor, consolidate, new
+    test, predict, runs, plot, hooks, points, explain, check, summary, plan, trace, schema, doctor, consolidate, new
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command()(_command)

@@ -13,6 +13,9 @@ from hookbus._events.schedules import NEVER
 from hookbus._events.table import EventRun, EventTable
 from hookbus._utils.packages import package_label
 
+NEVER_DUE = "never"
+"""Schedule of a listener that the settings disable."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -96,7 +99,7 @@ def _build_rows(listeners: list[Listener]) -> list[Row]:
             package_label(item.plugin),
             item.priority,
             item.source,
-            _format_schedule(item),
+            format_schedule(item),
             _mark_absent(item.before, names),
             _mark_absent(item.after, names),
         )
@@ -104,11 +107,12 @@ def _build_rows(listeners: list[Listener]) -> list[Row]:
     ]
 
 
-def _format_schedule(listener: Listener) -> str:
+def format_schedule(listener: Listener) -> str:
+    """Return the schedule of a listener; "" for every event, "never" if its settings disable it."""
     schedule = listener.schedule
     # Such as `every(None)`, the schedule of a listener that the settings disable.
     if schedule is not None and schedule.next_due(0, None) == NEVER:
-        return "never"
+        return NEVER_DUE
     parts = [repr(schedule) if schedule is not None else "", "should_trigger" if listener.predicate else ""]
     return " & ".join(filter(None, parts))
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hookbus.checkpoint.saver import CheckpointSaver as CheckpointSaver
     from hookbus.checkpoint.saver import StopSaver as StopSaver
     from hookbus.checkpoint.sidecars import Sidecar as Sidecar
+    from hookbus.checkpoint.size import estimate_checkpoint_size as estimate_checkpoint_size
     from hookbus.checkpoint.state import read_checkpoint as read_checkpoint
     from hookbus.checkpoint.state import write_checkpoint as write_checkpoint
     from hookbus.checkpoint.store import CheckpointStore as CheckpointStore
@@ -48,6 +49,7 @@ _MODULES = map_names(
         "hookbus.checkpoint.run_state": "get_run_state set_run_state",
         "hookbus.checkpoint.saver": "BestSaver CheckpointSaver StopSaver",
         "hookbus.checkpoint.sidecars": "Sidecar",
+        "hookbus.checkpoint.size": "estimate_checkpoint_size",
         "hookbus.checkpoint.state": "read_checkpoint write_checkpoint",
         "hookbus.checkpoint.store": "CheckpointStore",
         "hookbus.checkpoint.weights": "check_averages check_compatible flatten_weights",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hookbus.writers.output_files import iter_numbered_paths as iter_numbered_paths
     from hookbus.writers.output_files import resolve_output_path as resolve_output_path
     from hookbus.writers.output_files import set_aside as set_aside
+    from hookbus.writers.planned_file import PlannedFile as PlannedFile
     from hookbus.writers.tags import flatten as flatten
     from hookbus.writers.tags import sanitize_name as sanitize_name
     from hookbus.writers.writer import RecordKey as RecordKey
@@ -50,6 +51,7 @@ _MODULES = map_names(
             "OutputFiles claim_directory image_directory is_plain_file iter_numbered_paths resolve_output_path "
             "set_aside"
         ),
+        "hookbus.writers.planned_file": "PlannedFile",
         "hookbus.writers.tags": "flatten sanitize_name",
         "hookbus.writers.writer": "RecordKey Writer",
     }

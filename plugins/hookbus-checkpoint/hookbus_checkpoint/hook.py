@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,10 @@ from hookbus import Hook, Needs, Priority, Request, Run, Schedule, Unit, every, 
 from hookbus.checkpoint import schema
 from hookbus.errors import CheckpointError, ConfigError
 from hookbus.metrics import Metrics, is_training_metric
-from hookbus.writers import resolve_output_path
+from hookbus.writers import PlannedFile, resolve_output_path
 from hookbus_checkpoint.best import BestTracker
 from hookbus_checkpoint.config import CheckpointConfig
+from hookbus_checkpoint.planning import iter_planned_files
 from hookbus_checkpoint.writer import CheckpointWriter
 
 _metrics = schema.record(
@@ -83,6 +84,10 @@ class CheckpointHook(Hook):
     def output_paths(self) -> dict[str, str | None]:
         """Directory of the checkpoints."""
         return {"out_dir": self.config.out_dir}
+
+    def planned_files(self, run: Run) -> Iterator[PlannedFile]:
+        """Return the patterns of the checkpoints."""
+        return iter_planned_files(self.config, run)
 
     def check(self, run: Run) -> None:
         """Check that the run supports `async_save`, and that all hooks agree on the direction of a metric.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from hookbus import Run
 from hookbus.errors import HookWarning
+from hookbus.writers import PlannedFile
 from hookbus_logger.config import CsvConfig, JsonlConfig
 from hookbus_logger.epoch_recorder import EpochRecorder
 from hookbus_logger.paths import get_log_path, resolve_log_path
@@ -41,6 +42,10 @@ class FileRecorder(EpochRecorder):
     def output_paths(self) -> dict[str, Path | None]:
         """Path of the file."""
         return {"path": self.config.path}
+
+    def planned_files(self, run: Run) -> list[PlannedFile]:
+        """Return the file, which is extended by each record."""
+        return [PlannedFile(str(self.config.path or f"logs/{self.default_name}"), when="each record", appended=True)]
 
     def check(self, run: Run) -> None:
         """Check that no other hook writes the same file.

@@ -14,7 +14,7 @@ from hookbus.checkpoint import schema
 from hookbus.distributed import named_parameters, sharding_of
 from hookbus.errors import format_error, format_path
 from hookbus.evaluation import eval_mode
-from hookbus.writers import claim_directory, resolve_output_path
+from hookbus.writers import PlannedFile, claim_directory, resolve_output_path
 from hookbus_tensorboard.config import TensorBoardConfig
 from hookbus_tensorboard.inputs import (
     find_images,
@@ -65,6 +65,11 @@ class TensorBoardHook(WriterHook):
     def output_paths(self) -> dict[str, Path | None]:
         """Directory of the event files."""
         return {"log_dir": self.config.log_dir}
+
+    def planned_files(self, run: Run) -> list[PlannedFile]:
+        """Return the pattern of the event files."""
+        directory = self.config.log_dir or f"logs/{self.name}"
+        return [PlannedFile(f"{directory}/events.out.tfevents.{{}}", appended=True)]
 
     def check(self, run: Run) -> None:
         """Check that no other hook writes to the same directory.
