@@ -168,7 +168,8 @@ class _Simulation:
         self._events[name] += times
         first = self._first[name]
         if len(first) < SHOWN and self._run.bus.points[name].unit is not None:
-            first.append(self._views[name].current(None))
+            # An epoch that the limit truncates has no number.
+            first += [number] if (number := self._views[name].current(None)) else []
         if name in self._due:
             self._due[name]()
 

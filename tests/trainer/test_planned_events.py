@@ -134,6 +134,15 @@ def test_first_numbers_are_in_the_unit_of_the_point() -> None:
     assert events.validations == [7, 14, 21, 28]
 
 
+def test_truncated_epoch_has_no_number() -> None:
+    class Plain(Hook):
+        def after_epoch(self) -> None: ...
+
+    trainer = build(Plain(), epochs=None, iterations=5)
+    (row,) = plan_events(trainer, trainer.runs.create("train")).listeners
+    assert (row.count, row.first) == (1, [])
+
+
 def test_schedules_that_depend_on_the_run_have_no_count() -> None:
     trainer = build(Conditional())
     events = plan_events(trainer, trainer.runs.create("train"))
