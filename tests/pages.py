@@ -195,7 +195,9 @@ def _run(command: str) -> str:
         _check_packages(command, [argument for argument in arguments[1:] if not argument.startswith("dist/")])
         return ""
     if program == "python":  # packaging/test_samples.py tests its effect on a package
-        assert arguments[0] == "-m"
+        if arguments[0] != "-m":
+            assert Path(arguments[0]).exists(), f"{command}: no such file"
+            return ""
         assert importlib.util.find_spec(arguments[1]) is not None, f"{command}: unknown module"
         return ""
     assert program == "make", f"{command}: add support for this command to tests/pages.py"

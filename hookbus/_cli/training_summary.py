@@ -20,7 +20,12 @@ from hookbus.distributed.process_group import world_size
 if TYPE_CHECKING:
     from hookbus._run.run import Run
 
-DESCRIPTIONS = {"config.yaml": "all settings", "logs": "log"}
+DESCRIPTIONS = {
+    "config.yaml": "all settings",
+    "history.jsonl": "metrics of each epoch",
+    "logs": "log",
+    "report.html": "report of the run",
+}
 """Descriptions of outputs for which their hook has registered none, by name or by the name of their directory."""
 
 

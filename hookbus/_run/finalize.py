@@ -71,11 +71,11 @@ def finalize(run: Run) -> None:
         _add_exceptions(run, [interrupt])
     with defer_interrupts() as interrupts:
         # After the hooks, whose errors are part of the status; the locks last, when no file is written any longer.
-        failures = _collect_exceptions(partial(_write_final_status, run)) + interrupts
+        files = partial(_write_report, run), partial(_write_final_status, run)
+        failures = _collect_exceptions(*files) + interrupts
         _add_exceptions(run, failures)
         if failures:
-            _call_each(run, partial(_write_final_status, run))  # with the changed outcome
-        _call_each(run, partial(_write_report, run))
+            _call_each(run, *files)  # with the changed outcome
         # The ranks last: a loop may destroy its process groups next, see `hookbus.distributed.process_group`.
         _call_each(run, partial(release_directories, run), run.ranks.drain)
         run.bus.torch_hooks.stop()

@@ -26,7 +26,7 @@ def start_history(run: Run, checkpoint: object) -> None:
     """
     files = None if run.work_dir is None else RunHistoryFile(run, run.work_dir.path / HISTORY)
     rows = run.ranks.call_on_main("the history", lambda: _open_rows(run, checkpoint, files))
-    run.history._replace(rows)
+    run.history._replace(rows or ())  # without a process group, other ranks receive nothing
     run.history_recorder.start(None if files is None or not run.ranks.is_main else files.write_last)
 
 

@@ -46,6 +46,8 @@ from hookbus.testing.training import Training, fake_training
 
 UNKNOWN_SETTING = "unknown_setting_of_the_conformance_check"
 SEED = 1_000_003
+DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "tty", "pts", "fd", "stdout", "stderr"))
+"""Paths that are no files: `/dev/shm` contains some."""
 """Seed of the trainings, chosen so that no hook uses the same value by chance."""
 
 
@@ -250,7 +252,7 @@ def _check_process_settings(name: str) -> Iterator[None]:
 def _is_outside(path: Path, directory: Path) -> bool:
     """Return whether a written path still exists outside the work directories, caches and devices."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    allowed = (*(directory / name for name in ("without", "first", "second")), cache, Path("/dev"))
+    allowed = (*(directory / name for name in ("without", "first", "second")), cache, *DEVICES)
     return path.exists() and "__pycache__" not in path.parts and not any(map(path.is_relative_to, allowed))
 
 

@@ -171,12 +171,11 @@ class TestAtomicWrite:
         remove_temporary_files(tmp_path, RUN)
         assert list(tmp_path.iterdir()) == []
 
-    def test_error_of_the_cleanup_does_not_fail_a_complete_write(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(os, "unlink", refuse)
-
-        assert commit_in_two_writes(tmp_path / "a.pth", NEW) == verify(tmp_path / "a.pth")
+    def test_error_of_the_cleanup_does_not_fail_a_complete_write(self, tmp_path: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "unlink", refuse)
+            entry = commit_in_two_writes(tmp_path / "a.pth", NEW)
+        assert entry == verify(tmp_path / "a.pth")
 
     def test_order_of_operations_is_safe_against_power_failures(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -75,7 +75,7 @@ def test_checkpoint_of_an_earlier_version_is_valid() -> None:
         ("loop/best/val|accuracy/value", "high", "loop.best.val/accuracy.value: expected a number"),
         ("loop/best/val|accuracy/path", "../../x.pth", "loop.best.val/accuracy.path: expected a string of the form"),
         ("loop/best/val|accuracy/path", "a\0", "loop.best.val/accuracy.path: expected a string of the form"),
-        ("loop/best/val|accuracy/weights", "other", r"weights: expected a string of the form raw\|averaged"),
+        ("loop/best/val|accuracy/weights", "other", r"weights: expected a string of the form raw\|evaluated\|averaged"),
         ("loop/metrics/columns/train|loss/count", 8, "values: expected 8 values of 8, got 9 values"),
         ("loop/metrics/columns/train|loss/values", torch.ones(65), "a tensor of 1 dimensions and at most 64 elements"),
         ("loop/metrics/windows/epoch/begins", [], "windows.epoch.begins: expected a mapping"),

@@ -26,6 +26,7 @@ def reports_and_code(environment: Environment) -> Any:
     return {report["name"]: report for report in json.loads(done.stdout)}, done.returncode
 
 
+@pytest.mark.slow
 def test_working_hooks_are_ok(reports_and_code: Any) -> None:
     reports, _ = reports_and_code
     working = {name for name, report in reports.items() if report["ok"]}
@@ -34,6 +35,7 @@ def test_working_hooks_are_ok(reports_and_code: Any) -> None:
     assert reports["greet"]["package"] == "acme-hooks 1.2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -54,12 +56,14 @@ def test_broken_hook_has_a_reason(reports_and_code: Any, name: str, problem: str
     assert (report["ok"], report["problem"]) == (False, problem)
 
 
+@pytest.mark.slow
 def test_entry_point_without_a_class_is_broken(reports_and_code: Any) -> None:
     assert reports_and_code[0]["odd"]["problem"].startswith(
         "acme_hooks:not_a_class should be a hook class, got <function"
     )
 
 
+@pytest.mark.slow
 def test_broken_hook_exits_with_code_1(reports_and_code: Any) -> None:
     assert reports_and_code[1] == 1
 

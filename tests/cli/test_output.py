@@ -159,7 +159,8 @@ def test_summary_lists_the_output_files(project: Project) -> None:
     lines = run_train()
     assert lines[1] == "The files of this run are in runs/x"
     listed = {line.split()[0] for line in lines[2 : lines.index("Next steps") - 1]}
-    assert listed == {"checkpoints/best_loss.pth", "checkpoints/epoch_2.pth", "config.yaml", "status.json"}
+    checkpoints = {"checkpoints/best_loss.pth", "checkpoints/epoch_2.pth"}
+    assert listed == {*checkpoints, "config.yaml", "history.jsonl", "report.html", "status.json"}
     assert all((project.path / "runs/x" / name).exists() for name in listed)
 
 
@@ -182,10 +183,12 @@ def test_summary_lists_the_files_that_hooks_have_registered_with_their_descripti
     project.write(RUN)
     lines = run_train('hooks=["reports_1:ReportHook"]')
     assert lines[2 : lines.index("Next steps") - 1] == [
-        "  notes.txt    made by a hook",
-        "  report       made by a hook",
-        "  config.yaml  all settings",
-        "  status.json  outcome: finished",
+        "  history.jsonl  metrics of each epoch",
+        "  notes.txt      made by a hook",
+        "  report         made by a hook",
+        "  report.html    report of the run",
+        "  config.yaml    all settings",
+        "  status.json    outcome: finished",
     ]
 
 

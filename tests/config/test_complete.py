@@ -162,6 +162,7 @@ def without_comments(path: Path) -> str:
     return re.sub(r"  # .*|^# run:.*", "", path.read_text(), flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_training_from_the_written_configuration_gives_the_same_run(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

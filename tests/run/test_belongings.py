@@ -308,7 +308,7 @@ def test_windows_of_logged_values_leave(train: Train) -> None:
         run.metrics.window("shared")
 
     train(request, check)
-    assert windows == [["epoch"], ["epoch", "shared"]]
+    assert windows == [["epoch", "history"], ["epoch", "history", "shared"]]
 
 
 def test_window_that_the_loop_has_requested_stays() -> None:

@@ -55,6 +55,7 @@ class Good(Hook):
         self.generator.set_state(state["generator"])
 
 
+@pytest.mark.slow
 def test_conforming_hook_passes() -> None:
     check_hook(Good)
     check_hook(Good, interval=1)
@@ -758,8 +759,9 @@ def change_by_descriptor(path: Path) -> None:
 
 
 def move(path: Path) -> None:
-    Path("scratch").touch()
-    Path("scratch").rename(path)
+    scratch = path.with_name("scratch.txt")  # on the same device
+    scratch.touch()
+    scratch.rename(path)
 
 
 def make_database(path: Path) -> None:

@@ -21,15 +21,27 @@ class BatchCounter(Hook):
         self.batches += 1
 
 
+class EndError(Exception):
+    pass
+
+
+def raise_end() -> None:
+    raise EndError
+
+
 class TestDevice:
     def test_model_and_batches_are_on_the_device(self) -> None:
         seen: list[str] = []
         trainer = toys.trainer(train_loader=toys.pairs(1), epochs=1, device="meta")
         trainer.bus.on("before_train_iter")(lambda batch: seen.extend(tensor.device.type for tensor in batch))
-        run = trainer.fit()
+        trainer.bus.on("after_train_iter")(raise_end)  # before values are read, which a tensor without data lacks
+        with pytest.raises(EndError):
+            trainer.fit()
+        run = trainer.bus.current
 
         assert seen == ["meta", "meta"]
         assert {parameter.device.type for parameter in trainer.model.parameters()} == {"meta"}
+        assert run is not None
         assert run.device == torch.device("meta")
 
 
