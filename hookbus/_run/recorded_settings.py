@@ -20,7 +20,8 @@ def read_settings(directory: Path) -> dict[str, Any]:
     Args:
         directory: Work directory of the run.
     """
-    from ruamel.yaml import YAML, YAMLError
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
 
     try:
         content = YAML(typ="safe", pure=True).load(read_regular_file(directory / CONFIG, MAX_CONFIG_BYTES))

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from hookbus._events.checks import is_configured
 from hookbus._run.environment import describe_environment, describe_memory
 from hookbus._run.history_curves import get_unit, group_curves
 from hookbus._run.recorded_settings import flatten_settings
@@ -21,6 +20,7 @@ from hookbus._utils.numbers import format_clock_time, format_number
 from hookbus._utils.page import build_charts, build_list, build_page, build_section, build_table
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.errors import format_error, format_path
+from hookbus.hook import Hook
 from hookbus.metrics.direction import infer_direction
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _iter_settings(run: Run) -> Iterator[list[str]]:
 
 def _iter_hooks(run: Run) -> Iterator[list[str]]:
     for name, hook in run.bus.hooks.items():
-        settings: Mapping[str, Any] = json.loads(hook.config.set_fields_json) if is_configured(hook) else {}
+        settings: Mapping[str, Any] = json.loads(hook.config.set_fields_json) if isinstance(hook, Hook) else {}
         yield [name, type(hook).__name__, _format_settings(run.redact(settings))]
 
 
