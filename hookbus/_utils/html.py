@@ -20,6 +20,15 @@ STYLE = (
 """Style of everything inside an element of class `hookbus`."""
 
 
+def wrap_html(content: str) -> str:
+    """Return HTML in an element with the style of the tables, for the display of a notebook.
+
+    Args:
+        content: HTML; texts in it are escaped.
+    """
+    return f'{STYLE}<div class="hookbus">{content}</div>'
+
+
 def build_html_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], best: Collection[tuple[int, int]] = ()
 ) -> str:
