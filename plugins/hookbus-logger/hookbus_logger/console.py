@@ -41,7 +41,8 @@ def get_console(run: Run) -> Console:
     """Return the `console` service of a run; create and register it if there is none."""
     console = run.get("console")
     if console is None:
-        console = RunConsole(highlight=False)
+        # In a notebook, rich would add one output per line to the cell; plain lines are appended to its text output.
+        console = RunConsole(highlight=False, force_jupyter=False)
         _escape_unencodable_characters()
         columns = _get_columns()
         if columns or not console.is_terminal:

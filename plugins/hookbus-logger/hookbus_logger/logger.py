@@ -1,4 +1,4 @@
-"""The console hook: a table of one row per epoch in a terminal, and lines otherwise."""
+"""The console hook: a table of one row per epoch in a terminal or notebook, and lines otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookbus.metrics import Metrics
 from hookbus_logger.config import LoggerConfig
 from hookbus_logger.console import get_console, get_line_width, is_ascii, print_line, redirect_messages
 from hookbus_logger.epoch_recorder import EpochRecorder, get_epoch, has_epochs
-from hookbus_logger.epoch_table import OPTIMIZER_VALUES, EpochTable, build_titles
+from hookbus_logger.epoch_table import OPTIMIZER_VALUES, EpochTable, Row, build_titles
 from hookbus_logger.format import (
     Part,
     format_clock_time,
@@ -22,6 +22,7 @@ from hookbus_logger.format import (
     is_time,
     join_groups,
 )
+from hookbus_logger.notebook import NotebookDisplay, get_notebook
 from hookbus_logger.row_collector import RowCollector, counts_epochs, get_widest_position, merge_equal_values
 from hookbus_logger.run_header import format_run
 from hookbus_logger.table_printer import LinePrinter, RowPrinter, TablePrinter
@@ -45,6 +46,7 @@ class LoggerHook(EpochRecorder):
         self._messages = ExitStack()
         self._timing: dict[str, float] = {}
         self._rows: RowCollector | None = None
+        self._notebook: NotebookDisplay | None = None
 
     # First on entry and, as cleanup runs in reverse order, last on exit: messages of all other hooks are printed.
     @hookimpl(priority=Priority.HIGHEST)
@@ -54,6 +56,9 @@ class LoggerHook(EpochRecorder):
         self.cleanup()
         self._messages.enter_context(redirect_messages(get_console(run)))
         self._timing = {}
+        self._notebook = get_notebook(run)
+        if self._notebook is not None:
+            self._notebook.open()
 
     @hookimpl(priority=Priority.HIGHEST)
     def cleanup(self) -> None:
@@ -69,9 +74,14 @@ class LoggerHook(EpochRecorder):
         console = get_console(run)
         table = EpochTable(tracked=run.best.keys())
         table.reserve(get_widest_position(run))
-        printer: RowPrinter = (TablePrinter if console.is_terminal else LinePrinter)(console, table)
+        terminal_printer = TablePrinter if console.is_terminal else LinePrinter
+        printer: RowPrinter = self._notebook or terminal_printer(console, table)
         self._rows = RowCollector(run, printer.print_row, by_epoch=self.config.log_metric_by_epoch)
-        if header := format_run(run, " - " if is_ascii(console) else " · ", get_line_width(console)):
+        width = None if self._notebook is not None else get_line_width(console)
+        header = format_run(run, " - " if is_ascii(console) else " · ", width)
+        if self._notebook is not None:
+            self._notebook.open(header)
+        elif header:
             print_line(console, header)
         super().before_train(run)
 
@@ -80,7 +90,7 @@ class LoggerHook(EpochRecorder):
         optimizer_values = self.get_optimizer_values(run)
         # Times are printed once: those of an earlier interval would appear to belong to this one.
         timing, self._timing = self._timing, {}
-        is_terminal = get_console(run).is_terminal
+        is_terminal = self._has_table(run)
         if is_terminal and self._rows is not None and not (counts_epochs(run) and self._rows.has_epoch_events):
             self._rows.add({**_select_means(metrics), **merge_equal_values(optimizer_values)})
         elif not is_terminal if self.config.interval_lines is None else self.config.interval_lines:
@@ -135,18 +145,28 @@ class LoggerHook(EpochRecorder):
     def after_run(self, run: Run, mode: str) -> None:
         """Print the row of the last epoch, the best results and the outcome of the run."""
         if mode != "train":
+            if self._notebook is not None:
+                self._notebook.close()
             return
         if self._rows is not None:  # a run that failed before training has no rows
             self._rows.flush()
-        for text in _format_bests(run):
-            print_line(get_console(run), text)
+        lines: list[list[Part]] = [[(text, "")] for text in _format_bests(run)]
         error = run.exception
         reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
         outcome = (run.outcome, OUTCOME_STYLES.get(run.outcome, "yellow"))
         done = f"{_format_epoch(run)}iteration {run.iters_done}, {format_clock_time(run.seconds)}"
-        print_line(get_console(run), *join_groups([outcome], [(done, "")], [(reason, "")]))
+        lines.append(join_groups([outcome], [(done, "")], [(reason, "")]))
+        if self._notebook is not None:
+            self._notebook.close(*("".join(text for text, _ in line) for line in lines))
+        else:
+            for line in lines:
+                print_line(get_console(run), *line)
 
     # -- internal ------------------------------------------------------------------------------
+
+    def _has_table(self, run: Run) -> bool:
+        """Return whether rows are displayed in a table, not on lines."""
+        return self._notebook is not None or get_console(run).is_terminal
 
     def _print_groups(self, run: Run, kind: str, *groups: Sequence[Part]) -> None:
         console = get_console(run)
@@ -162,8 +182,12 @@ class LoggerHook(EpochRecorder):
     def _add_results(self, run: Run, kind: str, results: Mapping[str, float], loader: str | None) -> None:
         """Add the results of a validation to the row, or print those of a separate validation or test."""
         is_row = kind == "val" and run.mode == "train" and not run.sanity_checking
-        if self._rows is not None and is_row and (get_console(run).is_terminal or counts_epochs(run)):
+        if self._rows is not None and is_row and (self._has_table(run) or counts_epochs(run)):
             self._rows.add(results)
+        elif self._notebook is not None and run.mode != "train":
+            prefix = f"{kind}/{loader}/" if loader else f"{kind}/"
+            values = {name.removeprefix(prefix): float(value) for name, value in results.items()}
+            self._notebook.print_row(Row(loader or kind, values, unit="data"))
         else:
             self._print_results(run, kind, results, loader)
 

@@ -1,4 +1,4 @@
-"""The progress hook: a bar in a terminal, periodic plain lines otherwise, and the throughput that they contain."""
+"""The progress hook: a bar in a terminal or notebook, and periodic plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from hookbus_logger.config import ProgressConfig
 from hookbus_logger.console import get_console, get_line_width, print_line
 from hookbus_logger.format import format_clock_time, format_count, format_number
 from hookbus_logger.logger import LoggerHook
+from hookbus_logger.notebook import get_notebook
+from hookbus_logger.notebook_page import Bar
 from hookbus_logger.row_collector import get_position_width
 from hookbus_logger.throughput import ThroughputMeter, format_throughput
 
@@ -158,8 +160,11 @@ class ProgressHook(Hook):
         self._loss, self._loader = None, None
 
     def _start_display(self, run: Run) -> None:
-        console = get_console(run)
-        if console.is_interactive:
+        console, notebook = get_console(run), get_notebook(run)
+        if notebook is not None:
+            self._resources.callback(lambda: notebook.end_progress(self._build_bar(run)))
+            ticker = Ticker(1 / self.config.refresh_per_second, lambda: notebook.show_progress(self._build_bar(run)))
+        elif console.is_interactive:
             # rich's own refresh thread is not fork-safe; `Ticker` is.
             live = Live(
                 get_renderable=lambda: build_bar(self.get_progress(run), console.width),
@@ -176,6 +181,10 @@ class ProgressHook(Hook):
             )
         # Callbacks run in reverse order: the thread is joined before the terminal is restored.
         self._resources.callback(ticker.stop)
+
+    def _build_bar(self, run: Run) -> Bar:
+        state = self.get_progress(run)
+        return Bar(state.label, state.done / state.total if state.total else None, [state.position, *state.details])
 
     def _format_line(self, run: Run, console: Console) -> str:
         width = get_line_width(console)

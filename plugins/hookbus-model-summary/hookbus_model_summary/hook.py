@@ -130,7 +130,7 @@ def _get_console(run: Run) -> Console:
     """Return the console of the run; one of standard output if there is none."""
     console: Console | None = run.get("console")
     if console is None:
-        console = Console(highlight=False)
+        console = Console(highlight=False, force_jupyter=False)  # plain text in a notebook
         if not console.is_terminal:
             console.size = ConsoleDimensions(PIPED_WIDTH, console.height)
     return console
