@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from hookbus._run.history_file import FIRST_COLUMNS, HISTORY, Row, read_rows
+from hookbus._run.html import build_history_html
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.errors import HookbusError, MetricError
 from hookbus.metrics.results import resolve_metric_name
@@ -121,6 +122,10 @@ class History(Sequence[Row]):
     def __repr__(self) -> str:
         metrics = [name for name in self.columns if name not in FIRST_COLUMNS]
         return f"History({len(self)} rows: {', '.join(metrics)})" if metrics else f"History({len(self)} rows)"
+
+    def _repr_html_(self) -> str:
+        """Return the rows as a table with learning curves, for notebooks."""
+        return build_history_html(self._rows)
 
     def to_pandas(self) -> DataFrame:
         """Return a `pandas.DataFrame` with one row per row and one column per value; missing values are NaN.

@@ -19,6 +19,7 @@ from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.history import History
 from hookbus._run.history_recorder import HistoryRecorder
+from hookbus._run.html import build_run_html, iter_positions
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.known_secrets import redact_known
 from hookbus._run.loop_methods import LoopMixin, Replacements
@@ -300,6 +301,13 @@ class Run(ProgressMixin, LoopMixin):
         self.may_resume = False
         self.trial: Trial | None = None
         self.pending = self.validating = self.sanity_checking = self.should_skip_iter = self.is_running = False
+
+    def __repr__(self) -> str:
+        return f"Run({', '.join([self.mode, self.outcome, *iter_positions(self)])})"
+
+    def _repr_html_(self) -> str:
+        """Return the outcome, the best results, and the history with its curves, for notebooks."""
+        return build_run_html(self)
 
     # -- optimizer steps ---------------------------------------------------------------------
 

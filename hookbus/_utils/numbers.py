@@ -27,3 +27,9 @@ def format_clock_time(seconds: float) -> str:
         return "unknown"
     minutes, rest = divmod(max(0, round(seconds)), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def format_elapsed_time(seconds: float) -> str:
+    """Format seconds as minutes and seconds ("2:05"), with the hours from one hour on ("1:02:05")."""
+    text = format_clock_time(seconds)
+    return text.removeprefix("0:").removeprefix("0") if text.startswith("0:") else text

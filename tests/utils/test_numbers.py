@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hookbus._utils.numbers import format_clock_time, format_number
+from hookbus._utils.numbers import format_clock_time, format_elapsed_time, format_number
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,8 @@ def test_numbers_have_four_significant_digits(value: float, text: str) -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(125.4, "0:02:05"), (7325, "2:02:05"), (math.inf, "unknown")])
 def test_times_have_hours_minutes_and_seconds(seconds: float, text: str) -> None:
     assert format_clock_time(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (125, "2:05"), (605, "10:05"), (3725, "1:02:05")])
+def test_elapsed_times_have_hours_from_one_hour_on(seconds: float, text: str) -> None:
+    assert format_elapsed_time(seconds) == text
