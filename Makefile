@@ -22,7 +22,7 @@ ifneq ($(shell test "$$(df --output=avail /dev/shm 2> /dev/null | tail -n 1)" -g
 export PYTEST_DEBUG_TEMPROOT ?= /dev/shm
 endif
 
-.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest test-install environments bridges bridges-newest matrix lowest coverage lint types imports package docs bench campaigns generate pre-commit changelog history release clean
+.PHONY: demo test test-all test-exhaustive test-lowest test-torch test-python test-newest test-install environments bridges bridges-newest matrix lowest coverage lint types imports package docs bench campaigns generate notebook pre-commit changelog history release clean
 
 demo: .venv/demo
 	$(BIN)/hookbus train docs/examples/digits.yaml
@@ -112,6 +112,9 @@ generate: .venv/all
 	$(BIN)/python tests/generate.py
 	$(RUN) docs.generating
 
+notebook: .venv/all
+	$(RUN) tests.notebooks
+
 pre-commit: .venv/all
 	$(BIN)/pre-commit install
 
@@ -139,6 +142,6 @@ clean:
 	@touch $@
 
 .venv/all: .venv/base pyproject.toml $(PLUGINS:%=%/pyproject.toml)
-	$(PIP) -e . $(patsubst %,-e %,$(filter-out $(BRIDGES),$(PLUGINS))) --group test --group lint --group build --group docs
+	$(PIP) -e . $(patsubst %,-e %,$(filter-out $(BRIDGES),$(PLUGINS))) --group test --group notebook --group lint --group build --group docs
 	$(PIP) --no-deps $(BRIDGES:%=-e %)
 	@touch $@
