@@ -29,6 +29,7 @@ from hookbus.testing.imports import PUBLIC_MODULES, get_public_names
 from tests.pages import PAGES, PAGES_OF_TRAINERS, ROOT, Reader, blocks
 
 LONG = (
+    "docs/distributed.md",
     "docs/index.md",
     "docs/inference.md",
     "docs/plugins/mlflow.md",

@@ -205,6 +205,7 @@ def select_cases() -> list[Case]:
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", select_cases(), ids=str)
 def test_final_states_equal_those_of_the_uninterrupted_run(case: Case, tmp_path: Path) -> None:
     compare(case, tmp_path)
@@ -220,6 +221,7 @@ def test_final_states_are_equal_with_every_three_values(
     compare(Case(position, optimizer, schedule, workers, custom_loop), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["within an epoch", "within an accumulation"])
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_final_states_are_equal_with_reduced_precision(position: str, precision: str, tmp_path: Path) -> None:

@@ -248,6 +248,7 @@ def select_cases() -> list[tuple[str, str, int, str, str]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("position", "method", "accumulate", "settings", "loop"), select_cases())
 def test_log_equals_that_of_the_uninterrupted_run(
     uninterrupted: Uninterrupted, tmp_path: Path, position: str, method: str, accumulate: int, settings: str, loop: str

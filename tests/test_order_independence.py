@@ -139,6 +139,7 @@ def _comparable_state(checkpoint: dict[str, Any]) -> dict[str, Any]:
 REFERENCE: dict[bool, dict[str, Any]] = {}
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     priorities=st.lists(st.integers(0, 100), min_size=COUNT, max_size=COUNT),

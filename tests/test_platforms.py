@@ -129,6 +129,7 @@ def test_modules_of_a_system_are_imported_where_their_fallbacks_are() -> None:
     assert importing == IMPORTED_BY
 
 
+@pytest.mark.slow
 def test_function_that_windows_lacks_is_used_if_it_exists() -> None:
     lacking = {"os": windows.OS_NAMES, "signal": [*windows.SIGNAL_NAMES, "SIGCHLD", "SIGHUP", "SIGKILL", "SIGUSR1"]}
     unchecked = [

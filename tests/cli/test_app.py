@@ -193,6 +193,7 @@ class TestTrain:
             "nowhere.yaml: the run file cannot be read: No such file or directory.\n",
         )
 
+    @pytest.mark.slow
     def test_preempted_run_exits_with_code_75(self, project: Project) -> None:
         project.write(
             """

@@ -146,6 +146,7 @@ class TestSeededLoader:
                 torch.rand(3), random.random(), np.random.rand()
                 assert get_fingerprints(feed.batches(PassPosition(epoch, skip))) == epochs[epoch][skip:]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", LOADERS)
     def test_workers_read_the_same_batches(self, kind: str) -> None:
         expected = get_fingerprints(make_resumable(LOADERS[kind](), SEED).batches(PassPosition(1, 1)))
@@ -809,6 +810,7 @@ def get_scales(batches: Iterator[Any]) -> list[int]:
 
 
 class TestDatasetHooks:
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", SCALED)
     @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
     def test_hook_is_called_for_every_batch_in_the_reading_process(self, kind: str, workers: dict[str, Any]) -> None:

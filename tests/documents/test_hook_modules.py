@@ -1006,6 +1006,7 @@ class TestProfiling:
         assert step == 3
         assert value > 0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "section", ["data", "forward", "backward", "optimizer"], ids=["data", "forward", "backward", "optimizer"]
     )

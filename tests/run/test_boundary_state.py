@@ -147,6 +147,7 @@ def loop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 class TestSave:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("point", "iteration"), RESUMED)
     def test_run_resumes_from_the_last_iteration_before_the_failure(
         self, tmp_path: Path, loop: Any, point: str, iteration: int

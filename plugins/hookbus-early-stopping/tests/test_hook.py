@@ -532,6 +532,7 @@ class TestResume:
         states = [read_checkpoint(tmp_path / name / "checkpoints/last.pth")["hooks"] for name in "ab"]
         assert states[0]["early_stopping"]["state"] == states[1]["early_stopping"]["state"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("at", [1, 5, 8, 12])
     @pytest.mark.parametrize("outcome", ["preempted", "interrupted"])
     def test_resumed_run_stops_likewise_after_an_interruption_within_an_epoch(
@@ -559,6 +560,7 @@ class TestResume:
         assert state_after("b", resume="auto") == uninterrupted
         assert uninterrupted["stopped_epoch"] == 5
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("epochs", [1, 2, 3, 5, 6])
     @pytest.mark.parametrize(
         ("settings", "stop"),

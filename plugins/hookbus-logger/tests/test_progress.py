@@ -492,5 +492,6 @@ FORK_SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_forked_process_does_not_inherit_a_lock_of_the_thread() -> None:
     subprocess.run([sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORK_SCRIPT)], check=True, timeout=100)

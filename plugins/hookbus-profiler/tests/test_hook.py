@@ -245,6 +245,7 @@ class TestOtherProfiler:
         assert "aten::mm" in {event.key for event in other.key_averages()}
         assert not (tmp_path / "profiler").exists()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("wait", [0, pytest.param(9, marks=requires_reset_of_stopped_profiler)])
     def test_waiting_profiler_counts_as_active(self, tmp_path, wait):
         other = torch.profiler.profile(schedule=torch.profiler.schedule(wait=wait, warmup=20, active=1))

@@ -111,6 +111,7 @@ class TestHooks:
 
 
 class TestClose:
+    @pytest.mark.slow
     @pytest.mark.parametrize("at", ["before_train_epoch", "before_train_iter", "after_forward", "after_train_iter"])
     @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
     def test_failed_run_closes_the_window_and_delivers_the_recorded_cycle(self, at, error):

@@ -323,6 +323,7 @@ class TestTwoHooks:
         assert per_epoch(recorder.skipped) == [0, 0, 1, 1, 2]
         assert per_epoch(recorder.l1) == [False] * 2 + [True] * 3
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("at", "expected"), [(6, [1, 1, 2]), (12, [2])])
     def test_resumed_run_skips_the_transforms_of_all_phases(
         self, kit: Any, workers: str, is_reversed: bool, at: int, expected: list[int], tmp_path: Path

@@ -186,6 +186,7 @@ class MemoryTracker(TorchDispatchMode):
         return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", HOOKS)
 def test_peak_memory_is_that_of_training_with_any_hook(hook):
     """Compare with a run with another hook, because a run with any hook keeps the last losses."""

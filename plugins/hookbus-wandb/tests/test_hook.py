@@ -136,6 +136,7 @@ def test_disabled_run_writes_no_file(tmp_path):
     assert not list(tmp_path.rglob("*.wandb"))
 
 
+@pytest.mark.slow
 def test_online_run_without_an_api_key_warns_and_continues(tmp_path):
     with pytest.warns(HookWarning, match="wandb: no API key for an online run"):
         training = fake_training([WandbHook(mode="online")], work_dir=tmp_path)

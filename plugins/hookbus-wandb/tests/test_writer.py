@@ -77,6 +77,7 @@ def test_trainer_step_is_the_x_axis_of_all_metrics(target, writer):
     assert defined == [("trainer/step", ""), ("*", "trainer/step")]
 
 
+@pytest.mark.slow
 def test_scalars_of_one_step_are_one_row_and_wandb_steps_increase(target, writer):
     writer.write_scalars({"a": 1.5, "b": 2.0}, 3)
     writer.write_scalar("b", 1.0, 2)  # W&B drops rows with a lower W&B step
