@@ -32,7 +32,7 @@ def print_runs(runs: Sequence[ListedRun], directory: Path) -> None:
         return
     metrics = list(dict.fromkeys(name for run in runs for name in run.best))
     settings = list(dict.fromkeys(name for run in runs for name in run.settings))
-    columns = ["run", "outcome", "epochs", "time", *metrics, *settings]
+    columns = ["run", "outcome", "epochs", "time", *map(escape_control_characters, [*metrics, *settings])]
     print_table(columns, [_build_row(run, metrics, settings) for run in runs])
     for problem in (problem for run in runs for problem in run.problems):
         output_console().print(f"[yellow]warning:[/] {escape_text(problem)}")

@@ -19,6 +19,8 @@ HISTORY = "history.jsonl"
 
 KINDS = ("epoch", "validation", "test", "end")
 COUNTS = ("epoch", "iteration", "step")
+MAX_COUNT = 2**53
+"""Largest count: larger integers are not exact as a float."""
 FIRST_COLUMNS = ("kind", *COUNTS, "seconds")
 """Values that each row has."""
 
@@ -129,8 +131,10 @@ def parse_row(line: bytes) -> Row:
         raise ValueError(f"not a row of a history: `kind` must be one of {', '.join(KINDS)}, got {row.get('kind')!r}")
     for name in COUNTS:
         value = row.get(name)
-        if type(value) is not int or value < 0:
-            raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
+        if type(value) is not int or not 0 <= value <= MAX_COUNT:
+            raise ValueError(f"`{name}` must be an integer from 0 to {MAX_COUNT}, got {str(value)[:80]}")
+    if not isinstance(row.get("seconds"), (int, float)) or isinstance(row["seconds"], bool):
+        raise ValueError(f"`seconds` must be a number, got {str(row.get('seconds'))[:80]}")
     return {name: value if name == "kind" else _parse_value(name, value) for name, value in row.items()}
 
 
@@ -152,7 +156,9 @@ def find_rows(directories: Iterable[Path], is_own: Callable[[Path], bool]) -> tu
 
 
 def _parse_value(name: str, value: object) -> object:
-    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+    if value is None or isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_COUNT:
         return value
     if isinstance(value, str) and value in SPELLED:
         return SPELLED[value]

@@ -14,6 +14,8 @@ COLORS = ("#3b82f6", "#ea7317", "#1fa35c", "#d9485f", "#9464e0", "#0e9fb0", "#b8
 """Colors of the curves, whose contrast is sufficient on white and on black; repeated from the ninth curve on."""
 MAX_POINTS = 400
 """Maximum number of points of a curve; a longer one is reduced to the extremes of its parts."""
+MAX_VALUE, MIN_VALUE = 1e300, 1e-300
+"""Largest value of a curve, as a range must be finite; and smallest range of an axis."""
 FONT_SIZE = 11
 _CHARACTER_WIDTH = 0.58 * FONT_SIZE
 _LEFT, _RIGHT, _BOTTOM, _LINE = 52, 12, 34, 16
@@ -110,13 +112,13 @@ def _get_limits(values: Iterable[float], margin: float) -> tuple[float, float]:
     numbers = list(values)
     low, high = min(numbers), max(numbers)
     gap = (high - low) * margin
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), MIN_VALUE):
         gap = abs(low) / 2 or 0.5
     return low - gap, high + gap
 
 
 def _is_finite(point: Point) -> bool:
-    return math.isfinite(point[0]) and math.isfinite(point[1])
+    return math.isfinite(point[0]) and abs(point[1]) <= MAX_VALUE
 
 
 def _draw_grid(x: _Axis, y: _Axis, min_x_step: float) -> Iterator[str]:

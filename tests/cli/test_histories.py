@@ -128,6 +128,15 @@ def test_runs_are_sorted_by_columns_metrics_and_settings(runs: Path) -> None:
     assert "--sort: no run has 'val/acc'. Did you mean 'val/accuracy'?" in done.output
 
 
+def test_control_characters_of_a_metric_are_escaped(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", [0.5])
+    path = tmp_path / "a" / "history.jsonl"
+    path.write_text(path.read_text().replace("val/accuracy", "val/\\u001b[31mx"))
+    result = invoke("runs", tmp_path)
+    assert "val/\\x1b[31mx" in result.stdout
+    assert "\x1b[31m" not in result.stdout
+
+
 def test_json_contains_all_values(runs: Path) -> None:
     first = json.loads(invoke("runs", runs, "--json").stdout)[0]
     assert first == {

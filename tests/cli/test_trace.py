@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,12 @@ class SlowHook(Hook):
         if outputs["loss"] > 1000:
             run.request_stop("diverged")
 """
+
+
+@pytest.fixture(autouse=True)
+def imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import `slow` of the directory of the test, not that of an earlier one."""
+    monkeypatch.delitem(sys.modules, "slow", raising=False)
 
 
 def call(*arguments: str) -> Result:

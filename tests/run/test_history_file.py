@@ -68,15 +68,20 @@ def test_values_that_json_numbers_cannot_express_are_restored(tmp_path: Path) ->
     assert restored == row
 
 
+COUNTED = '{"kind": "end", "epoch": 1, "iteration": 1, "step": 1, "seconds": 1.0'
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("x", "invalid JSON"),
         ("[]", "expected an object, got list"),
         ("{}", "`kind` must be one of epoch, validation, test, end, got None"),
-        ('{"kind": "end", "epoch": 1, "iteration": -1, "step": 1}', "`iteration` must be an integer of at least 0"),
-        ('{"kind": "end", "epoch": 1, "iteration": 1, "step": true}', "`step` must be an integer of at least 0"),
-        ('{"kind": "end", "epoch": 1, "iteration": 1, "step": 1, "val/a": "b"}', "'val/a' must be a number, got 'b'"),
+        ('{"kind": "end", "epoch": 1, "iteration": -1, "step": 1}', "`iteration` must be an integer from 0 to "),
+        ('{"kind": "end", "epoch": 1, "iteration": 1, "step": true}', "`step` must be an integer from 0 to "),
+        ('{"kind": "end", "epoch": 1, "iteration": 1, "step": 1}', "`seconds` must be a number, got None"),
+        (f'{COUNTED}, "val/a": "b"}}', "'val/a' must be a number, got 'b'"),
+        (f'{COUNTED}, "val/a": 1{"0" * 400}}}', "'val/a' must be a number, got '1000"),
         ("y" * (1 << 21), "invalid JSON"),
     ],
 )

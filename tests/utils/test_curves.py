@@ -53,6 +53,11 @@ def test_no_finite_value_is_stated(curves: dict[str, list[tuple[float, float]]])
     assert "no finite values" in get_texts(draw_curves(curves))
 
 
+@pytest.mark.parametrize("values", [(0.0, 5e-324), (-1.7e308, 1.7e308), (1e300, -1e300), (1e-310, 2e-310)])
+def test_extreme_values_are_drawn(values: tuple[float, float]) -> None:
+    assert draw_curves({"loss": list(enumerate(values))})
+
+
 def test_integers_have_no_fractions_at_the_horizontal_axis() -> None:
     assert not [text for text in get_texts(draw_curves({"loss": [(1, 5), (2, 5)]})) if "1." in text]
 

@@ -21,7 +21,7 @@ class FastRetryHook(MLflowHook):
 class ImpatientHook(MLflowHook):
     """Make a single attempt at the end."""
 
-    patience = 0.5
+    patience = 2.0
 
 
 class OutageHook(Hook):
