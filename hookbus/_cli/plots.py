@@ -58,6 +58,8 @@ def read_histories(runs: Sequence[Path]) -> dict[str, History]:
     Raises:
         HookbusError: If a run has no history.
     """
+    if repeated := sorted({str(run) for run in runs if list(runs).count(run) > 1}):
+        raise ConfigError(f"hookbus plot: a run is passed more than once, got {', '.join(repeated)}. Pass it once.")
     histories = {}
     for name, directory in zip(name_runs(runs), runs, strict=True):
         path = directory / HISTORY if directory.is_dir() else directory

@@ -62,12 +62,35 @@ def list_runs(directory: Path, sort: str | None = None) -> list[ListedRun]:
     if not directory.is_dir():
         raise ConfigError(f"{format_path(directory)}: no such directory. Pass the directory that contains the runs.")
     paths = sorted(_find_runs(directory, MAX_LEVELS))
-    settings = [read_settings(path) for path in paths]
+    settings = summarize_hooks([read_settings(path) for path in paths])
     differing = find_differing(settings)
     runs = [_read_run(path, directory) for path in paths]
     for run, values in zip(runs, settings, strict=True):
         run.settings = {path: values[path] for path in differing if path in values}
     return runs if sort is None else sort_runs(runs, sort)
+
+
+def summarize_hooks(settings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the settings of runs, where a hook that not all runs have is one setting, `hooks.NAME`: true or false.
+
+    Args:
+        settings: Settings of each run, by path.
+    """
+    hooks = [{path.removesuffix(".type") for path in run if _is_type_of_hook(path)} for run in settings]
+    recorded = [names for names, run in zip(hooks, settings, strict=True) if run]  # others have no config.yaml
+    partial = {name for names in recorded for name in names if not all(name in others for others in recorded)}
+    prefixes = tuple(f"{name}." for name in partial)
+    return [
+        {
+            **{path: value for path, value in run.items() if not path.startswith(prefixes)},
+            **({name: name in names for name in sorted(partial)} if run else {}),
+        }
+        for names, run in zip(hooks, settings, strict=True)
+    ]
+
+
+def _is_type_of_hook(path: str) -> bool:
+    return path.startswith("hooks.") and path.endswith(".type")
 
 
 def sort_runs(runs: Sequence[ListedRun], key: str) -> list[ListedRun]:

@@ -95,6 +95,12 @@ def test_unknown_suffix_and_runs_without_a_history_are_errors(runs: Path, tmp_pa
     assert not (tmp_path / "c.html").exists()
 
 
+def test_run_that_is_passed_twice_is_an_error(runs: Path) -> None:
+    result = invoke("plot", runs / "a", runs / "a")
+    assert result.exit_code == 2
+    assert f"a run is passed more than once, got {runs / 'a'}. Pass it once." in result.output.replace("\n", " ")
+
+
 def test_damaged_lines_are_reported_with_their_number(runs: Path, tmp_path: Path) -> None:
     with (runs / "a" / "history.jsonl").open("a") as file:
         file.write("damaged\n")
@@ -126,6 +132,15 @@ def test_runs_are_sorted_by_columns_metrics_and_settings(runs: Path) -> None:
     done = invoke("runs", runs, "--sort", "val/acc")
     assert done.exit_code == 2
     assert "--sort: no run has 'val/acc'. Did you mean 'val/accuracy'?" in done.output
+
+
+def test_hook_that_some_runs_lack_is_one_setting(tmp_path: Path) -> None:
+    ema, logger = {"type": "ema", "momentum": 0.1}, {"type": "logger", "interval": 10}
+    make_run(tmp_path / "a", [0.5], hooks=[ema, logger])
+    make_run(tmp_path / "b", [0.5], hooks=[{**logger, "interval": 20}])
+    first, second = json.loads(invoke("runs", tmp_path, "--json").stdout)
+    assert first["settings"] == {"hooks.ema": True, "hooks.logger.interval": 10}
+    assert second["settings"] == {"hooks.ema": False, "hooks.logger.interval": 20}
 
 
 def test_control_characters_of_a_metric_are_escaped(tmp_path: Path) -> None:
