@@ -151,7 +151,8 @@ def run_train(*arguments: str) -> list[str]:
 
 
 def suggested_commands(lines: list[str]) -> list[list[str]]:
-    return [shlex.split(line) for line in lines[lines.index("Next steps") + 1 :]]
+    text = "\n".join(lines[lines.index("Next steps") + 1 :])
+    return [shlex.split(line) for line in text.replace(" \\\n", " ").splitlines()]
 
 
 def test_summary_lists_the_output_files(project: Project) -> None:
