@@ -48,7 +48,7 @@ class TestLearningRate:
         bridge = KerasBridge(HookBus([JsonlHook(interval=1)]), model, work_dir=tmp_path)
         bridge.attach()
         fit(model)
-        [path] = tmp_path.rglob("*.jsonl")
+        [path] = tmp_path.rglob("metrics.jsonl")
         values = [json.loads(line).get("values", {}) for line in path.read_text().splitlines()]
         assert [entry["lr"] for entry in values if "lr" in entry][:4] == [1.0, 0.5, 0.25, 0.25]
 

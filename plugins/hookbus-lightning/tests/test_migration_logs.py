@@ -81,7 +81,7 @@ def read_csv_file(path: Path, name: str) -> Curve:
 
 def read_jsonl(directory: Path, name: str) -> Curve:
     """Return a curve of the JSON lines hook."""
-    (path,) = (directory / "run").rglob("*.jsonl")
+    (path,) = (directory / "run").rglob("metrics.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     return [(row["step"], row["values"][name]) for row in rows if name in row["values"]]
 
