@@ -23,11 +23,7 @@ SOURCES = sorted(
 )
 
 SYSTEM_MODULES = {*windows.MODULES, "msvcrt", "winreg"}
-IMPORTED_BY = {
-    "hookbus/_run/environment.py",
-    "hookbus/_utils/system.py",
-    "plugins/hookbus-system-monitor/hookbus_system_monitor/memory.py",
-}
+IMPORTED_BY = {"hookbus/_utils/system.py", "plugins/hookbus-system-monitor/hookbus_system_monitor/memory.py"}
 """Modules that have the fallbacks of the modules of a system."""
 
 TERMINATES = "hookbus/testing/backends.py"

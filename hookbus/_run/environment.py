@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import hookbus
 from hookbus._utils.packages import package_label
+from hookbus._utils.system import resource
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -78,8 +79,6 @@ def _format_size(size: float) -> str:
 
 def _get_peak_size() -> int:
     """Return the maximum resident size of this process in bytes, 0 if the system does not report it."""
-    try:
-        import resource  # not on Windows
-    except ImportError:
+    if resource is None:
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KILOBYTES_PER_UNIT
+    return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * KILOBYTES_PER_UNIT
