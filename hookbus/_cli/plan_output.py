@@ -9,6 +9,7 @@ from rich.text import Text
 from hookbus._cli.console import output_console
 from hookbus._cli.output import UNITS, print_paragraph, print_table
 from hookbus._events.explain import NEVER_DUE
+from hookbus._utils.numbers import format_quantity
 from hookbus.lifecycle import POINTS
 from hookbus.trainer.planned_events import COUNTED_POINTS
 
@@ -51,19 +52,15 @@ def format_size(size: int) -> str:
 
 def _print_length(events: PlannedEvents) -> None:
     counts = {"epoch": events.epochs, "iteration": events.iterations, "optimizer step": events.steps}
-    parts = [_count(number, unit) for unit, number in counts.items() if number]
+    parts = [format_quantity(number, unit) for unit, number in counts.items() if number]
     print_paragraph(", ".join(parts) or "The length of the training depends on the run.", style="bold")
     if events.validations:
         number = len(events.validations)
         print_paragraph(
-            f"{_count(number, 'validation')}, after iteration {_format_numbers(events.validations, number)}"
+            f"{format_quantity(number, 'validation')}, after iteration {_format_numbers(events.validations, number)}"
         )
     elif events.validations is None:
         print_paragraph("The number of validations depends on the run.")
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _print_listeners(listeners: Sequence[PlannedListener]) -> None:

@@ -16,7 +16,7 @@ from hookbus._run.environment import describe_environment, describe_memory
 from hookbus._run.history_curves import get_unit, group_curves
 from hookbus._run.recorded_settings import flatten_settings
 from hookbus._utils.files import get_reason
-from hookbus._utils.numbers import format_clock_time, format_number
+from hookbus._utils.numbers import format_clock_time, format_number, format_quantity
 from hookbus._utils.page import build_charts, build_list, build_page, build_section, build_table
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.errors import format_error, format_path
@@ -71,10 +71,10 @@ def build_report(run: Run) -> str:
 
 def _build_heading(run: Run, name: str) -> str:
     counts = [
-        _count(run.epochs_done, "epoch"),
-        _count(run.iters_done, "iteration"),
-        _count(run.steps_done, "step"),
-        *([_count(run.tokens_done, "token")] if run.counts_tokens else []),
+        format_quantity(run.epochs_done, "epoch"),
+        format_quantity(run.iters_done, "iteration"),
+        format_quantity(run.steps_done, "step"),
+        *([format_quantity(run.tokens_done, "token")] if run.counts_tokens else []),
         f"{format_clock_time(run.seconds)} of training",
     ]
     reasons = "".join(f"<p>{escape(str(reason))}</p>" for reason in run.redact(run.stop_reasons))
@@ -156,10 +156,6 @@ def _build_warnings(run: Run) -> str:
 
 def _redact(run: Run, text: str) -> str:
     return str(run.redact(text))
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
 def _format_seconds(seconds: float) -> str:

@@ -21,6 +21,11 @@ def format_number(value: float) -> str:
     return f"{value:#.4g}".rstrip(".") if abs(value) >= 1e-3 else f"{value:.3e}"
 
 
+def format_quantity(number: int, unit: str) -> str:
+    """Format a number of things, such as "1 epoch" or "1,234 epochs"; the unit is in the singular."""
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
 def format_clock_time(seconds: float) -> str:
     """Format seconds as hours, minutes and seconds ("0:02:05"); "unknown" if not finite."""
     if not math.isfinite(seconds):

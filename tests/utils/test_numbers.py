@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hookbus._utils.numbers import format_clock_time, format_elapsed_time, format_number
+from hookbus._utils.numbers import format_clock_time, format_elapsed_time, format_number, format_quantity
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,8 @@ def test_times_have_hours_minutes_and_seconds(seconds: float, text: str) -> None
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (125, "2:05"), (605, "10:05"), (3725, "1:02:05")])
 def test_elapsed_times_have_hours_from_one_hour_on(seconds: float, text: str) -> None:
     assert format_elapsed_time(seconds) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 epochs"), (1, "1 epoch"), (1234, "1,234 epochs")])
+def test_units_of_several_things_are_plural(number: int, text: str) -> None:
+    assert format_quantity(number, "epoch") == text
