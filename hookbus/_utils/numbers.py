@@ -11,6 +11,9 @@ def format_number(value: float) -> str:
     Absolute values from 1e4 to 1e9 are rounded to an integer; zero is "0", and values that are not finite are "nan",
     "inf" or "-inf".
 
+    Args:
+        value: Number.
+
     Returns:
         Text such as "0.5000", "12.34", "123456" or "1.235e-05".
     """
@@ -27,7 +30,11 @@ def format_quantity(number: int, unit: str) -> str:
 
 
 def format_clock_time(seconds: float) -> str:
-    """Format seconds as hours, minutes and seconds ("0:02:05"); "unknown" if not finite."""
+    """Format seconds as hours, minutes and seconds ("0:02:05"); "unknown" if not finite.
+
+    Args:
+        seconds: Duration in seconds; a negative one is shown as 0.
+    """
     if not math.isfinite(seconds):
         return "unknown"
     minutes, rest = divmod(max(0, round(seconds)), 60)
@@ -35,6 +42,10 @@ def format_clock_time(seconds: float) -> str:
 
 
 def format_elapsed_time(seconds: float) -> str:
-    """Format seconds as minutes and seconds ("2:05"), with the hours from one hour on ("1:02:05")."""
+    """Format seconds as minutes and seconds ("2:05"), with the hours from one hour on ("1:02:05").
+
+    Args:
+        seconds: Duration in seconds, see `format_clock_time`.
+    """
     text = format_clock_time(seconds)
     return text.removeprefix("0:").removeprefix("0") if text.startswith("0:") else text

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from hookbus._utils.files import read_regular_file as read_regular_file
     from hookbus._utils.html import build_html_table as build_html_table
     from hookbus._utils.html import wrap_html as wrap_html
+    from hookbus._utils.numbers import format_clock_time as format_clock_time
+    from hookbus._utils.numbers import format_elapsed_time as format_elapsed_time
+    from hookbus._utils.numbers import format_number as format_number
     from hookbus._utils.redaction import redact as redact
     from hookbus._utils.redaction import redact_config as redact_config
     from hookbus._utils.secrets import is_secret as is_secret
@@ -42,6 +45,7 @@ _MODULES = map_names(
     {
         "hookbus._utils.files": "open_for_writing open_regular_file read_regular_file",
         "hookbus._utils.html": "build_html_table wrap_html",
+        "hookbus._utils.numbers": "format_clock_time format_elapsed_time format_number",
         "hookbus._utils.redaction": "redact redact_config",
         "hookbus._utils.secrets": "is_secret",
         "hookbus.writers.append_only_file": "AppendOnlyFile",

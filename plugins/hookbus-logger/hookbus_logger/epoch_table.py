@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 
+from hookbus.writers import format_elapsed_time, format_number
 from hookbus_logger.columns import Column
-from hookbus_logger.format import format_elapsed_time, format_number
 
 POSITION, TIME = "position", "time"
 """Names of the first column and of the column of the elapsed time, which are no names of values."""

@@ -7,27 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
 
+from hookbus.writers import format_clock_time, format_number
+
 Part = tuple[str, str]
 """Text and rich style of a part of a line; the style "" means none."""
 
 SEPARATOR: Part = ("  ", "")
 NONFINITE_STYLE = "bold red"
-
-
-def format_number(value: float) -> str:
-    """Format a number with four significant digits.
-
-    Absolute values from 1e4 to 1e9 are rounded to an integer; zero is "0", and values that are not finite are "nan",
-    "inf" or "-inf".
-
-    Returns:
-        Text such as "0.5000", "12.34", "123456" or "1.235e-05".
-    """
-    if value == 0 or not math.isfinite(value):
-        return "0" if value == 0 else str(value)
-    if abs(value) >= 1e4:
-        return f"{value:.0f}" if abs(value) < 1e9 else f"{value:.3e}"
-    return f"{value:#.4g}".rstrip(".") if abs(value) >= 1e-3 else f"{value:.3e}"
 
 
 def format_duration(seconds: float) -> str:
@@ -38,20 +24,6 @@ def format_duration(seconds: float) -> str:
         return format_clock_time(seconds)
     value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1000, "ms")
     return f"{f'{value:#.3g}'.rstrip('.')} {unit}"
-
-
-def format_clock_time(seconds: float) -> str:
-    """Format seconds as hours, minutes and seconds ("0:02:05"); "unknown" if not finite."""
-    if not math.isfinite(seconds):
-        return "unknown"
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
-
-
-def format_elapsed_time(seconds: float) -> str:
-    """Format seconds as minutes and seconds ("2:05"), with the hours from one hour on ("1:02:05")."""
-    text = format_clock_time(seconds)
-    return text.removeprefix("0:").removeprefix("0") if text.startswith("0:") else text
 
 
 def format_count(done: int, total: int | None) -> str:

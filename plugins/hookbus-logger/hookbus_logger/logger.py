@@ -9,19 +9,12 @@ from typing import Any
 from hookbus import Priority, Run, hookimpl
 from hookbus.errors import format_error
 from hookbus.metrics import Metrics
+from hookbus.writers import format_clock_time, format_number
 from hookbus_logger.config import LoggerConfig
 from hookbus_logger.console import get_console, get_line_width, is_ascii, print_line, redirect_messages
 from hookbus_logger.epoch_recorder import EpochRecorder, get_epoch, has_epochs
 from hookbus_logger.epoch_table import OPTIMIZER_VALUES, EpochTable, Row, build_titles
-from hookbus_logger.format import (
-    Part,
-    format_clock_time,
-    format_count,
-    format_number,
-    format_values,
-    is_time,
-    join_groups,
-)
+from hookbus_logger.format import Part, format_count, format_values, is_time, join_groups
 from hookbus_logger.notebook import NotebookDisplay, get_notebook
 from hookbus_logger.row_collector import RowCollector, counts_epochs, get_widest_position, merge_equal_values
 from hookbus_logger.run_header import format_run

@@ -19,9 +19,10 @@ from rich.text import Text
 
 from hookbus import Hook, Priority, Run, every, hookimpl
 from hookbus.metrics import Metrics
+from hookbus.writers import format_clock_time, format_number
 from hookbus_logger.config import ProgressConfig
 from hookbus_logger.console import get_console, get_line_width, print_line
-from hookbus_logger.format import format_clock_time, format_count, format_number
+from hookbus_logger.format import format_count
 from hookbus_logger.logger import LoggerHook
 from hookbus_logger.notebook import get_notebook
 from hookbus_logger.notebook_page import Bar

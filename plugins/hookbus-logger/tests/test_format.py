@@ -6,17 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookbus_logger.format import (
-    Part,
-    format_clock_time,
-    format_compact,
-    format_count,
-    format_duration,
-    format_elapsed_time,
-    format_number,
-    format_values,
-    join_groups,
-)
+from hookbus.writers import format_clock_time, format_elapsed_time, format_number
+from hookbus_logger.format import Part, format_compact, format_count, format_duration, format_values, join_groups
 
 
 @pytest.mark.parametrize(
