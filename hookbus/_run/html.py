@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hookbus._utils.curves import Point, draw_curves
+from hookbus._run.history_curves import get_unit, group_curves
+from hookbus._utils.curves import draw_curves
 from hookbus._utils.html import build_html_table, wrap_html
 from hookbus._utils.numbers import format_clock_time, format_elapsed_time, format_number
 from hookbus.errors import format_error
@@ -87,12 +88,8 @@ def _iter_times(rows: Sequence[Row]) -> Iterator[tuple[Row, str]]:
 
 def _is_shown(position: str, rows: Sequence[Row]) -> bool:
     if position == "iteration":
-        return not _has_epochs_only(rows)
+        return get_unit({"": rows}) == "iteration"
     return any(row.get(position) for row in rows)
-
-
-def _has_epochs_only(rows: Sequence[Row]) -> bool:
-    return all(row.get("kind") == "epoch" for row in rows)
 
 
 def _is_best(row: Row, name: str, best: Mapping[str, BestResult]) -> bool:
@@ -119,17 +116,11 @@ def draw_history(rows: Sequence[Row]) -> list[str]:
     Returns:
         At most six SVG elements, the losses first; none if no metric has two values.
     """
-    x_name = "epoch" if _has_epochs_only(rows) else "iteration"
-    charts: dict[str, dict[str, list[Point]]] = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        if name in _OMITTED or is_optimizer_value(name):
-            continue
-        points = _get_points(rows, x_name, name)
-        if len(points) > 1:
-            charts.setdefault(name.rpartition("/")[2], {})[name] = points
-    titles = sorted(charts, key=lambda title: title != "loss")
-    return [draw_curves(charts[title], title=title, x_label=x_name) for title in titles[:MAX_CHARTS]]
-
-
-def _get_points(rows: Iterable[Row], x_name: str, name: str) -> list[Point]:
-    return [(row[x_name], row[name]) for row in rows if row.get(name) is not None]
+    histories = {"": rows}
+    groups = group_curves(histories)
+    drawn = {
+        title: {name: points for name, points in curves.items() if len(points) > 1 and not is_optimizer_value(name)}
+        for title, curves in groups.items()
+    }
+    charts = [(title, curves) for title, curves in drawn.items() if curves]
+    return [draw_curves(curves, title=title, x_label=get_unit(histories)) for title, curves in charts[:MAX_CHARTS]]
