@@ -1,5 +1,6 @@
 import io
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,14 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from hookbus import Hook, Priority, Trainer
+from hookbus import Hook, Trainer
 from hookbus._run.requests import Request
 from hookbus._run.run import Run
 from hookbus.checkpoint.state import write_checkpoint
+
+from .toys import ProvideConsole
+
+os.environ.pop("COLUMNS", None)  # set by pytest-xdist; it would change the width of the output
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +41,6 @@ class Terminal(io.StringIO):
     def write(self, text: str) -> int:
         self.written.set()
         return super().write(text)
-
-
-class ProvideConsole(Hook):
-    """Provide the console of a run before any other hook requests it."""
-
-    priority = Priority.HIGHEST
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self.console = console
-
-    def before_run(self, run: Run) -> None:
-        run.provide("console", self.console)
 
 
 class SaveAt(Hook):

@@ -4,17 +4,17 @@ import logging
 import math
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from hookbus import Hook, HookBus, Trainer, get_default_hooks
-from hookbus._run.requests import Request
-from hookbus._run.run import BestResult, Run
+from hookbus._run.run import Run
 from hookbus.testing import check_hook, fake_training
 from hookbus_logger import LoggerHook, ProgressHook
+
+from .toys import TrackBest
 
 
 @pytest.fixture
@@ -225,22 +225,6 @@ def test_separate_validation_and_test_are_one_line_each(
 
 
 # -- table -------------------------------------------------------------------------------------------------
-
-
-class TrackBest(Hook):
-    """Store the best accuracy when a checkpoint is planned, as a checkpoint hook does."""
-
-    def after_epoch(self, run: Run) -> None:
-        run.request_save(saver=self)
-
-    def plan(self, run: Run, requests: list[Request]) -> Path | None:
-        score = run.metrics.results["val/accuracy"]
-        if "val/accuracy" not in run.best or score > run.best["val/accuracy"].value:
-            run.best["val/accuracy"] = BestResult(score, run.epochs_done, run.steps_done)
-        return None
-
-    def write(self, run: Run, checkpoint: dict[str, Any]) -> None:
-        """Write nothing, as nothing is planned."""
 
 
 def read_screen(terminal: Any) -> list[str]:

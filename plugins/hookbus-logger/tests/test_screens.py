@@ -7,50 +7,27 @@ import pty
 import re
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from hookbus import Hook, Priority
-from hookbus._run.requests import Request
-from hookbus._run.run import BestResult, Run
+from hookbus import Hook
+from hookbus._run.run import Run
 from hookbus.testing import fake_training
 from hookbus_logger import LoggerHook
+
+from .toys import ProvideConsole, TrackBest
 
 SCREENS = Path(__file__).parent / "screens"
 ACCURACIES = (0.6562, 0.6875, 0.5, 0.75)
 
 
-class TrackBest(Hook):
-    """Track the best accuracy, and log a warning in the third epoch."""
+class WarnInThirdEpoch(Hook):
+    """Log a warning in the third epoch."""
 
     def after_epoch(self, run: Run, epoch: int) -> None:
-        run.request_save(saver=self)
         if epoch == 2:
             run.logger.warning("system_monitor: the memory of the process has grown by 1.2 GB in the last 3 epochs.")
-
-    def plan(self, run: Run, requests: list[Request]) -> Path | None:
-        score = run.metrics.results["val/accuracy"]
-        if "val/accuracy" not in run.best or score > run.best["val/accuracy"].value:
-            run.best["val/accuracy"] = BestResult(score, run.epochs_done, run.steps_done)
-        return None
-
-    def write(self, run: Run, checkpoint: dict[str, Any]) -> None:
-        """Write nothing, as nothing is planned."""
-
-
-class ProvideConsole(Hook):
-    """Provide a console."""
-
-    priority = Priority.HIGHEST
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self.console = console
-
-    def before_run(self, run: Run) -> None:
-        run.provide("console", self.console)
 
 
 def get_results(epoch: int) -> dict[str, float]:
@@ -78,7 +55,12 @@ def capture_screen(width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     reader.start()
     with os.fdopen(terminal, "w", encoding="utf-8") as file:
         # rich queries the size of the standard streams only.
-        hooks = [ProvideConsole(Console(file=file, width=width, highlight=False)), LoggerHook(), TrackBest()]
+        hooks = [
+            ProvideConsole(Console(file=file, width=width, highlight=False)),
+            LoggerHook(),
+            TrackBest(),
+            WarnInThirdEpoch(),
+        ]
         fake_training(hooks, epochs=4, losses=lambda i: 1 / i, scores=get_results)
     reader.join()
     os.close(main)
@@ -114,7 +96,7 @@ def test_terminal_that_is_limited_to_ascii_receives_ascii_only(monkeypatch: pyte
     file = io.TextIOWrapper(output, "ascii", "strict", write_through=True)
     console = Console(file=file, force_terminal=True, width=42, highlight=False)
 
-    hooks = [ProvideConsole(console), LoggerHook(), TrackBest()]
+    hooks = [ProvideConsole(console), LoggerHook(), TrackBest(), WarnInThirdEpoch()]
     fake_training(hooks, epochs=2, scores=get_results)
 
     assert output.getvalue().decode("ascii").splitlines()[0] == "Sequential, 26 parameters - cpu - 2 epochs"
