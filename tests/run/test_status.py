@@ -253,7 +253,8 @@ class TestFullDisk:
 
         assert (run.outcome, status["outcome"], status["exit_code"]) == ("finished", "finished", 0)
         assert (status["run"], status["iters_done"]) == (run.id, 3)
-        message = caplog.messages[-1]
+        report, message = caplog.messages
+        assert report.startswith(f"{tmp_path / 'run' / 'report.html'} cannot be written: ")
         assert message.startswith(f"{tmp_path / 'run' / STATUS} could not be written: {os.strerror(number)}")
         assert message.endswith("The previous status was overwritten.")
 
