@@ -18,6 +18,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import hookbus
 from hookbus._utils import packages
@@ -25,6 +26,10 @@ from hookbus._utils import packages
 os.environ.pop("COLUMNS", None)  # set by pytest-xdist; it would change the width of the output
 for name in [name for name in os.environ if name.upper().startswith("HOOKBUS_")]:
     del os.environ[name]  # defaults of the user's runs
+
+# The time of an example depends on the machine: a garbage collection may take a second on a busy one.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 PARTS = """
     import torch
