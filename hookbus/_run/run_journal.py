@@ -12,8 +12,11 @@ MAX_WARNINGS = 100
 """Number of warnings that are stored; the others are counted."""
 
 
-class RunJournal(logging.Handler):
+class RunJournal(logging.Filter):
     """Notes of a run, collected from its start to its end.
+
+    A filter that lets every message pass, not a handler: with a handler of ours, Python would no longer print the
+    warnings of a program that does not configure logging.
 
     Attributes:
         warnings: Messages of the first warnings and errors of the logger "hookbus", each once.
@@ -23,7 +26,7 @@ class RunJournal(logging.Handler):
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__()
         self.warnings: list[str] = []
         self.omitted = 0
         self.seconds: dict[str, float] = {}
@@ -32,18 +35,20 @@ class RunJournal(logging.Handler):
 
     def start(self) -> None:
         """Collect warnings and measure the time from now on."""
-        logging.getLogger("hookbus").addHandler(self)
+        logging.getLogger("hookbus").addFilter(self)
         self.begin("run")
 
     def stop(self) -> None:
         """Collect no further warnings, and end all phases. Idempotent."""
-        logging.getLogger("hookbus").removeHandler(self)
+        logging.getLogger("hookbus").removeFilter(self)
         for phase in list(self._began):
             self.end(phase)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Store the message of a record."""
-        self.add(record.getMessage())
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Store the message of a warning or an error, and let every record pass."""
+        if record.levelno >= logging.WARNING:
+            self.add(record.getMessage())
+        return True
 
     def add(self, message: str) -> None:
         """Store a message, unless it is stored already or there are too many.

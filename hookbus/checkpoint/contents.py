@@ -157,12 +157,13 @@ def _data(value: Any, key: str) -> None:
     (_current_data if "epoch" in value else _former_data)(value, key)
 
 
-_group_values = mapping_of(list_of(nullable(number())))
+_optional_values = mapping_of(list_of(nullable(number())))
 _optimizers = record(
     {"steps": _counts},
     {
         "iterations": mapping_of(integer(-1)),
-        **dict.fromkeys(("rates", "momentum", "weight_decay"), _group_values),
+        "rates": mapping_of(list_of(number())),
+        **dict.fromkeys(("momentum", "weight_decay"), _optional_values),
     },
 )
 _loop = record(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +24,17 @@ def test_warnings_are_stored_once_between_start_and_stop() -> None:
     journal.stop()
     logger.warning("after")
     assert (journal.warnings, journal.omitted) == (["value 1", "error"], 0)
+
+
+def test_warnings_are_printed_without_a_configuration_of_logging() -> None:
+    code = """
+import logging
+from hookbus._run.run_journal import RunJournal
+RunJournal().start()
+logging.getLogger("hookbus").warning("printed")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "printed\n"
 
 
 def test_number_of_stored_warnings_is_limited() -> None:

@@ -18,8 +18,8 @@ from hookbus_logger.file_recorder import FileRecorder
 from hookbus_logger.rows import to_number
 from hookbus_logger.run_log import EPOCH_OPENING_POINTS, OPENING_POINTS
 
-MAX_COLUMNS = 10_000
-"""Maximum number of columns; the values of further names are omitted."""
+MAX_COLUMNS = 16_384
+"""Maximum number of columns, that of a sheet in Excel; the values of further names are omitted."""
 MAX_HELD_SHARE = 0.01
 """Number of rows that wait for a rewrite of the file because of a new name, as a fraction of the rows in the file."""
 
