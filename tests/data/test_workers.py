@@ -62,13 +62,13 @@ if __name__ == "__main__":
         ("fork", "exit", False, "stuck"),
         ("fork", "raise", True, ""),
         ("fork", "kill", False, ""),
-        ("spawn", "exit", False, ""),
+        pytest.param("spawn", "exit", False, "", marks=pytest.mark.exhaustive),
         ("forkserver", "kill", True, ""),
         ("own", "exit", True, "stuck"),
         ("fork", "close", False, "stuck"),
         ("spawn", "kill", True, ""),
-        ("forkserver", "exit", True, ""),
-        ("own", "kill", False, ""),
+        pytest.param("forkserver", "exit", True, "", marks=pytest.mark.exhaustive),
+        pytest.param("own", "kill", False, "", marks=pytest.mark.exhaustive),
     ],
 )
 def test_workers_ignore_sigterm_and_end_with_the_main_process(

@@ -33,7 +33,7 @@ class TestTwoRanksWithHalfTheBatchSize:
     @pytest.mark.parametrize(
         "settings",
         [
-            {"epochs": 25},
+            pytest.param({"epochs": 25}, marks=pytest.mark.exhaustive),
             {"epochs": 25, "clip_grad_norm": 0.05},
             {"epochs": 50, "accumulate": 2},
         ],

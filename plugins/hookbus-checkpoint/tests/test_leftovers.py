@@ -95,7 +95,7 @@ def check_kills(tmp_path: Path, settings: dict[str, Any], *, step: int, links: b
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.exhaustive), 8])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.exhaustive), 16])
 @pytest.mark.parametrize("case", CASES)
 def test_kill_at_any_operation_leaves_no_files_after_the_resume(tmp_path: Path, case: str, step: int) -> None:
     assert check_kills(tmp_path, CASES[case], step=step) >= 120 // step
@@ -103,7 +103,7 @@ def test_kill_at_any_operation_leaves_no_files_after_the_resume(tmp_path: Path, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.exhaustive), 12])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.exhaustive), 20])
 @pytest.mark.parametrize("case", ["synchronous", "elsewhere"])
 def test_kill_at_any_operation_leaves_no_files_after_an_overwrite(tmp_path: Path, case: str, step: int) -> None:
     assert check_kills(tmp_path, CASES[case], step=step, overwrite=True) >= 120 // step
@@ -111,7 +111,7 @@ def test_kill_at_any_operation_leaves_no_files_after_an_overwrite(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.exhaustive), 12])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.exhaustive), 20])
 def test_kill_at_any_operation_without_hard_links_leaves_no_files(tmp_path: Path, step: int) -> None:
     assert check_kills(tmp_path, CASES["synchronous"], step=step, links=False) >= 120 // step
 

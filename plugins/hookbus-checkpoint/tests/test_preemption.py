@@ -288,11 +288,11 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("kind", "method", "number", "part"),
     [
-        ("map", "fork", "SIGTERM", "train"),
+        pytest.param("map", "fork", "SIGTERM", "train", marks=pytest.mark.exhaustive),
         ("stream", "fork", "SIGTERM", "train"),
         ("map", "spawn", "SIGUSR1", "train"),
         ("map", "forkserver", "SIGINT", "train"),
-        ("map", "fork", "SIGINT", "val"),
+        pytest.param("map", "fork", "SIGINT", "val", marks=pytest.mark.exhaustive),
         ("stream", "spawn", "SIGTERM", "val"),
     ],
 )
@@ -312,7 +312,7 @@ def test_signal_to_the_process_group_leaves_the_workers_running(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGUSR1"])
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", pytest.param("SIGUSR1", marks=pytest.mark.exhaustive)])
 def test_signal_to_the_group_of_torchrun_ends_all_ranks_with_a_checkpoint(tmp_path: Path, number: str) -> None:
     (tmp_path / "script.py").write_text(GROUP)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
