@@ -12,6 +12,7 @@ from rich.text import Text
 
 from hookbus._cli.console import output_console
 from hookbus._cli.output import print_paragraph, print_table
+from hookbus._utils.numbers import format_ns
 from hookbus._utils.values import escape_control_characters, shorten
 
 if TYPE_CHECKING:
@@ -32,30 +33,24 @@ def print_trace(traces: Sequence[HookTrace]) -> None:
     _print_synchronizations(traces)
 
 
-def format_time(nanoseconds: float) -> str:
-    """Return a time with three significant digits: `1.23 µs`, `45.6 ms`, `7.89 s`."""
-    for unit, size in (("s", 1e9), ("ms", 1e6)):
-        if nanoseconds >= size:
-            return f"{_format_digits(nanoseconds / size)} {unit}"
-    return f"{_format_digits(nanoseconds / 1e3)} µs"
-
-
-def _format_digits(value: float) -> str:
-    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{decimals}f}"
-
-
 def _print_summary(summary: TraceSummary) -> None:
     count = summary.iterations
     mean = summary.iteration_ns / count
     waiting = f"waiting for data {summary.data_ns / summary.iteration_ns:.1%}" if summary.data_ns else ""
-    parts = [f"hooks {format_time(summary.hooks_ns / count)} ({summary.share:.1%})", *([waiting] if waiting else [])]
+    parts = [
+        f"hooks {format_ns(summary.hooks_ns / count)} ({summary.share:.1%})",
+        *([waiting] if waiting else []),
+    ]
     unit = "iteration" if count == 1 else "iterations"
-    print_paragraph(f"{count} {unit} of {format_time(mean)}: {', '.join(parts)}", style="bold")
+    print_paragraph(f"{count} {unit} of {format_ns(mean)}: {', '.join(parts)}", style="bold")
     _print_table(
         ["hook", "point", "calls", "per call", "longest", "per iteration", "share", "synchronizations"],
         (
-            [*_format_calls(row), format_time(row.total_ns / count), f"{row.total_ns / summary.iteration_ns:.1%}"]
+            [
+                *_format_calls(row),
+                format_ns(row.total_ns / count),
+                f"{row.total_ns / summary.iteration_ns:.1%}",
+            ]
             for row in summary.in_iterations
         ),
         summary.in_iterations,
@@ -65,14 +60,20 @@ def _print_summary(summary: TraceSummary) -> None:
         shown = summary.outside[:MAX_ROWS]
         _print_table(
             ["hook", "point", "calls", "per call", "longest", "total", "synchronizations"],
-            ([*_format_calls(row), format_time(row.total_ns)] for row in shown),
+            ([*_format_calls(row), format_ns(row.total_ns)] for row in shown),
             shown,
         )
         _print_omitted(len(summary.outside) - len(shown))
 
 
 def _format_calls(row: TraceRow) -> list[str]:
-    return [row.hook, row.point, str(row.calls), format_time(row.total_ns / row.calls), format_time(row.max_ns)]
+    return [
+        row.hook,
+        row.point,
+        str(row.calls),
+        format_ns(row.total_ns / row.calls),
+        format_ns(row.max_ns),
+    ]
 
 
 def _print_table(columns: Sequence[str], cells: Iterable[list[str]], rows: Sequence[TraceRow]) -> None:

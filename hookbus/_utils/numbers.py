@@ -49,3 +49,16 @@ def format_elapsed_time(seconds: float) -> str:
     """
     text = format_clock_time(seconds)
     return text.removeprefix("0:").removeprefix("0") if text.startswith("0:") else text
+
+
+def format_ns(nanoseconds: float) -> str:
+    """Format a short time with three significant digits, such as "1.23 µs", "45.6 ms" or "7.89 s"."""
+    for unit, size in (("s", 1e9), ("ms", 1e6)):
+        if nanoseconds >= size:
+            return f"{_format_three_digits(nanoseconds / size)} {unit}"
+    return f"{_format_three_digits(nanoseconds / 1e3)} µs"
+
+
+def _format_three_digits(value: float) -> str:
+    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{decimals}f}"

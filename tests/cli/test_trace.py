@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from hookbus._cli.app import app
-from hookbus._cli.trace_output import format_time
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -104,18 +103,3 @@ def test_errors(project: Project, arguments: list[str], code: int, message: str)
     project.write(RUN)
     result = call("--iterations", "1", *arguments)
     assert (result.exit_code, message in result.stderr) == (code, True), result.output
-
-
-@pytest.mark.parametrize(
-    ("nanoseconds", "text"),
-    [
-        (0, "0.00 µs"),
-        (1234, "1.23 µs"),
-        (45_600, "45.6 µs"),
-        (789_000, "789 µs"),
-        (1.5e6, "1.50 ms"),
-        (2.5e9, "2.50 s"),
-    ],
-)
-def test_times_have_three_digits(nanoseconds: float, text: str) -> None:
-    assert format_time(nanoseconds) == text

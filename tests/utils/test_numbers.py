@@ -6,7 +6,13 @@ import math
 
 import pytest
 
-from hookbus._utils.numbers import format_clock_time, format_elapsed_time, format_number, format_quantity
+from hookbus._utils.numbers import (
+    format_clock_time,
+    format_elapsed_time,
+    format_ns,
+    format_number,
+    format_quantity,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,3 +46,18 @@ def test_elapsed_times_have_hours_from_one_hour_on(seconds: float, text: str) ->
 @pytest.mark.parametrize(("number", "text"), [(0, "0 epochs"), (1, "1 epoch"), (1234, "1,234 epochs")])
 def test_units_of_several_things_are_plural(number: int, text: str) -> None:
     assert format_quantity(number, "epoch") == text
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0.00 µs"),
+        (1234, "1.23 µs"),
+        (45_600, "45.6 µs"),
+        (789_000, "789 µs"),
+        (1.5e6, "1.50 ms"),
+        (2.5e9, "2.50 s"),
+    ],
+)
+def test_nanoseconds_have_three_significant_digits(nanoseconds: float, text: str) -> None:
+    assert format_ns(nanoseconds) == text
