@@ -92,6 +92,7 @@ def _end_hooks(run: Run) -> None:
     # Hooks first: they may still use data and loaders of the run.
     _call_each(
         run,
+        *([] if run.hook_budget is None else [run.hook_budget.close]),
         run.validations.leave,
         partial(bus.fire, "after_run", mode=run.mode),
         partial(bus.fire, "cleanup"),

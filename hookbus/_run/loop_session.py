@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookbus._run.acquisition import preview
+from hookbus._run.hook_budget import check_hook_budget
 from hookbus._run.interrupts import handle_interrupts, handle_lost_workers
 from hookbus._run.nesting import StopLoop
 from hookbus._run.objects import check_loss, find_mode_problems, find_object_problems, find_state_problems
@@ -156,6 +157,7 @@ def run_context(
     counts_steps: bool = False,
     batch_size: Callable[[Any], int] | None = None,
     batch_tokens: Callable[[Any], Any] | str | None = None,
+    hook_budget: float | None = None,
     resume: Literal["auto", "never"] | str | Path | Mapping[str, Any] = "never",
     overwrite: bool = False,
     fresh: bool = False,
@@ -194,6 +196,8 @@ def run_context(
         batch_tokens: Function of a batch that returns its number of tokens as an integer or a tensor on the CPU, the
             name of a key or attribute of the batch that contains it, or an import string. Default: None, and tokens are
             not counted.
+        hook_budget: Share of an iteration, between 0 and 1, that the hooks may take; a warning lists the hooks if they
+            take more. Default: None, for no limit.
         resume: "never", "auto" (the newest checkpoint in the work directory, if any), the path of a checkpoint, or the
             result of `get_run_state` in the checkpoint of a loop that has restored the rest itself; the run then
             continues in its work directory.
@@ -221,6 +225,7 @@ def run_context(
             check_token_limit(tokens := to_token_limit(tokens)),
             check_path("work_dir", work_dir),
             check_seed("seed", seed),
+            check_hook_budget(hook_budget),
             "" if isinstance(resume, Mapping) else check_resume("resume", resume),
             *find_object_problems(model, optimizer, scheduler),
             check_loss(loss),
@@ -231,6 +236,7 @@ def run_context(
                 iterations=iterations,
                 tokens=tokens,
                 batch_tokens=batch_tokens,
+                hook_budget=hook_budget,
                 train_loader=train_loader,
                 epoch_length=epoch_length,
                 **{**flags, "fresh": False},
@@ -265,6 +271,7 @@ def run_context(
         "counts_steps": counts_steps,
         "batch_size": batch_size,
         "batch_tokens": batch_tokens,
+        "hook_budget": hook_budget,
     }
     return RunSession(
         bus,

@@ -16,6 +16,7 @@ from hookbus.metrics.logged import EVALUATIONS
 from hookbus.metrics.results import Metrics
 
 if TYPE_CHECKING:
+    from hookbus._run.hook_budget import HookBudget
     from hookbus._run.run import Run
 
 PROLOGUE: dict[str, list[str]] = {
@@ -114,7 +115,9 @@ def prologue(point: str, run: Run) -> list[str]:
         # Otherwise the step hooks of the optimizers count the steps.
         return [COUNTED[point]]
     is_waiting = point == "after_train_iter" and run.participants.has_waiting("iteration")
+    is_measured = point == "before_train_iter" and run.hook_budget is not None and run.hook_budget.is_sampling
     return [
+        *(["_hook_budget.begin_iter()"] if is_measured else []),
         *PROLOGUE.get(point, []),
         *([CONVERT_METRICS] if point in CONVERTED_POINTS else []),
         *(["_run.participants.end_waiting('iteration')"] if is_waiting else []),
@@ -135,12 +138,20 @@ def epilogue(point: str, run: Run) -> list[str]:
     skips = ["_run.request_sync.sync_skip()"] if point in run.request_sync.skipping else []
     records = ["_run.boundary_state.record()"] if point in RECORDED_POINTS and run.boundary_state.is_needed else []
     return [
+        *(_measure_iteration(run.hook_budget) if point == "after_train_iter" and run.hook_budget is not None else []),
         *skips,
         *EPILOGUE.get(point, []),
         *records,
         *(processing if point in VALIDATION_POINTS or (point == AFTER_VAL and run.auto_nesting) else []),
         *AFTER_REQUESTS.get(point, []),
     ]
+
+
+def _measure_iteration(budget: HookBudget) -> list[str]:
+    """Return the statements at the end of an iteration of a run with a budget of the hooks."""
+    if budget.is_sampling:
+        return ["_hook_budget.end_iter()"]
+    return ["if _clock.iters_done >= _hook_budget.next: _hook_budget.start()"]
 
 
 def default_arguments(point: Point) -> dict[str, str]:
@@ -159,6 +170,7 @@ def namespace(run: Run) -> dict[str, Any]:
     return {
         "_run": run,
         "_metrics": run.metrics,
+        "_hook_budget": run.hook_budget,
         "_process_requests": process_requests,
         "_get_loss": _get_loss,
         "_to_metrics": _to_metrics,

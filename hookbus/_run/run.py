@@ -19,6 +19,7 @@ from hookbus._run.clock import Clock, ProgressMixin
 from hookbus._run.completeness import Completeness
 from hookbus._run.history import History
 from hookbus._run.history_recorder import HistoryRecorder
+from hookbus._run.hook_budget import HookBudget
 from hookbus._run.html import build_run_html, iter_positions
 from hookbus._run.interrupts import SignalHandling
 from hookbus._run.known_secrets import redact_known
@@ -135,6 +136,7 @@ class Run(ProgressMixin, LoopMixin):
         "exception",
         "history",
         "history_recorder",
+        "hook_budget",
         "host",
         "id",
         "initial_structure",
@@ -212,6 +214,7 @@ class Run(ProgressMixin, LoopMixin):
         auto_nesting: bool = False,
         batch_size: Callable[[Any], int] | None = None,
         batch_tokens: Callable[[Any], Any] | str | None = None,
+        hook_budget: float | None = None,
         ranks: Collectives | None = None,
         previous: Run | None = None,
     ) -> None:
@@ -253,6 +256,8 @@ class Run(ProgressMixin, LoopMixin):
         self.history_recorder = HistoryRecorder(self, self.history)
         self.recording = Recording(bus)
         self.iteration_gap = IterationGap(self)
+        is_measured = mode == "train" and self.ranks.is_main
+        self.hook_budget = HookBudget(self, hook_budget) if is_measured and hook_budget is not None else None
         self._init_state()
 
     def _count_tokens(self, batch_tokens: Callable[[Any], Any] | str | None, limit: int | None) -> None:
