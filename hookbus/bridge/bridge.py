@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hookbus._run.run import Run
     from hookbus.bus import HookBus
 
+TRAINING_OPTIONS = frozenset({"batch_tokens", "hook_budget", "overwrite"})
+"""Options that apply to the trainings of a trainer, and not to its runs that only evaluate."""
+
 
 class Bridge:
     """Run of a bus whose loop is that of another trainer.
@@ -33,7 +36,7 @@ class Bridge:
         metric_prefix: Prefix of the names under which the trainer reports results of a validation, such as `eval_`.
             Default: `metric_prefixes` of the class.
         options: Arguments of `bus.open`: `work_dir`, `resume`, `overwrite`, `fresh`, `seed`, `batch_size`,
-            `batch_tokens`.
+            `batch_tokens`, `hook_budget`.
 
     Attributes:
         capabilities: What the trainer offers.
@@ -127,13 +130,16 @@ class Bridge:
         """Return the arguments of `bus.open` or `bus.run` for a run that resumes from a state loaded before.
 
         Args:
-            arguments: Arguments that the trainer knows. Options of the bridge take precedence.
+            arguments: Arguments that the trainer knows. Options of the bridge take precedence; those of a training are
+                omitted in a run of another mode.
         """
         # Taken now: if this run cannot begin, the next one may be a new training.
         state, self._pending_state = self._pending_state, None
         self._lacks_state = state is not None and not state
         # A new trainer starts from scratch, also if the bus has been used for another training before.
-        options = {"host": self, "fresh": self.run is None, **arguments, **self._options}
+        is_training = arguments.get("mode", "train") == "train"
+        applied = {name: value for name, value in self._options.items() if is_training or name not in TRAINING_OPTIONS}
+        options = {"host": self, "fresh": self.run is None, **arguments, **applied}
         return {**options, "resume": state} if state else options
 
     def begin(self, run: Run) -> None:
