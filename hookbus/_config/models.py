@@ -193,6 +193,12 @@ class TrainingConfig(Section):
         default=1, ge=1, description="Number of iterations between two synchronizations of requests across ranks."
     )
     validate_first: bool = Field(default=False, description="Run a sanity-check validation before training.")
+    hook_budget: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Share of an iteration that the hooks may take; a warning lists the hooks if they take more.",
+    )
     limit_train_batches: BatchLimit = Field(
         default=1.0,
         description="Training batches per epoch and rank: an int is a number, a float a fraction, and 0 disables them.",

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from hookbus._config.hooks import get_default_hooks, merge_defaults
 from hookbus._events.checks import as_hook_list
+from hookbus._run.hook_budget import check_hook_budget
 from hookbus._run.objects import find_object_problems, freeze_names
 from hookbus._run.tokens import check_batch_tokens, check_token_limit, to_token_limit
 from hookbus._run.work_dir import check_resume
@@ -73,6 +74,7 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
             check_token_limit(to_token_limit(arguments["tokens"])),
             check_choice("load_weights", arguments["load_weights"], ("raw", "averaged")),
             check_seed("seed", arguments["seed"]),
+            check_hook_budget(arguments["hook_budget"]),
             check_resume("resume", arguments["resume"]),
             check_mapping("config", arguments["config"]),
             *find_object_problems(

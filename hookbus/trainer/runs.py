@@ -144,6 +144,7 @@ class TrainerRuns:
             tokens=trainer.tokens,
             batch_size=trainer.batch_size,
             batch_tokens=trainer.batch_tokens,
+            hook_budget=trainer.hook_budget,
             validate=self._get_evaluator("val", collector),
             test=self._get_evaluator("test", collector),
             predict=self._get_evaluator("predict", collector),

@@ -82,6 +82,7 @@ class TrainerSetup:
         fsdp2: Mapping[str, Any] | None = None,
         agree_every: int = 1,
         validate_first: bool = False,
+        hook_budget: float | None = None,
         limit_train_batches: int | float = 1.0,
         limit_val_batches: int | float = 1.0,
         limit_test_batches: int | float = 1.0,
@@ -145,6 +146,8 @@ class TrainerSetup:
                 device mesh, [shards] or [replicas, shards].
             agree_every: Number of iterations between two synchronizations of requests across ranks. Default: 1.
             validate_first: Run a sanity-check validation before training. Default: False.
+            hook_budget: Share of an iteration, between 0 and 1, that the hooks may take; a warning lists the hooks if
+                they take more. Default: None, for no limit.
             limit_train_batches: Batches per epoch and rank: an int is a number, a float in [0, 1] a fraction, and 0
                 disables the loader. Default: 1.0, for all batches.
             limit_val_batches, limit_test_batches: The same for each validation or test loader. Default: 1.0.
@@ -198,6 +201,7 @@ class TrainerSetup:
         self.loads_hooks, self.loaded_hooks = False, list[str]()  # a test restores hook states from `load_from` as well
         self.validate_first, self.agree_every, self.seed, self.config = validate_first, agree_every, seed, config
         self.batch_size, self.batch_tokens, self.precision = batch_size, batch_tokens, precision
+        self.hook_budget = hook_budget
         self.eval_metrics = build_metrics(metrics)
         self.steps = build_steps(
             distributed,
