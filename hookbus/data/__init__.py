@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from hookbus.data.loaders import loader_length as loader_length
     from hookbus.data.rng import derive_seed as derive_seed
     from hookbus.data.rng import get_rng_state as get_rng_state
+    from hookbus.data.rng import get_sampler_state as get_sampler_state
     from hookbus.data.rng import set_rng_state as set_rng_state
+    from hookbus.data.rng import set_sampler_state as set_sampler_state
 
 _MODULES = map_names(
     {
         "hookbus.data.batches": "get_targets move_to_device",
         "hookbus.data.loaders": "iter_datasets loader_length",
-        "hookbus.data.rng": "derive_seed get_rng_state set_rng_state",
+        "hookbus.data.rng": "derive_seed get_rng_state get_sampler_state set_rng_state set_sampler_state",
     }
 )
 __all__ = sorted(_MODULES)

@@ -136,12 +136,23 @@ class SamplerRNG:
 
 
 def get_sampler_state(source: object) -> SamplerState:
-    """Return the states of the global RNGs and of the generators stored in a sampler or loader."""
+    """Return the states of the global RNGs and of the generators stored in a sampler or loader.
+
+    Together they determine the order in which a pass over the data begins. `weights_only=True` can load them.
+
+    Args:
+        source: A sampler or loader. Generators stored in it, and in the samplers nested in it, are included.
+    """
     return get_rng_state(), [_get_generator_state(generator) for generator in find_generators(source)]
 
 
 def set_sampler_state(source: object, state: SamplerState) -> None:
-    """Restore the states returned by `get_sampler_state()`; generators that are missing in it are not changed."""
+    """Restore the states of the global RNGs and of the generators stored in a sampler or loader.
+
+    Args:
+        source: The sampler or loader, or one with the same generators.
+        state: Return value of `get_sampler_state()`. Generators that are missing in it are not changed.
+    """
     set_rng_state(state[0])
     # Not strict: a sampler may have created a generator after the state was read.
     for generator, generator_state in zip(find_generators(source), state[1], strict=False):

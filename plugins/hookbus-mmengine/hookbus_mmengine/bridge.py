@@ -18,11 +18,11 @@ from mmengine.runner import BaseLoop
 
 from hookbus import Hook
 from hookbus.bridge import Bridge
-from hookbus.data import get_rng_state
 from hookbus.errors import ConfigError
 from hookbus_mmengine.callbacks import BridgeHook
 from hookbus_mmengine.capabilities import CAPABILITIES
 from hookbus_mmengine.loops import TrainingEnd, TrainingLoop
+from hookbus_mmengine.passes import observe_passes
 from hookbus_mmengine.safe_types import allow_checkpoint_types
 from hookbus_mmengine.updates import Updates
 
@@ -50,7 +50,8 @@ class MMEngineBridge(Bridge):
         super().__init__(*arguments, **options)
         self.hook = BridgeHook(self)
         self._loop: TrainingLoop | None = None
-        self._kept: Mapping[str, Any] = {}  # entry of the checkpoint that the Runner has loaded
+        self._loaded: Mapping[str, Any] = {}  # entry of the checkpoint that the Runner has loaded
+        self._position: Mapping[str, Any] = {}  # what the run has restored of the loop, while it begins
         self._state: dict[str, Any] = {}  # entry of the checkpoint that is being saved
         self._reported: set[str] = set()  # results that are not numbers
         self.batch: Any = None
@@ -58,6 +59,7 @@ class MMEngineBridge(Bridge):
     def attach(self) -> None:
         """Register the hook of the bridge with the Runner."""
         allow_checkpoint_types()
+        observe_passes()
         self.host.register_hook(self.hook)
 
     def detach(self) -> None:
@@ -117,14 +119,13 @@ class MMEngineBridge(Bridge):
         Updates(self, runner.model).attach(self._wrappers())
         self.replace(runner, "save_checkpoint", self._save_with_state)
         if runner.iter:
-            self.set_state(self._kept.get("run", {}))
-        rng_state = get_rng_state()
+            self.set_state(self._loaded)
         run = self.open(**self._describe_training())
         if self.checkpoints == "hookbus" and run.iters_done:
             self._place(run)
         if runner.iter:
-            self._loop.resume(self._kept, rng_state)
-        self._kept = {}
+            self._loop.resume(self._position)
+        self._loaded = self._position = {}
 
     def _check(self, runner: Any) -> None:
         """Raise a `ConfigError` if hooks schedule validations without validation data, or two parties resume."""
@@ -158,18 +159,21 @@ class MMEngineBridge(Bridge):
             "iterations": None if by_epoch else loop.max_iters,
             "train_loader": loop.dataloader,
             "val_loader": None if runner.val_loop is None else runner.val_dataloader,
-            "state": {"mmengine": (self._get_position, self._keep_position)} if self.checkpoints == "hookbus" else None,
+            "state": {"mmengine": (self._get_position, self._keep_position)},
         }
 
     def _get_position(self) -> dict[str, Any]:
-        """Return what a checkpoint of the checkpoint hook contains of the Runner."""
-        return {**self.loop.state_dict(), "schedulers": [scheduler.state_dict() for scheduler in self._schedulers()]}
+        """Return the position of the loop, and what the Runner does not save in a checkpoint of the checkpoint hook."""
+        state = self.loop.state_dict()
+        if self.checkpoints == "hookbus":
+            state["schedulers"] = [scheduler.state_dict() for scheduler in self._schedulers()]
+        return state
 
     def _place(self, run: Run) -> None:
         """Set the position of the Runner to that of a checkpoint of the checkpoint hook."""
         runner, loop = self.host, self.host.train_loop
         loop._epoch, loop._iter = run.epochs_done if self.loop.by_epoch else 0, run.iters_done
-        for scheduler, state in zip(self._schedulers(), self._kept["schedulers"], strict=True):
+        for scheduler, state in zip(self._schedulers(), self._position["schedulers"], strict=True):
             scheduler.load_state_dict(state)
         runner.optim_wrapper.initialize_count_status(runner.model, loop.iter, loop.max_iters)
 
@@ -215,8 +219,8 @@ class MMEngineBridge(Bridge):
     def _begin_standalone(self, mode: str) -> None:
         """Begin a run that only evaluates, with the averages of the loaded checkpoint."""
         loop = self.host.val_loop if mode == "val" else self.host.test_loop
-        if self._kept:
-            self.set_state(self._kept["run"])
+        if self._loaded:
+            self.set_state({name: value for name, value in self._loaded.items() if name != "state"})
         self.open(mode=mode, model=self.host.model, val_loader=loop.dataloader)
 
     def _validate_in_training(self, original: Callable[[], Any]) -> Any:
@@ -266,11 +270,11 @@ class MMEngineBridge(Bridge):
         Args:
             checkpoint: Checkpoint of the Runner.
         """
-        self._kept = checkpoint.get(KEY, {})
+        self._loaded = checkpoint.get(KEY, {}).get("run", {})
 
     def _keep_position(self, state: Mapping[str, Any]) -> None:
-        """Keep what the checkpoint hook has loaded, while the run begins."""
-        self._kept = state
+        """Keep the position of a checkpoint until the run has begun."""
+        self._position = state
 
     def add_state(self, checkpoint: dict[str, Any]) -> None:
         """Add the entry to a checkpoint that is being saved.
@@ -286,7 +290,7 @@ class MMEngineBridge(Bridge):
 
         def save_checkpoint(out_dir: str, filename: str, *args: Any, **kwargs: Any) -> None:
             run_state = self.get_state()
-            self._state = {"run": run_state, **self.loop.state_dict()} if run_state else {}
+            self._state = {"run": run_state} if run_state else {}
             try:
                 original(out_dir, filename, *args, **kwargs)
             finally:

@@ -12,6 +12,7 @@ from hookbus import HookBus, build_hooks
 from hookbus.errors import ConfigError
 from hookbus_mmengine.bridge import MMEngineBridge
 from hookbus_mmengine.callbacks import BridgeHook
+from hookbus_mmengine.passes import observe_passes
 from hookbus_mmengine.safe_types import allow_checkpoint_types
 
 
@@ -29,6 +30,7 @@ class HookbusHook(BridgeHook):
 
     def __init__(self, hooks: Sequence[Any] | Mapping[str, Any], **options: Any) -> None:
         allow_checkpoint_types()
+        observe_passes()
         self._hooks, self._options = build_hooks(hooks), options
         self._is_built = False
 

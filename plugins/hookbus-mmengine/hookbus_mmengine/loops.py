@@ -10,6 +10,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop
 
 from hookbus.data import get_rng_state, set_rng_state
 from hookbus.errors import ConfigError
+from hookbus_mmengine.passes import get_passes, repeat_pass, start_workers
 
 if TYPE_CHECKING:
     from hookbus_mmengine.bridge import MMEngineBridge
@@ -54,7 +55,7 @@ class TrainingLoop:
         self._leaving: type[Exception] | None = None
         self._skipped = 0  # batches of the epoch that were trained before the checkpoint was saved
         self._rng_state: dict[str, Any] = {}  # of the checkpoint, until the first batch is read
-        self._epoch_rng_state: dict[str, Any] = {}  # at the start of the epoch
+        self._passes = get_passes(loop)
         if self.by_epoch:
             bridge.replace(loop, "run_epoch", self._wrap_epoch)
             bridge.replace(loop, "run_iter", self._wrap_iteration)
@@ -62,11 +63,9 @@ class TrainingLoop:
     # -- epochs ------------------------------------------------------------------------------
 
     def begin_epoch(self) -> None:
-        """Set or record the random numbers with which the order of the epoch is drawn."""
-        if self._skipped:
-            set_rng_state(self._epoch_rng_state)
-        elif self.by_epoch:
-            self._epoch_rng_state = get_rng_state()
+        """Begin a pass over the data: an epoch, or the first pass of an iteration-based loop unless it has begun."""
+        if self.by_epoch or not self._passes.count:
+            self._passes.begin()
 
     def end_epoch(self) -> None:
         """Emit `after_epoch`."""
@@ -134,24 +133,49 @@ class TrainingLoop:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed training needs besides the counts."""
-        return {"validated_at": self.validated_at, "epoch_rng": self._epoch_rng_state}
+        return {"validated_at": self.validated_at, "passes": self._passes.state_dict()}
 
-    def resume(self, state: Mapping[str, Any], rng_state: dict[str, Any]) -> None:
+    def resume(self, state: Mapping[str, Any]) -> None:
         """Continue at the position of a checkpoint that the run has restored.
 
         Args:
             state: What `state_dict` has returned; {} if the checkpoint was saved without hooks.
-            rng_state: RNG states at the start of this training.
         """
-        run = self._bridge.active_run
         self.validated_at = state.get("validated_at", -1)
-        if not self.by_epoch:
-            self._defer_rng(rng_state)
-        elif run.epoch_open and state:
-            self._skipped = run.iters_done - run.epoch_first_iter
-            self._rng_state, self._epoch_rng_state = get_rng_state(), state["epoch_rng"]
-        if state and not self._skipped and self.validated_at != run.iters_done and self.is_validation_due():
+        if not state:
+            return
+        self._start_workers()
+        if self.by_epoch:
+            self._resume_epoch(state["passes"])
+        if not self._skipped and self.validated_at != self._bridge.active_run.iters_done and self.is_validation_due():
             self._make_up_for_validation()
+        if not self.by_epoch:
+            self._resume_pass(state["passes"])
+
+    def _start_workers(self) -> None:
+        """Start the workers that are kept between passes, of the loaders of which a pass was complete."""
+        if self.by_epoch and self._loop.epoch:
+            start_workers(self._loop.dataloader)
+        if self.validated_at >= 0 and self._bridge.host.val_loop is not None:
+            start_workers(self._bridge.host.val_dataloader)
+
+    def _resume_epoch(self, state: Mapping[str, Any]) -> None:
+        """Repeat the epoch that the checkpoint has interrupted, without its trained batches, or begin the next one."""
+        run = self._bridge.active_run
+        self._skipped = run.iters_done - run.epoch_first_iter if run.epoch_open else 0
+        if not self._skipped:
+            self._passes.continue_after(state)
+            return
+        self._rng_state = get_rng_state()
+        self._passes.repeat(state, index=0)
+
+    def _resume_pass(self, state: Mapping[str, Any]) -> None:
+        """Let the loop read the earlier passes and batches, and continue with the random numbers of the checkpoint."""
+        restored = get_rng_state()
+        self._passes = repeat_pass(self._loop, self._passes, state)
+        self._loop.dataloader_iterator = _read_after(
+            self._loop.dataloader_iterator, self._loop.iter, lambda: set_rng_state(restored)
+        )
 
     def _make_up_for_validation(self) -> None:
         """Validate at the end of the epoch of the checkpoint, which MMEngine saves before it validates."""
@@ -165,14 +189,6 @@ class TrainingLoop:
         if idx + 1 == self._skipped:
             set_rng_state(self._rng_state)
             self._skipped = 0
-
-    def _defer_rng(self, rng_state: dict[str, Any]) -> None:
-        """Let the loop read the batches of the earlier iterations with the random numbers of the start."""
-        restored = get_rng_state()
-        set_rng_state(rng_state)
-        self._loop.dataloader_iterator = _read_after(
-            self._loop.dataloader_iterator, self._loop.iter, lambda: set_rng_state(restored)
-        )
 
 
 def _read_after(batches: Iterator[Any], count: int, start: Callable[[], None]) -> Iterator[Any]:

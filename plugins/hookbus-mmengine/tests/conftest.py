@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 
@@ -18,3 +19,12 @@ def _close_logs() -> Iterator[None]:
         for logger in MMLogger._instance_dict.values():
             for handler in logger.handlers:
                 handler.close()
+
+
+@pytest.fixture(autouse=True)
+def _reset_default_seed() -> None:
+    """Remove the seed that a Runner which has resumed leaves in the default of `randomness`, for the next Runner."""
+    if "mmengine.runner" in sys.modules:
+        from mmengine.runner import Runner
+
+        inspect.signature(Runner).parameters["randomness"].default["seed"] = None
