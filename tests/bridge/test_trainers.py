@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
+import random
 import re
 import textwrap
 from collections.abc import Iterator
@@ -14,9 +15,12 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from releasing.projects import find_bridges
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from docs.generating.bridges import compare
 from docs.generating.common_keys import REQUIRED_SETTINGS
@@ -55,6 +59,25 @@ def load_adapters(package: str) -> Iterator[HostAdapter]:
     for _, cls in inspect.getmembers(module, inspect.isclass):
         if cls.__module__ == module.__name__ and hasattr(cls, "train") and hasattr(cls, "capabilities"):
             yield cls()
+
+
+class DrawnOrder(HostTask):
+    """Task whose loaders draw their order from the global RNG, as those of most users do."""
+
+    def train_loader(self) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(self.train_data(), self.batch_size, shuffle=True)
+
+    def val_loader(self) -> DataLoader[tuple[Tensor, ...]]:
+        return DataLoader(self.val_data(), self.batch_size)
+
+
+def train_in_process(number: int, adapter: HostAdapter, directory: Path, epochs: int, **options: Any) -> Tensor:
+    """Train with the random numbers of a process, and return the weights."""
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(number)
+    hooks = [HOOKS["checkpoint"]({"save_best": False})] if options["checkpoints"] == "hookbus" else []
+    result = adapter.train(HookBus(hooks), DrawnOrder(epochs=epochs), directory, **options)
+    return torch.cat([weight.detach().flatten() for weight in result.model.parameters()])
 
 
 def find_tabs() -> dict[str, str]:
@@ -103,6 +126,17 @@ def test_hook_that_knows_no_trainer_works(
         assert f"hello again: loss {first:.4f} after 5 steps" in caplog.text
         assert f"hello again: loss {second:.4f} after 10 steps" in caplog.text
         assert hook.count == 2
+
+
+@pytest.mark.parametrize("package", INSTALLED)
+def test_resume_in_a_new_process_equals_the_uninterrupted_training(package: str, tmp_path: Path) -> None:
+    for adapter in load_adapters(package):
+        for owner in adapter.capabilities.checkpoints:
+            directory = tmp_path / type(adapter).__name__ / owner
+            expected = train_in_process(1, adapter, directory / "whole", epochs=2, checkpoints=owner)
+            train_in_process(1, adapter, directory / "parts", epochs=1, checkpoints=owner)
+            resumed = train_in_process(2, adapter, directory / "parts", epochs=2, checkpoints=owner, resume=True)
+            assert torch.equal(resumed, expected), directory.name
 
 
 @pytest.mark.slow

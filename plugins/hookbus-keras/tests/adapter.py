@@ -69,7 +69,8 @@ class KerasAdapter:
         options = {"resume": "auto"} if resume and checkpoints == "hookbus" else {}
         bridge = bus.attach(model, checkpoints=checkpoints, work_dir=directory / "hookbus", **options)
         backup = keras.callbacks.BackupAndRestore(str(directory / "host"), delete_checkpoint=False)
-        torch.manual_seed(task.seed)
+        if not resume:
+            torch.manual_seed(task.seed)
         model.fit(
             task.train_loader(),
             epochs=task.epochs,

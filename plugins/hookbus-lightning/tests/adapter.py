@@ -65,7 +65,8 @@ class TrainerAdapter:
             resume="auto" if resume and checkpoints == "hookbus" else "never",
         )
         module = make_module(self._pl, task)
-        torch.manual_seed(task.seed)
+        if not resume:
+            torch.manual_seed(task.seed)
         trainer.fit(
             module,
             task.train_loader(),
@@ -114,7 +115,8 @@ class FabricAdapter:
         model, optimizer = fabric.setup(original, task.optimizer(original))
         train_loader, val_loader = fabric.setup_dataloaders(task.train_loader(), task.val_loader())
         state = {"model": model, "optimizer": optimizer, "hookbus": bridge}
-        torch.manual_seed(task.seed)
+        if not resume:
+            torch.manual_seed(task.seed)
         if resume and checkpoints == "host":
             fabric.load(_find_newest(directory / "host"), state)
 

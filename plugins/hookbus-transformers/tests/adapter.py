@@ -50,7 +50,8 @@ class TransformersAdapter:
     ) -> HostResult:
         trainer = TaskTrainer(task, make_arguments(directory / "host", task))
         bridge = bus.attach(trainer, checkpoints=checkpoints, work_dir=directory / "hookbus")
-        torch.manual_seed(task.seed)
+        if not resume:
+            torch.manual_seed(task.seed)
         trainer.train(resume_from_checkpoint=resume)
         assert trainer.model is not None
         return HostResult(trainer.model, bridge)
