@@ -128,6 +128,7 @@ def test_hook_that_knows_no_trainer_works(
         assert hook.count == 2
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")  # Lightning, when it resumes
 @pytest.mark.parametrize("package", INSTALLED)
 def test_resume_in_a_new_process_equals_the_uninterrupted_training(package: str, tmp_path: Path) -> None:
     for adapter in load_adapters(package):

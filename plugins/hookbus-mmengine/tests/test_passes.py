@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,7 +95,7 @@ class Trainings:
         np.random.seed(process)
         torch.manual_seed(process)
         task, directory, by_host = HostTask(), self.directory / name, self.checkpoints == "host"
-        validation: dict[str, Any] = {"persistent_workers": True} if self.order == "persistent workers" else {}
+        validation = {"num_workers": 1, "persistent_workers": True} if self.order == "persistent workers" else {}
         options: dict[str, Any] = {"checkpoints": self.checkpoints, "work_dir": directory / "hookbus"}
         if resume and not by_host:
             options["resume"] = "auto"
@@ -103,7 +105,7 @@ class Trainings:
             directory,
             resume=resume and by_host,
             train_dataloader=build_loader(self.order, task.train_data(), self.workers),
-            val_dataloader=DataLoader(task.val_data(), 4, num_workers=self.workers, **validation),
+            val_dataloader=DataLoader(task.val_data(), 4, **validation),
             train_cfg={"by_epoch": True, "max_epochs": 3}
             if self.by_epoch
             else {"by_epoch": False, "max_iters": TOTAL, "val_interval": 3},
@@ -126,9 +128,11 @@ def check_resume(trainings: Trainings, stop: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _wait_no_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the loop begin a pass at once, before which it sleeps for two seconds."""
+def _leave_no_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the loop begin a pass at once, before which it sleeps for two seconds, and end the workers of its loader."""
     monkeypatch.setattr(loops, "time", SimpleNamespace(sleep=lambda seconds: None))
+    yield
+    gc.collect()  # Runner and loop refer to each other
 
 
 @pytest.mark.parametrize("by_epoch", [True, False])
