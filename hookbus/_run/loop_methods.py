@@ -39,16 +39,16 @@ class Replacement:
 
 
 class Replacements:
-    """Replacements of the current iteration."""
+    """Replacements of the current iteration.
+
+    Attributes:
+        entries: Replacements that the loop has not read; an attribute and no property, since it is read twice in each
+            iteration.
+    """
 
     def __init__(self, run: Any) -> None:
         self._run = run
-        self._entries: dict[Kind, Replacement] = {}
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether the loop has not read all of them."""
-        return bool(self._entries)
+        self.entries: dict[Kind, Replacement] = {}
 
     def replace(self, kind: Kind, value: Any, hook: str) -> None:
         """Replace the batch or the loss; no effect in an iteration that is skipped.
@@ -69,7 +69,7 @@ class Replacements:
                 f"run.replace_{kind}: {earlier.hook!r} has replaced the {kind} of this iteration, got a second one of "
                 f"{hook!r}. Compute it from run.resolve_{kind}({kind})."
             )
-        self._entries[kind] = Replacement(value, hook, run.clock.iter)
+        self.entries[kind] = Replacement(value, hook, run.clock.iter)
         run.pending = True  # the end of the iteration checks that the loop has read it
 
     def resolve(self, kind: Kind, value: Any) -> Any:
@@ -85,12 +85,12 @@ class Replacements:
         if in_event(self._run):
             entry.is_read = True
         else:
-            del self._entries[kind]
+            del self.entries[kind]
         return entry.value
 
     def discard(self) -> None:
         """Discard the replacements of an iteration that is skipped."""
-        self._entries.clear()
+        self.entries.clear()
 
     def check_read(self) -> None:
         """Check, at the end of an iteration, that the loop has read all replacements.
@@ -98,7 +98,7 @@ class Replacements:
         Raises:
             LoopError: If it has not, so that they had no effect.
         """
-        entries = {kind: entry for kind in self._entries if (entry := self._find(kind)) is not None}
+        entries = {kind: entry for kind in self.entries if (entry := self._find(kind)) is not None}
         self.discard()
         for kind, entry in entries.items():
             clock = self._run.clock
@@ -110,7 +110,7 @@ class Replacements:
 
     def _find(self, kind: Kind) -> Replacement | None:
         """Return a replacement of the current iteration; one of an iteration that has failed is ignored."""
-        entry = self._entries.get(kind)
+        entry = self.entries.get(kind)
         return entry if entry is not None and entry.iteration == self._run.clock.iter else None
 
 

@@ -120,7 +120,7 @@ class OptimizerEvents:
         if self.is_paused:
             return
         calls = self._run.bus.calls
-        if hooks.begun_in < 0 and hooks.has_pre_hook:
+        if hooks.begun_in < 0 and hooks.pre_handle is not None:
             self.begin_step(hooks)  # an optimizer that did not call its closure
         hooks.begun_in = -1
         self._count(hooks)
@@ -164,7 +164,7 @@ class OptimizerEvents:
             hooks = self._find(arguments[-1].get("optimizer"))
             # The step may have begun already, in a closure that is evaluated several times.
             if hooks.begun_in != self.iters_done:
-                hooks.emitted_by_loop = hooks.has_pre_hook
+                hooks.emitted_by_loop = hooks.pre_handle is not None
                 emitter(*arguments)
 
         def after(*arguments: Any) -> None:

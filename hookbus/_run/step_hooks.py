@@ -26,6 +26,7 @@ class StepHooks:
     Attributes:
         emitted_by_loop: Whether the loop has emitted `before_optimizer_step` for the next step.
         begun_in: Iteration of the step in progress after its beginning was reported; -1 otherwise.
+        pre_handle: Handle of the pre-hook of the optimizer; None if it is not registered.
         iters_done, count: Number of completed iterations at the last step, and number of steps since then.
     """
 
@@ -35,7 +36,7 @@ class StepHooks:
         self.iters_done, self.count = -1, 0
         self._events = events
         self._inner = unwrap_optimizer(optimizer)
-        self._pre_handle: Any = None
+        self.pre_handle: Any = None
         self._post_handle: Any = None
         self._is_nested = False
         self._open_steps: list[int] = []  # the iteration of each call of `step` in progress, outermost first
@@ -57,20 +58,15 @@ class StepHooks:
 
     def attach_pre_hook(self) -> None:
         """Register the pre-hook, unless it is registered. It is removed after a step that does not require it."""
-        if self._post_handle is not None and self._pre_handle is None:
-            self._pre_handle = self._inner.register_step_pre_hook(self._pre_step)
+        if self._post_handle is not None and self.pre_handle is None:
+            self.pre_handle = self._inner.register_step_pre_hook(self._pre_step)
 
     def detach(self) -> None:
         """Remove the hooks from the optimizer."""
-        for handle in (self._pre_handle, self._post_handle):
+        for handle in (self.pre_handle, self._post_handle):
             if handle is not None:
                 handle.remove()
-        self._pre_handle = self._post_handle = None
-
-    @property
-    def has_pre_hook(self) -> bool:
-        """Whether the pre-hook is registered."""
-        return self._pre_handle is not None
+        self.pre_handle = self._post_handle = None
 
     def _pre_step(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if (self._is_nested and not self._enter_step()) or _is_skipped_by_scaler(optimizer):
@@ -105,9 +101,9 @@ class StepHooks:
             return
         self._events.end_step(self)
         # With nested steps, the pre-hook is required for `_enter_step`.
-        if self._pre_handle is not None and not self._is_nested and not self._events.reports_begin:
-            self._pre_handle.remove()
-            self._pre_handle = None
+        if self.pre_handle is not None and not self._is_nested and not self._events.reports_begin:
+            self.pre_handle.remove()
+            self.pre_handle = None
 
     def _enter_step(self) -> bool:
         """Record the start of a call of `step`. Return whether it is the outermost one."""

@@ -110,8 +110,9 @@ class Steps:
         outputs = self.forward_backward(run, batch, 1.0)
         if not run.should_skip_iter:
             self._finish_micro_batch(run)
-        # Detached, so that the graph is freed before the next iteration even if a hook keeps the outputs.
-        return {name: detach_tree(value) for name, value in outputs.items()}
+        # Detached, so that the graph is freed before the next iteration even if a hook keeps the outputs. Tensors need
+        # no call of `detach_tree`.
+        return {n: v.detach() if type(v) is Tensor and v.requires_grad else detach_tree(v) for n, v in outputs.items()}
 
     def train_micro_batches(self, run: Run, parts: Sequence[Any], weights: Sequence[float]) -> list[dict[str, Any]]:
         """Train on one micro-batch in smaller parts, which reduces peak memory.
@@ -165,7 +166,7 @@ class Steps:
             calls.after_forward(batch=batch, outputs=outputs, loss=loss)
             if run.should_skip_iter:
                 return outputs
-            if run.replacements.is_pending:
+            if run.replacements.entries:
                 loss = outputs["loss"] = run.resolve_loss(loss).reshape(())
         # Hooks receive the unscaled loss; only the backward uses the scaled one.
         if self._backward_unscaled and weight == 1:

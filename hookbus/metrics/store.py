@@ -278,7 +278,8 @@ class MetricStore(Mapping[str, float]):
 
 def is_scalar(value: Any) -> bool:
     """Return whether a value is a single real number: int, float, bool, or a tensor or array with one element."""
-    return _is_number(value) or math.prod(getattr(value, "shape", (0,))) == 1
+    # First the most frequent value, a tensor without dimensions.
+    return getattr(value, "ndim", None) == 0 or _is_number(value) or math.prod(getattr(value, "shape", (0,))) == 1
 
 
 def _is_number(value: Any) -> bool:

@@ -87,7 +87,7 @@ class Trainer(TrainerEvaluations):
                 tokens.measure_ahead(batch)
                 batch = move_to_device(batch, self.device)
             calls.before_train_iter(batch_idx=batch_idx, batch=batch)
-            if replacements.is_pending:
+            if replacements.entries:
                 batch = run.resolve_batch(batch)
             outputs = None if run.should_skip_iter else calls.train_step(run, batch)
             calls.after_train_iter(batch_idx=batch_idx, batch=batch, outputs=outputs)
