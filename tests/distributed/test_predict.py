@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,3 +121,40 @@ def test_predictions_of_all_ranks_are_written_to_one_file_or_to_one_each(launch:
     assert again == "refused"
     assert batches == {"rank0-000000.jsonl": rows[:2], "rank0-000001.jsonl": rows[4:], "rank1-000000.jsonl": rows[2:4]}
     assert stream == {"p.jsonl": [[0, 1.0], [1, 5.0], [2, 9.0], [3, 3.0], [4, 7.0]]}
+
+
+KILLED = """
+    import json, os, signal, sys
+    from pathlib import Path
+    from hookbus_predictions import PredictionsHook
+    from hookbus_predictions.formats import WRITERS
+
+    directory, is_killed = Path(sys.argv[1]), sys.argv[2] == "killed"
+    write = WRITERS[".jsonl"]
+
+    def kill(path, rows, count):
+        path.write_text("partial")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    WRITERS[".jsonl"] = kill if is_killed and RANK == 0 else write
+    model = nn.Linear(1, 1)
+    with torch.no_grad():
+        model.weight.fill_(2.0), model.bias.fill_(1.0)
+    hook = PredictionsHook(file="p.jsonl", overwrite=True)
+    trainer = Trainer(model, hooks=[hook], default_hooks=False, work_dir=directory, device="cpu")
+    trainer.predict(DataLoader(data, 2), return_predictions=False)
+"""
+
+
+def test_killed_merge_keeps_the_earlier_file_and_the_next_prediction_leaves_no_other(
+    launch: Launch, tmp_path: Path
+) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "p.jsonl").write_text("earlier")
+    assert launch(LINE + KILLED, str(directory), "killed", succeeds=False).exit_codes[0] == -9
+    assert (directory / "p.jsonl").read_text() == "earlier"
+    launch(LINE + KILLED, str(directory), "complete")
+    rows = [json.loads(line) for line in (directory / "p.jsonl").read_text().splitlines()]
+    assert rows == [{"index": index, "output": [2 * index + 1.0]} for index in range(5)]
+    assert not list(directory.glob(".tmp*"))

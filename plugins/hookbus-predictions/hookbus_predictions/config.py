@@ -33,7 +33,11 @@ class PredictionsConfig(HookConfig):
         description="Write the predictions of all ranks to one file, in the order of the data; false: a file for each "
         "rank.",
     )
-    overwrite: bool = Field(default=False, description="Remove earlier predictions of the same file.")
+    overwrite: bool = Field(
+        default=False,
+        description="Replace earlier predictions of the same file when the new ones are complete; false: they are "
+        "an error before the run.",
+    )
 
     @field_validator("file")
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from hookbus.errors import ConfigError, LoopError
 from hookbus.evaluation import count_samples, split_samples
 from hookbus.writers import OutputFiles, resolve_output_path, sanitize_name
 from hookbus_predictions.config import PredictionsConfig
+from hookbus_predictions.earlier import find_predictions, remove_outdated
 from hookbus_predictions.formats import WRITERS
 from hookbus_predictions.parts import Part, Rows, build_rows, iter_rows, load_parts, save_part, save_parts
 
@@ -34,6 +34,8 @@ class PredictionsHook(Hook):
         super().__init__(config, **settings)
         self._resources = ExitStack()
         self._files: OutputFiles | None = None
+        self._earlier: list[Path] = []
+        self._written: list[Path] = []
         self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,21 +58,19 @@ class PredictionsHook(Hook):
             setting="file",
             get_value=lambda hook: hook._get_path(run),
         )
-        existing = self._find_existing(path)
+        existing = self._find_earlier(run)
         if existing and not self.config.overwrite:
             raise ConfigError(
                 f"file: the predictions exist, got {existing[0]}. Set `overwrite: true`, or another `file`."
             )
 
     def before_run(self, run: Run, mode: str) -> None:
-        """Remove the temporary files of killed processes of the run, before any rank writes."""
+        """Find earlier predictions, and remove the temporary files of killed processes, before any rank writes."""
         if mode == "predict":
             self._files = OutputFiles(run, self._get_path(run).parent)
-
-    def before_predict(self, run: Run) -> None:
-        """Remove earlier predictions if `overwrite` is set."""
-        path = self._get_path(run)
-        run.ranks.call_on_main(f"{self.name}: earlier predictions", partial(self._remove_existing, path))
+            self._earlier, self._written = [], []
+            if self.config.overwrite:
+                self._earlier = run.ranks.call_on_main(f"{self.name}: earlier files", partial(self._find_earlier, run))
 
     @hookimpl(frequency=False)
     def before_predict_epoch(self, run: Run, dataloader_name: str | None) -> None:
@@ -80,9 +80,12 @@ class PredictionsHook(Hook):
         name = "" if dataloader_name is None else f"-{sanitize_name(str(dataloader_name), FORBIDDEN, 100)}"
         self._path = path.with_name(f"{path.stem}{name}{path.suffix}")
         if self.config.interval != "batch":
-            assert self._files is not None
-            self._spool = self._resources.enter_context(self._files.temporary("parts"))
-            self._spool.mkdir()
+            self._spool = self._create_temporary("parts")
+        if self.config.interval != "epoch":
+            self._batches = self._batch_directory
+            run.register_output(self._batches)
+            if self.config.overwrite:  # earlier predictions are replaced when those of the loader are complete
+                self._batches = self._create_temporary("batches")
         self._is_open = True
 
     def after_predict_iter(self, run: Run, batch_idx: int, outputs: Any, indices: Sequence[int] | None) -> None:
@@ -104,7 +107,7 @@ class PredictionsHook(Hook):
 
     @hookimpl(frequency=False)
     def after_predict_epoch(self, run: Run) -> None:
-        """Write the file of a loader. A collective call.
+        """Write the files of a loader. A collective call.
 
         Raises:
             LoopError: If the predictions cannot be written in the format of the file.
@@ -117,7 +120,16 @@ class PredictionsHook(Hook):
             else:
                 own = partial(self._write_file, run, [self._parts], self._rank_path(run))
                 run.ranks.call_on_all(f"{self.name}: file", own)
+        if self._is_open and self.config.interval != "epoch" and self.config.overwrite:
+            run.ranks.call_on_all(f"{self.name}: batches", self._replace_batches)
         self._close()
+
+    def after_predict(self, run: Run) -> None:
+        """Remove the earlier predictions that were not replaced, such as those of more batches. A collective call."""
+        if self._earlier:
+            written = run.ranks.call_on_all(f"{self.name}: written files", lambda: self._written)
+            outdated = set(self._earlier).difference(*written)
+            run.ranks.call_on_main(f"{self.name}: outdated files", partial(remove_outdated, outdated))
 
     def cleanup(self) -> None:
         """Remove the temporary files of a failed prediction."""
@@ -128,7 +140,7 @@ class PredictionsHook(Hook):
 
     def _reset(self) -> None:
         self._is_open = False  # whether a loader is in progress
-        self._path, self._spool = Path(), Path()
+        self._path, self._spool, self._batches = Path(), Path(), Path()
         self._parts: list[Part] = []
         self._count = 0
         self._names: set[str] | None = None  # columns of the first batch
@@ -140,6 +152,17 @@ class PredictionsHook(Hook):
 
     def _get_path(self, run: Run) -> Path:
         return resolve_output_path(run, self.name, "file", self.config.file)
+
+    @property
+    def _batch_directory(self) -> Path:
+        return self._path.with_name(f"{self._path.stem}-batches")
+
+    def _create_temporary(self, name: str) -> Path:
+        """Create a directory that is removed at the end of the loader."""
+        assert self._files is not None
+        directory = self._resources.enter_context(self._files.temporary(name))
+        directory.mkdir()
+        return directory
 
     def _rank_path(self, run: Run) -> Path:
         return self._path.with_name(f"{self._path.stem}-rank{run.ranks.rank}{self._path.suffix}")
@@ -170,10 +193,16 @@ class PredictionsHook(Hook):
             )
 
     def _write_batch(self, run: Run, batch_idx: int, rows: Rows) -> None:
-        directory = self._path.with_name(f"{self._path.stem}-batches")
         rank = f"rank{run.ranks.rank}-" if run.ranks.world_size > 1 else ""
-        run.register_output(directory)
-        self._create(directory / f"{rank}{batch_idx:06d}{self._path.suffix}", [rows], len(rows["index"]))
+        self._create(self._batches / f"{rank}{batch_idx:06d}{self._path.suffix}", [rows], len(rows["index"]))
+
+    def _replace_batches(self) -> None:
+        """Move the files of the batches of this rank to their directory."""
+        for file in sorted(self._batches.iterdir()):
+            path = self._batch_directory / file.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            commit_file(file, path)
+            self._written.append(path)
 
     def _save_parts(self) -> Path:
         save_parts(self._spool, self._parts)
@@ -186,6 +215,7 @@ class PredictionsHook(Hook):
         count = sum(part.count for own in ranks for part in own)
         run.register_output(path)
         self._create(path, iter_rows(ranks), count)
+        self._written.append(path)
         run.logger.info("Wrote %s predictions to %s.", count, path)
 
     def _create(self, path: Path, rows: Iterable[Rows], count: int) -> None:
@@ -199,13 +229,8 @@ class PredictionsHook(Hook):
             path.parent.mkdir(parents=True, exist_ok=True)
             commit_file(temporary, path)
 
-    def _find_existing(self, path: Path) -> list[Path]:
-        """Return the files of earlier predictions: of all loaders and ranks, and of batches."""
-        stem, suffix = glob.escape(path.stem), path.suffix
-        derived = (f"{stem}-*{suffix}", f"{stem}-batches/*{suffix}", f"{stem}-*-batches/*{suffix}")
-        files = {file for pattern in (glob.escape(path.name), *derived) for file in path.parent.glob(pattern)}
-        return sorted(file for file in files if file.is_file())
-
-    def _remove_existing(self, path: Path) -> None:
-        for existing in self._find_existing(path) if self.config.overwrite else ():
-            existing.unlink()
+    def _find_earlier(self, run: Run) -> list[Path]:
+        """Return the files of earlier predictions, without those of other instances."""
+        path = self._get_path(run)
+        others = self.find_others(run, PredictionsHook).values()
+        return find_predictions(path, [hook._get_path(run) for hook in others])

@@ -40,6 +40,14 @@ def predict(directory: Path | None, *hooks: Hook, data: Any = None, model: nn.Mo
     return trainer.predict(loader() if data is None else data, return_predictions=False)
 
 
+class Fail(Hook):
+    """Hook that raises an exception in the second batch."""
+
+    def after_predict_iter(self, batch_idx: int) -> None:
+        if batch_idx == 1:
+            raise ValueError("no")
+
+
 def list_files(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("[!.]*") if path.is_file())
 
@@ -114,12 +122,44 @@ class TestExistingFiles:
         assert list_files(tmp_path) == ["predictions-batches/000000.pt", "predictions.pt", "predictions.txt"]
         assert load(tmp_path / "predictions.pt") == ([0], [[9.0]])
 
-    def test_failed_prediction_leaves_no_file(self, tmp_path: Path) -> None:
-        class Fail(Hook):
-            def after_predict_iter(self, batch_idx: int) -> None:
-                if batch_idx == 1:
-                    raise ValueError("no")
+    def test_failed_prediction_keeps_the_earlier_ones(self, tmp_path: Path) -> None:
+        settings = {"interval": "batch_and_epoch", "file": "p.jsonl"}
+        predict(tmp_path, PredictionsHook(**settings))
+        before = {name: (tmp_path / name).read_bytes() for name in list_files(tmp_path)}
+        assert len(before) == 4
+        with pytest.raises(ValueError, match="no"):
+            predict(tmp_path, PredictionsHook(**settings, overwrite=True), Fail(), data=[INPUTS[4:], INPUTS])
+        assert {name: (tmp_path / name).read_bytes() for name in list_files(tmp_path)} == before
+        assert not list(tmp_path.glob(".tmp*"))
 
+    def test_files_of_earlier_loaders_are_removed_at_the_end(self, tmp_path: Path) -> None:
+        predict(tmp_path, PredictionsHook(interval="batch"), data={"a": [INPUTS], "b": [INPUTS]})
+        (tmp_path / "predictions-b-batches/notes.txt").write_text("mine")
+        with pytest.raises(ValueError, match="no"):  # in the second loader, after the first one was replaced
+            predict(
+                tmp_path,
+                PredictionsHook(overwrite=True),
+                Fail(),
+                data={"a": [INPUTS[4:]], "c": [INPUTS, INPUTS]},
+            )
+        batches = ["predictions-a-batches/000000.pt", "predictions-b-batches/000000.pt"]
+        notes = "predictions-b-batches/notes.txt"
+        assert list_files(tmp_path) == [batches[0], "predictions-a.pt", batches[1], notes]
+        predict(tmp_path, PredictionsHook(overwrite=True))
+        assert list_files(tmp_path) == [notes, "predictions.pt"]
+        assert not (tmp_path / "predictions-a-batches").exists()
+
+    def test_files_of_another_instance_with_a_longer_name_are_kept(self, tmp_path: Path) -> None:
+        def build_hooks() -> list[Hook]:
+            longer = PredictionsHook(name="longer", file="p-b.pt", overwrite=True, merge=False)
+            return [PredictionsHook(name="short", file="p.pt", overwrite=True), longer]
+
+        predict(tmp_path, *build_hooks())
+        predict(tmp_path, *reversed(build_hooks()), data=[INPUTS[4:]])
+        assert list_files(tmp_path) == ["p-b-rank0.pt", "p.pt"]
+        assert load(tmp_path / "p-b-rank0.pt") == load(tmp_path / "p.pt") == ([0], [[9.0]])
+
+    def test_failed_prediction_leaves_no_file(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no"):
             predict(tmp_path, PredictionsHook(), Fail())
         assert list_files(tmp_path) == []
