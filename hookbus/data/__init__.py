@@ -17,6 +17,7 @@ from hookbus._utils import lazy_names, map_names
 if TYPE_CHECKING:
     from hookbus.data.batches import get_targets as get_targets
     from hookbus.data.batches import move_to_device as move_to_device
+    from hookbus.data.limited_loader import limit_loader as limit_loader
     from hookbus.data.loaders import iter_datasets as iter_datasets
     from hookbus.data.loaders import loader_length as loader_length
     from hookbus.data.rng import derive_seed as derive_seed
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _MODULES = map_names(
     {
         "hookbus.data.batches": "get_targets move_to_device",
+        "hookbus.data.limited_loader": "limit_loader",
         "hookbus.data.loaders": "iter_datasets loader_length",
         "hookbus.data.rng": "derive_seed get_rng_state get_sampler_state set_rng_state set_sampler_state",
     }

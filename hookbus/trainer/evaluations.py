@@ -74,8 +74,8 @@ class TrainerEvaluations(TrainerSetup):
 
         Args:
             loader: Batches, with or without targets, or a mapping of names to loaders. Default: `predict_loader`.
-            return_predictions: Whether to return the predictions. If False, the memory is constant, and hooks receive
-                each batch at `after_predict_iter`. Default: True.
+            return_predictions: Whether to return the predictions, which every rank has in memory then. If False, the
+                memory is constant, and hooks receive each batch at `after_predict_iter`. Default: True.
 
         Returns:
             Outputs of all samples on the CPU, in the order of the data and equal on all ranks: the tensors of shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -20,6 +21,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
+from hookbus import HookBus, build_hook
 from hookbus.data.limited_loader import LimitedLoader, LimitedSampler, find_order_problem, fix_order, limit_loader
 from hookbus.data.loaders import is_shardable, set_epoch
 from hookbus.data.resumable_loader import make_resumable
@@ -278,3 +280,27 @@ def test_sampler_that_draws_from_python_random_is_drawn_once() -> None:
 
     fixed = fix_order(loader(sampler=Shuffled()), 3)
     assert read_pass(fixed, 0) == read_pass(fixed, 1)
+
+
+def test_custom_loop_resumes_within_the_limited_pass(tmp_path: Path) -> None:
+    def train(work_dir: Path, stop_at: int, resume: str = "never") -> list[list[int]]:
+        model, batches = torch.nn.Linear(1, 1), list[list[int]]()
+        options = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "work_dir": work_dir, "seed": 3}
+        limited = limit_loader(loader(shuffle=True), 4)
+        bus = HookBus([build_hook({"type": "checkpoint"})])
+        with bus.run(model=model, epochs=2, train_loader=limited, resume=resume, **options) as run:
+            for _ in run.epochs():
+                bus.emit("before_train_epoch")
+                for i, batch in run.batches(limited):
+                    bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                    batches.append(batch.tolist())
+                    if run.iters_done + 1 == stop_at:
+                        run.request_stop("enough")
+                    bus.emit("after_train_iter", batch_idx=i, batch=batch)
+                bus.emit("after_train_epoch")
+        return batches
+
+    whole = train(tmp_path / "whole", 0)
+    assert len(whole) == 8
+    assert train(tmp_path / "parts", 6) == whole[:6]
+    assert train(tmp_path / "parts", 0, resume="auto") == whole[6:]
