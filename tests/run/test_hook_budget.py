@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, Run, every, hookimpl
+from hookbus._config.load import load_config
 from hookbus._run import hook_budget
 from hookbus.errors import ConfigError
 from hookbus.testing import HostTask, record_trace
@@ -182,6 +184,19 @@ def test_default_measures_nothing(loop: Loop, clock: Clock, caplog: pytest.LogCa
     assert (run.hook_budget, slow.sampled, get_warnings(caplog)) == (None, [], [])
 
 
+def test_budget_is_one_comparison_outside_of_the_samples(clock: Clock) -> None:
+    sources: list[list[str]] = []
+    for budget in (None, 0.5):
+        bus = HookBus([Slow(clock)])
+        with bus.run(iterations=1, hook_budget=budget):
+            points = [bus.calls.get(point) for point in ("before_train_iter", "after_train_iter")]
+            sources.append([line for call in points for line in linecache.getlines(call.__code__.co_filename)])
+    without, with_budget = sources
+    added = [line.strip() for line in with_budget if line not in without]
+    assert added == ["if _clock.iters_done >= _hook_budget.next: _hook_budget.start()"]
+    assert len(with_budget) == len(without) + 1
+
+
 def test_loop_that_only_ends_iterations_is_measured_from_end_to_end(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,6 +352,13 @@ def test_invalid_share_is_refused(value: Any) -> None:
     for create in (lambda: toys.trainer(hook_budget=value), lambda: HookBus().run(hook_budget=value)):
         with pytest.raises(ConfigError, match=message):
             create()
+
+
+def test_invalid_share_in_a_run_file_is_reported_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("training:\n  epochs: 1\n  hook_budget: 2\n")
+    with pytest.raises(ConfigError, match=r"run\.yaml:3:16: training\.hook_budget: should be less than 1, got 2\."):
+        load_config(path)
 
 
 def test_budget_of_a_run_that_only_evaluates_is_refused() -> None:
