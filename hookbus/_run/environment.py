@@ -63,7 +63,8 @@ def _describe_device(device: Any) -> str:
 
 
 def _iter_tensors(optimizer: Any) -> list[Any]:
-    values = [value for state in optimizer.state.values() if isinstance(state, dict) for value in state.values()]
+    states = getattr(optimizer, "state", {}).values()  # the view of an optimizer of another library has none
+    values = [value for state in states if isinstance(state, dict) for value in state.values()]
     return [value for value in values if hasattr(value, "element_size")]
 
 

@@ -65,6 +65,13 @@ class TestFit:
         assert run.metrics.results["val/accuracy"] == history["val_accuracy"][-1]
         assert int(model.optimizer.iterations.value) == 12
 
+    def test_report_contains_the_results(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        model = build_model()
+        attach([], model, work_dir=tmp_path)
+        fit(model, validate=True)
+        assert "val/loss" in (tmp_path / "report.html").read_text()
+        assert "report.html" not in caplog.text  # that it cannot be written
+
     def test_loss_of_the_iterations_is_that_of_the_batch(self) -> None:
         losses = []
         model = build_model()
