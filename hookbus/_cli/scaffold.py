@@ -6,31 +6,22 @@ read files of their type.
 
 from __future__ import annotations
 
-import keyword
 import os
-import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template
-from typing import Literal
 
-from packaging.utils import is_normalized_name
 from packaging.version import Version
 
 import hookbus
+from hookbus._cli.package_names import Names, Variant, parse_module, to_class_name
 from hookbus._utils.packages import BRIDGES_GROUP, HOOKS_GROUP
-from hookbus.discovery import list_entries
 from hookbus.errors import ConfigError, HookbusError
-
-Variant = Literal["hook", "writer", "bridge"]
 
 DESCRIPTIONS: dict[Variant, str] = {
     "hook": "A hook for hookbus that logs the mean loss.",
@@ -39,51 +30,9 @@ DESCRIPTIONS: dict[Variant, str] = {
 }
 VERSION = "0.1.0"
 """Version of a new package."""
-PREFIX = "hookbus-"
 TEMPLATE_SUFFIX = ".txt"
 RENAMED = {"gitignore": ".gitignore", "ci.yml": ".github/workflows/ci.yml"}
 """Files whose names or folders are not those of their templates."""
-RESERVED_MODULES = frozenset({"tests", "hookbus"})
-
-
-@dataclass(frozen=True)
-class Names:
-    """Names of a new package.
-
-    Attributes:
-        distribution: Name on the package index, such as `hookbus-grad-noise`.
-        package: Name of the module, such as `hookbus_grad_noise`.
-        entry: Name in run files, such as `grad_noise`.
-        cls: First part of the class names, such as `GradNoise`.
-    """
-
-    distribution: str
-    package: str
-    entry: str
-    cls: str
-
-    @classmethod
-    def parse(cls, name: str) -> Names:
-        """Derive all names from that of the distribution.
-
-        Raises:
-            ConfigError: If a name is invalid, or an installed module or hook has it.
-        """
-        if not is_normalized_name(name):
-            raise ConfigError(
-                f"hookbus new: the name must consist of lowercase letters, digits and single hyphens, got {name!r}. "
-                f"Pass a name such as {_suggest(name)}."
-            )
-        entry = name.removeprefix(PREFIX).replace("-", "_")
-        names = cls(name, name.replace("-", "_"), entry, to_class_name(entry))
-        _check_identifiers(names)
-        return names
-
-
-def to_class_name(name: str) -> str:
-    """Return a name in snake case in camel case, without a suffix `hook`."""
-    parts = [part for part in name.split("_") if part]
-    return "".join(part[0].upper() + part[1:] for part in (parts[:-1] if parts[1:] and parts[-1] == "hook" else parts))
 
 
 def write_package(target: Path, variant: Variant) -> list[Path]:
@@ -100,8 +49,7 @@ def write_package(target: Path, variant: Variant) -> list[Path]:
         ConfigError: If the name is invalid, or the folder exists.
         HookbusError: If the files cannot be written; nothing remains.
     """
-    names = Names.parse(target.name)
-    _check_conflicts(names, variant)
+    names = Names.parse(target.name, variant)
     _check_absent(target)
     values = _get_values(names, variant)
     try:
@@ -133,11 +81,10 @@ def write_script(directory: Path, name: str) -> Path:
         ConfigError: If the name is invalid, or the file exists.
         HookbusError: If the file cannot be written; nothing remains.
     """
-    module = name.removesuffix(".py").replace("-", "_")
-    _check_module(module)
+    _check_absent(directory / f"{name.removesuffix('.py').replace('-', '_')}.py")  # before its module is found
+    module = parse_module(name)
     target = directory / f"{module}.py"
-    _check_absent(target)
-    values = {"module": module, "file": target.name, "cls": _check_class(to_class_name(module))}
+    values = {"module": module, "file": target.name, "cls": to_class_name(module)}
     temporary = directory / f".{target.name}-{os.getpid()}"
     try:
         try:
@@ -148,45 +95,6 @@ def write_script(directory: Path, name: str) -> Path:
     except OSError as error:
         raise _make_error(target, error) from None
     return target
-
-
-# -- names -------------------------------------------------------------------------------------
-
-
-def _check_identifiers(names: Names) -> None:
-    _check_module(names.package)
-    _check_class(names.cls)
-
-
-def _check_module(module: str) -> None:
-    """Raise if a module cannot have a name, or hides another module with it."""
-    if not module.isidentifier() or keyword.iskeyword(module):
-        raise ConfigError(f"hookbus new: the name must be a valid Python module, got {module!r}. Pass another name.")
-    if module in sys.stdlib_module_names or module in RESERVED_MODULES:
-        raise ConfigError(f"hookbus new: a module of this name exists already, got {module!r}. Pass another name.")
-
-
-def _check_class(name: str) -> str:
-    if not name.isidentifier():
-        raise ConfigError(
-            f"hookbus new: the name must begin with a letter, got {name!r} as a class. Pass another name."
-        )
-    return name
-
-
-def _check_conflicts(names: Names, variant: Variant) -> None:
-    """Raise if an installed module or hook has the same name."""
-    if variant != "bridge" and (entry := next((e for e in list_entries() if e.name == names.entry), None)):
-        raise ConfigError(
-            f"hookbus new: {entry.package} provides a hook with the name {names.entry!r} already. Pass another name."
-        )
-    if find_spec(names.package) is not None:
-        raise ConfigError(f"hookbus new: a module {names.package!r} is installed already. Pass another name.")
-
-
-def _suggest(name: str) -> str:
-    normalized = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
-    return repr(normalized if is_normalized_name(normalized) else "hookbus-mine")
 
 
 # -- files -------------------------------------------------------------------------------------
