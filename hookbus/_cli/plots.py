@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hookbus._cli.output_file import check_output, explain_output_errors
 from hookbus._run.history import History
 from hookbus._run.history_curves import get_unit, group_curves
 from hookbus._run.history_file import HISTORY, read_rows
@@ -32,7 +33,7 @@ def plot(runs: Sequence[Path], output: Path, metrics: Sequence[str]) -> Path:
         metrics: Names of the metrics to plot; all without names.
 
     Raises:
-        ConfigError: If the suffix of the file or a metric is unknown.
+        ConfigError: If the suffix of the file or a metric is unknown, or the folder of the file does not exist.
         HookbusError: If a run has no history, matplotlib is required and missing, or the file cannot be written.
     """
     if output.suffix not in SUFFIXES:
@@ -41,9 +42,10 @@ def plot(runs: Sequence[Path], output: Path, metrics: Sequence[str]) -> Path:
         )
     histories = read_histories(runs)
     selected = {name: select(history, metrics) for name, history in histories.items()}
+    check_output(output)
     charts, unit = group_curves(selected), get_unit(selected)
     write = _write_page if output.suffix == ".html" else _write_image
-    try:
+    with explain_output_errors(output):
         write(output, charts, unit, list(histories))
     except OSError as error:
         raise HookbusError(

@@ -43,18 +43,17 @@ def _print_summary(summary: TraceSummary) -> None:
     ]
     unit = "iteration" if count == 1 else "iterations"
     print_paragraph(f"{count} {unit} of {format_ns(mean)}: {', '.join(parts)}", style="bold")
-    _print_table(
-        ["hook", "point", "calls", "per call", "longest", "per iteration", "share", "synchronizations"],
-        (
-            [
-                *_format_calls(row),
-                format_ns(row.total_ns / count),
-                f"{row.total_ns / summary.iteration_ns:.1%}",
-            ]
-            for row in summary.in_iterations
-        ),
-        summary.in_iterations,
-    )
+    if summary.in_iterations:
+        _print_table(
+            ["hook", "point", "calls", "per call", "longest", "per iteration", "share", "synchronizations"],
+            (
+                [*_format_calls(row), format_ns(row.total_ns / count), f"{row.total_ns / summary.iteration_ns:.1%}"]
+                for row in summary.in_iterations
+            ),
+            summary.in_iterations,
+        )
+    else:
+        print_paragraph("No hook was called in these iterations.")
     if summary.outside:
         output_console().print(Text("\noutside of these iterations, and in the first one", "bold"))
         shown = summary.outside[:MAX_ROWS]

@@ -96,10 +96,29 @@ def test_json_contains_the_rows_of_each_rank(project: Project) -> None:
     ("arguments", "code", "message"),
     [
         (["training.epochs=x"], 2, "training.epochs"),
-        (["~hooks", "--output", "parts.py/trace.json"], 1, "parts.py/trace.json cannot be written"),
+        (["-o", "parts.py/trace.json"], 2, "--output: parts.py is no existing folder, got parts.py/trace.json."),
+        (
+            ["~hooks", "-o", "x" * 300],
+            1,
+            f"{'x' * 300} cannot be written: File name too long. Pass another file to --output.",
+        ),
     ],
 )
 def test_errors(project: Project, arguments: list[str], code: int, message: str) -> None:
     project.write(RUN)
     result = call("--iterations", "1", *arguments)
     assert (result.exit_code, message in result.stderr) == (code, True), result.output
+
+
+def test_run_without_calls_of_hooks_prints_a_sentence_and_no_table(project: Project) -> None:
+    project.write(RUN.partition("    hooks:")[0])
+    result = call("--iterations", "2")
+
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[1:] == [
+        "No hook was called in these iterations.",
+        "",
+        "No hook waits for the device.",
+        "",
+        "Wrote trace.json. Open it in https://ui.perfetto.dev.",
+    ]

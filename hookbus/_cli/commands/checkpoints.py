@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hookbus._cli.console import escape_text, handle_errors, output_console
+from hookbus._cli.output_file import check_output
 
 
 def consolidate(
@@ -22,5 +23,7 @@ def consolidate(
     with handle_errors():
         from hookbus._cli.consolidate import consolidate as merge
 
+        if output is not None:
+            check_output(output)
         written = merge(directory, output)
         output_console().print(escape_text(f"Wrote {written}, {written.stat().st_size:,} bytes."))

@@ -11,6 +11,7 @@ import typer
 from hookbus._cli.console import error_console, handle_errors, print_json
 from hookbus._cli.options import File, Json, Overrides
 from hookbus._cli.output import print_metrics
+from hookbus._cli.output_file import check_output
 from hookbus._cli.trainers import build_trainer
 from hookbus.errors import ConfigError, HookbusError
 
@@ -62,6 +63,8 @@ def predict(
     hookbus-predictions.
     """
     with handle_errors():
+        if output is not None:
+            check_output(output)
         trainer = _load_trainer(file, overrides, checkpoint, "predict")
         trainer.predict_loader = next(
             (

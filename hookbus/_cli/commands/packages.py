@@ -12,7 +12,7 @@ from hookbus._cli.console import escape_text, handle_errors, output_console, pri
 from hookbus._cli.hook_list import print_hooks
 from hookbus._cli.options import Json
 from hookbus._cli.output import print_hook_health, print_points
-from hookbus.errors import HookbusError
+from hookbus._cli.output_file import check_output, explain_output_errors
 
 
 def hooks(json_: Json = False) -> None:
@@ -62,6 +62,8 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
     with handle_errors():
         from hookbus._cli.schema import json_schema
 
+        if output is not None:
+            check_output(output)
         document, problems = json_schema()
         for problem in problems:
             print_error(problem)
@@ -70,12 +72,8 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
         else:
             from hookbus.checkpoint.atomic_files import write_json
 
-            try:
+            with explain_output_errors(output):
                 write_json(output, document)
-            except OSError as error:
-                raise HookbusError(
-                    f"{output} cannot be written: {error.strerror}. Pass another file to --output."
-                ) from None
             first = f"# yaml-language-server: $schema={output}"
             output_console().print(escape_text(f"Wrote {output}. Add this line at the top of run files: {first}"))
 

@@ -10,8 +10,8 @@ import typer
 
 from hookbus._cli.console import escape_text, handle_errors, output_console, print_json
 from hookbus._cli.options import File, Json, Overrides
+from hookbus._cli.output_file import check_output, explain_output_errors
 from hookbus.distributed.process_group import is_main
-from hookbus.errors import HookbusError
 
 
 def trace(
@@ -33,15 +33,12 @@ def trace(
         from hookbus.checkpoint.atomic_files import write_json
         from hookbus.testing.chrome_trace import to_chrome_trace
 
+        check_output(output)
         traces = trace_training(file, overrides or (), iterations)
         if not is_main():
             return
-        try:
+        with explain_output_errors(output):
             write_json(output, to_chrome_trace(traces))
-        except OSError as error:
-            raise HookbusError(
-                f"{output} cannot be written: {error.strerror}. Pass another file to --output."
-            ) from None
         if json_:
             print_json([{**asdict(trace.summarize()), "synchronizations": trace.synchronizations} for trace in traces])
         else:
