@@ -4,6 +4,7 @@
     ├── PointError                    an unknown point, or arguments that a point does not accept
     ├── HookError                     an error in a hook
     │   ├── RegistrationError         a hook was rejected; nothing of it was registered
+    │   ├── HookNotFoundError         no hook of the bus has the name (also a KeyError)
     │   ├── OrderError                before=/after= constraints that form a cycle
     │   ├── HookStopIterationError    a hook raised StopIteration, which a loop would read as "end of data"
     │   └── RejectedRecordsError      a tracker rejected some records; the others are written
@@ -46,6 +47,7 @@ __all__ = [
     "ConfigError",
     "HookDeprecationWarning",
     "HookError",
+    "HookNotFoundError",
     "HookStopIterationError",
     "HookWarning",
     "HookbusError",
@@ -98,6 +100,12 @@ class HookError(HookbusError):
 
 class RegistrationError(HookError):
     """A rejected hook. The bus is unchanged."""
+
+
+class HookNotFoundError(HookError, KeyError):
+    """No hook of the bus has the name."""
+
+    __str__ = Exception.__str__  # `KeyError.__str__` returns the repr of the message
 
 
 class OrderError(HookError):
@@ -176,8 +184,7 @@ class ServiceError(HookbusError, LookupError):
 class MetricError(HookbusError, KeyError):
     """An unknown or ambiguous metric name."""
 
-    def __str__(self) -> str:  # `KeyError.__str__` returns the repr of the message
-        return str(self.args[0]) if self.args else ""
+    __str__ = Exception.__str__  # as above
 
 
 class LoopError(HookbusError):

@@ -21,12 +21,12 @@ from hookbus._events.explain import Explanation, explain
 from hookbus._events.manager import BusPluginManager
 from hookbus._events.markers import IMPL_ATTRIBUTE, hookimpl
 from hookbus._events.points import POINT_ALIASES, Point, Unit, check_point, parse_point, parse_points
-from hookbus._events.registry import FunctionPlugin, PointOwners
+from hookbus._events.registry import FunctionPlugin, HooksByName, PointOwners
 from hookbus._events.schedules import Schedule
 from hookbus._events.table import DispatchTable, EventRun, EventTable, Order, PointEffects, Replace, Wrap, WrapWork
 from hookbus._utils import packages
 from hookbus._utils.deprecations import Deprecation, deprecated, read_deprecations, to_deprecations
-from hookbus.errors import ConfigError, HookError, PointError, RegistrationError, suggest_names
+from hookbus.errors import ConfigError, HookNotFoundError, PointError, RegistrationError, suggest_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -254,12 +254,12 @@ class EventBus(ActionDeclarations):
             The unregistered plugin.
 
         Raises:
-            HookError: If the hook is not registered.
+            HookNotFoundError: If the hook is not registered.
         """
         names = self.pm.members.find_names(hook)
         if not names:
             known = suggest_names(hook, self.hooks) if isinstance(hook, str) else ""
-            raise HookError(f"unregister: {hook!r} is not registered.{known}")
+            raise HookNotFoundError(f"unregister: {hook!r} is not registered.{known}")
         removed = [self.pm.unregister(name=name) for name in names]
         return removed[0] if isinstance(hook, str) else hook
 
@@ -308,8 +308,8 @@ class EventBus(ActionDeclarations):
 
     @property
     def hooks(self) -> dict[str, object]:
-        """Registered plugins by instance name, in registration order."""
-        return {name: member.plugin for name, member in list(self.pm.members.items())}
+        """Registered plugins by instance name, in registration order. A lookup raises HookNotFoundError."""
+        return HooksByName((name, member.plugin) for name, member in list(self.pm.members.items()))
 
     def default_name(self, hook: object) -> str:
         """Return the default instance name of a hook."""

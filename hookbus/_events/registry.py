@@ -20,7 +20,7 @@ from hookbus._events.codegen import use_spec_names
 from hookbus._events.markers import Options
 from hookbus._utils.deprecations import Deprecation
 from hookbus._utils.packages import package_label
-from hookbus.errors import HookError
+from hookbus.errors import HookError, HookNotFoundError, suggest_names
 
 
 class PluggyAdapter:
@@ -145,6 +145,14 @@ class PluginRegistry(dict[str, RegisteredPlugin]):
     def implementations(self, target: str) -> Iterator[Implementation]:
         """Return the implementations of a point or an action, in registration order."""
         return (member.implementations[target] for member in list(self.values()) if target in member.implementations)
+
+
+class HooksByName(dict[str, object]):
+    """Plugins of a bus by instance name."""
+
+    def __missing__(self, name: str) -> object:
+        hint = suggest_names(str(name), self) or " No hook is registered."
+        raise HookNotFoundError(f"bus.hooks: no hook has this name, got {name!r}.{hint}")
 
 
 def ensure_single_bus(hook: ConfiguredPlugin, bus: object) -> None:

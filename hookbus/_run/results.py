@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hookbus._utils.imports import suggest_if_close
 from hookbus.errors import MetricError
 from hookbus.metrics.logged import EVALUATIONS, get_prefix
 from hookbus.metrics.results import Metrics
@@ -66,6 +67,19 @@ class BestResult:
         # Files of early versions contain paths from the root or from the working directory of that time.
         candidates = [*inside, *(directory / self.path.name for directory in directories), self.path]
         return replace(self, path=next((path for path in candidates if path.exists()), candidates[0]))
+
+
+class BestResults(dict[str, BestResult]):
+    """Best results by full name of the metric. The lookup of another name raises a MetricError that lists them."""
+
+    def __missing__(self, name: str) -> BestResult:
+        hint = suggest_if_close(name, self)
+        available = f" Available: {', '.join(sorted(self))}." if self else " No metric has a best result yet."
+        raise MetricError(
+            f"run.best: no best result of the metric {name!r}.{hint}{available} The checkpoint hook records the best "
+            "result of the metrics whose best checkpoint is requested, such as {type: checkpoint, save_best: true, "
+            f"best_metric: {name}}}."
+        )
 
 
 def _to_relative(path: Path, work_dir: Path | None) -> str:

@@ -31,7 +31,7 @@ from hookbus._run.participants import Participants
 from hookbus._run.request_sync import RequestSync
 from hookbus._run.requests import SETTLE, Outcome, Record, Request, RequestQueue, process_requests
 from hookbus._run.results import BestResult as BestResult
-from hookbus._run.results import EvaluationKind, LogSource, Recording
+from hookbus._run.results import BestResults, EvaluationKind, LogSource, Recording
 from hookbus._run.run_journal import RunJournal
 from hookbus._run.sandbox import Trial, sandbox
 from hookbus._run.services import OwnedServices
@@ -73,7 +73,7 @@ class Run(ProgressMixin, LoopMixin):
         mode (Mode): "train", "val", "test" or "predict".
         metrics (MetricStore): Store of logged values; `run.log` writes into it.
         weights (Weights): Raw and averaged weights.
-        best (dict[str, BestResult]): Best result of each metric so far, by name.
+        best (dict[str, BestResult]): Best result of each metric so far, by name; the checkpoint hook records them.
         history (History): Rows of the training: metrics and learning rate of each epoch and each validation.
         ranks: Collective communication between the processes of the run.
         model (Module | None): Model; an `nn.ModuleDict` of named models; None if the loop has none.
@@ -273,7 +273,7 @@ class Run(ProgressMixin, LoopMixin):
         bus = self.bus
         self.clock: Clock = previous.clock if previous else Clock()
         self.metrics: MetricStore = previous.metrics if previous else MetricStore(bus.pm.members.find_caller)
-        self.best: dict[str, BestResult] = previous.best if previous else {}
+        self.best: dict[str, BestResult] = previous.best if previous else BestResults()
         self.history: History = previous.history if previous else History()
         self.weights: Weights = (
             previous.weights

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, hookimpl
-from hookbus.errors import HookError
+from hookbus.errors import HookError, HookNotFoundError
 
 called: list[str] = []
 
@@ -53,6 +53,17 @@ def test_unregister_compares_by_identity(bus: HookBus) -> None:
     assert bus.pm.get_name(second) is None
     with pytest.raises(HookError, match="is not registered"):
         bus.unregister(Equal("a"))
+
+
+def test_unknown_name_is_an_error_with_close_matches(bus: HookBus) -> None:
+    bus.register(Equal("d"), "checkpoint")
+    with pytest.raises(HookNotFoundError) as raised:
+        bus.hooks["chekpoint"]
+    assert str(raised.value) == "bus.hooks: no hook has this name, got 'chekpoint'. Did you mean 'checkpoint'?"
+    assert isinstance(raised.value, KeyError)
+    with pytest.raises(HookNotFoundError, match="got 'ema'. No hook is registered."):
+        HookBus().hooks["ema"]
+    assert bus.hooks.get("ema") is None
 
 
 def test_plugin_manager_returns_the_plugins_themselves(bus: HookBus) -> None:

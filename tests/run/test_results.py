@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 from hookbus import Hook, HookBus, Run
-from hookbus._run.results import BestResult, LogSource, merge_ranks
+from hookbus._run.results import BestResult, BestResults, LogSource, merge_ranks
+from hookbus.errors import MetricError
 from hookbus.testing.side_effects import record_device_reads
 from hookbus_logger import JsonlHook, LoggerHook, read_jsonl
 from tests import toys
@@ -24,6 +26,25 @@ def test_best_is_restored_from_its_json_state(path: Path | None) -> None:
     state = json.loads(json.dumps(best.state_dict()))
     assert state == {"value": 0.25, "epoch": 2, "step": 6, "weights": "averaged", "path": path and path.name}
     assert BestResult.from_state(state) == replace(best, path=path and Path(path.name))
+
+
+def test_unknown_metric_lists_the_metrics_with_a_best_result() -> None:
+    results = BestResults()
+    empty = re.escape("run.best: no best result of the metric 'val/accuracy'. No metric has a best result yet.")
+    recorder = re.escape("such as {type: checkpoint, save_best: true, best_metric: val/accuracy}.")
+    with pytest.raises(MetricError, match=f"^{empty} The checkpoint hook records .*{recorder}$"):
+        results["val/accuracy"]
+    results.update({"val/accuracy": BestResult(0.5, 1, 4), "val/loss": BestResult(0.25, 1, 4)})
+    with pytest.raises(KeyError, match=r"Did you mean 'val/accuracy'\? Available: val/accuracy, val/loss\. "):
+        results["val/acuracy"]
+    assert results["val/loss"].value == 0.25
+    assert (results.get("accuracy"), "accuracy" in results) == (None, False)
+
+
+def test_best_results_of_a_run_and_of_one_that_continues_it_name_the_metric() -> None:
+    with HookBus([]).run() as run, pytest.raises(MetricError, match="no best result of the metric 'val/loss'"):
+        run.best["val/loss"]
+    assert type(Run(run.bus, previous=run).best) is BestResults
 
 
 class TestPath:
