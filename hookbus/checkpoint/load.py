@@ -87,7 +87,7 @@ def load_file_on_meta(path: Path) -> dict[str, Any]:
 def verify_checkpoint(path: Path) -> None:
     """Verify the checksums of a checkpoint: a file and its sidecar, and every file of the generation it refers to.
 
-    A file without a sidecar, such as one written by another program, is accepted with a warning.
+    A checkpoint without its sidecar is accepted with a warning. A file of another program has none.
 
     Raises:
         CheckpointError: If the generation of a reference does not exist.
@@ -96,12 +96,17 @@ def verify_checkpoint(path: Path) -> None:
     if path.is_dir():
         verify_generation(path)
         return
-    if sidecars.read_sidecar(path) is not None:
+    has_sidecar = sidecars.read_sidecar(path) is not None
+    if has_sidecar:
         sidecars.verify(path)
-    else:
-        message = f"{path}: no valid sidecar {path.name}.json, so corruption cannot be detected."
-        warnings.warn(message, HookWarning, stacklevel=3)
     content = load_file_on_meta(path)
+    # A file of another program, such as a bare state dict, never had a sidecar.
+    if not has_sidecar and ("meta" in content or POINTER_KEY in content):
+        message = (
+            f"{path}: no valid sidecar {path.name}.json, so corruption cannot be detected. Copy it together with the "
+            "checkpoint."
+        )
+        warnings.warn(message, HookWarning, stacklevel=3)
     directory = resolve_pointer(path, content)
     if directory is not None:
         verify_generation(directory, content[POINTER_KEY]["manifest"])

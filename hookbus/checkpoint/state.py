@@ -194,7 +194,8 @@ def read_checkpoint(
 ) -> dict[str, Any]:
     """Load a checkpoint and verify its checksums, without executing code from it.
 
-    A file without a sidecar, such as one written by another program, is loaded with a warning.
+    A checkpoint without its sidecar is loaded with a warning; a file of another program, such as a bare state dict,
+    has none.
 
     Args:
         path: Path of the file, or of the directory of a generation.
