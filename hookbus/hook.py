@@ -190,6 +190,8 @@ class Hook(BaseListeners):
         unit: Unit in which the setting `frequency` counts: `"iter"` (default), `"step"` or `"epoch"`.
         ranks: `"all"` (default), or `"main"` for hooks that run on rank 0 only.
         schedules_validation: Whether the hook schedules validations. The Trainer then runs none on its own.
+        validates_before_train: Whether the hook requests a validation at `before_train` of a new run, which
+            `hookbus plan` lists; a property if it depends on the settings.
         schedules_accumulation: Whether the hook changes the number of micro-batches per optimizer step.
         schedules_learning_rate: Whether the hook sets the learning rate. It is refused in the training of another
             trainer that schedules it as well; a property if it depends on the settings.
@@ -218,6 +220,7 @@ class Hook(BaseListeners):
     unit: Literal["iter", "step", "epoch"] = "iter"
     ranks: ClassVar[Literal["all", "main"]] = "all"
     schedules_validation: ClassVar[bool] = False
+    validates_before_train: bool = False
     schedules_accumulation: ClassVar[bool] = False
     schedules_learning_rate: bool = False
     averages_weights: ClassVar[bool] = False

@@ -54,13 +54,14 @@ def _print_length(events: PlannedEvents) -> None:
     counts = {"epoch": events.epochs, "iteration": events.iterations, "optimizer step": events.steps}
     parts = [format_quantity(number, unit) for unit, number in counts.items() if number]
     print_paragraph(", ".join(parts) or "The length of the training depends on the run.", style="bold")
-    if events.validations:
-        number = len(events.validations)
-        print_paragraph(
-            f"{format_quantity(number, 'validation')}, after iteration {_format_numbers(events.validations, number)}"
-        )
-    elif events.validations is None:
+    if events.validations is None:
         print_paragraph("The number of validations depends on the run.")
+        return
+    if 0 in events.validations:
+        print_paragraph("1 validation before training, after the listeners of before_train; its results are discarded")
+    if during := [number for number in events.validations if number]:
+        numbers = _format_numbers(during, len(during))
+        print_paragraph(f"{format_quantity(len(during), 'validation')}, after iteration {numbers}")
 
 
 def _print_listeners(listeners: Sequence[PlannedListener]) -> None:

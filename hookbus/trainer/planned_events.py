@@ -62,7 +62,8 @@ class PlannedEvents:
 
     Attributes:
         epochs, iterations, steps: Numbers of epochs, iterations and optimizer steps, None if they depend on the run.
-        validations: Numbers of the iterations after which a validation runs, None if they depend on the run.
+        validations: Numbers of the iterations after which a validation runs, 0 for one before training; None if they
+            depend on the run.
         listeners: When each listener is due, in the order of the points and of the calls.
     """
 
@@ -108,6 +109,7 @@ class _Simulation:
         self._validations: set[int] = set()
         hooks = [hook for hook in run.bus.hooks.values() if isinstance(hook, Hook)]
         self._validates_by_default = trainer.val_loader is not None and not any(h.schedules_validation for h in hooks)
+        self._validates_first = trainer.validate_first or any(hook.validates_before_train for hook in hooks)
         self._is_accumulation_fixed = not any(hook.schedules_accumulation for hook in hooks)
         self._loaders = [loader_length(loader) for _, loader in named_loaders(trainer.val_loader or {})]
         for name in run.bus.points:
@@ -177,6 +179,9 @@ class _Simulation:
         clock = self._clock
         for name in ("before_run", "before_train"):
             self._emit(name)
+        if self._validates_first:
+            self._validations.add(clock.iters_done)
+            self._validate()
         while not clock.is_at_limit:
             clock.begin_epoch()
             self._emit("before_epoch")

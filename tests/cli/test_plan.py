@@ -78,6 +78,29 @@ def test_json(project: Project) -> None:
     ]
 
 
+def test_validations_before_training_are_planned(project: Project) -> None:
+    project.write(RUN)
+    counts = {}
+    for override in ("seed=0", "training.validate_first=true", "hooks.eval.before_train=true"):
+        result = call("--json", "training.epochs=2", override)
+        assert result.exit_code == 0, result.output
+        events = json.loads(result.stdout)["events"]
+        counts[override] = events["validations"]
+    assert counts == {
+        "seed=0": [4, 8],
+        "training.validate_first=true": [0, 4, 8],
+        "hooks.eval.before_train=true": [0, 4, 8],
+    }
+    lines = [
+        line.strip()
+        for line in call("training.validate_first=true", "hooks.eval.before_train=true").stdout.splitlines()
+    ]
+    assert lines[1:3] == [
+        "1 validation before training, after the listeners of before_train; its results are discarded",
+        "6 validations, after iteration 4, 8, 12, ...",
+    ]
+
+
 def test_invalid_file(project: Project) -> None:
     project.write(RUN)
     result = call("training.epochs=x")

@@ -104,6 +104,7 @@ def build(*hooks: Hook, **arguments: Any) -> Trainer:
         ((), {"accumulate": 3}),
         ((Validating(),), {"accumulate": 2}),
         ((), {"epochs": None, "iterations": 17}),  # ends within the third epoch
+        ((), {"validate_first": True}),
     ],
 )
 def test_counts_are_those_of_the_training(hooks: tuple[Hook, ...], arguments: dict[str, Any]) -> None:

@@ -35,6 +35,11 @@ class EvalHook(Hook):
         return Needs(points=("after_train_epoch",) if self.config.by_epoch else ())
 
     @property
+    def validates_before_train(self) -> bool:  # type: ignore[override]  # depends on the settings
+        """Whether `before_train` requests a validation."""
+        return self.config.before_train
+
+    @property
     def validation_fn(self) -> Callable[[Run], None] | None:
         """Validation that replaces the one of the run, None if the settings do not replace it."""
         return self._validation
