@@ -12,6 +12,7 @@ from hookbus._cli.output_file import check_output, explain_output_errors
 from hookbus._run.history import History
 from hookbus._run.history_curves import get_unit, group_curves
 from hookbus._run.history_file import HISTORY, read_rows
+from hookbus._run.status import STATUS
 from hookbus._utils.page import build_charts, build_page
 from hookbus.checkpoint.atomic_files import atomic_write
 from hookbus.errors import ConfigError, HookbusError, format_path
@@ -21,6 +22,7 @@ Charts = Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]
 
 SUFFIXES = (".html", ".png")
 COLUMNS = 2
+UNFINISHED = "the run has not completed an epoch or a validation"
 CHART_INCHES = (5.2, 3.2)
 
 
@@ -40,17 +42,13 @@ def plot(runs: Sequence[Path], output: Path, metrics: Sequence[str]) -> Path:
         raise ConfigError(
             f"--output: the suffix must be {' or '.join(SUFFIXES)}, got {output.name!r}. Pass another file."
         )
-    histories = read_histories(runs)
-    selected = {name: select(history, metrics) for name, history in histories.items()}
     check_output(output)
+    histories = read_histories(runs)
+    selected = {name: select(history, metrics, name) for name, history in histories.items()}
     charts, unit = group_curves(selected), get_unit(selected)
     write = _write_page if output.suffix == ".html" else _write_image
     with explain_output_errors(output):
         write(output, charts, unit, list(histories))
-    except OSError as error:
-        raise HookbusError(
-            f"{format_path(output)} cannot be written: {error.strerror}. Pass another file to --output."
-        ) from None
     return output
 
 
@@ -64,19 +62,35 @@ def read_histories(runs: Sequence[Path]) -> dict[str, History]:
         raise ConfigError(f"hookbus plot: a run is passed more than once, got {', '.join(repeated)}. Pass it once.")
     histories = {}
     for name, directory in zip(name_runs(runs), runs, strict=True):
-        path = directory / HISTORY if directory.is_dir() else directory
-        if directory.is_dir() and not path.exists():
-            raise HookbusError(
-                f"{format_path(directory)} has no {HISTORY}: it is not the work directory of a training, or an "
-                "earlier version has written the run."
-            )
+        path = _find_history(directory)
         rows, problems = read_rows(path)
         for problem in problems:
             logging.getLogger("hookbus").warning("%s", problem)
         if not rows:
-            raise HookbusError(f"{format_path(path)} has no rows: the run has not completed an epoch or validation.")
+            raise HookbusError(f"{format_path(path)} has no rows: {UNFINISHED}. Pass another run.")
         histories[name] = History(rows)
     return histories
+
+
+def _find_history(run: Path) -> Path:
+    """Return the path of the history of a run, which may be passed itself.
+
+    Raises:
+        HookbusError: If there is none.
+    """
+    if not run.is_dir():
+        if not run.exists():
+            raise HookbusError(f"{format_path(run)}: no such directory. Pass the work directory of a run.")
+        return run
+    if not (path := run / HISTORY).exists():
+        if (run / STATUS).exists():
+            raise HookbusError(f"{format_path(run)} has no {HISTORY}: {UNFINISHED}. Pass another run.")
+        inner = next((f", such as {format_path(path.parent)}" for path in sorted(run.glob(f"*/{HISTORY}"))), "")
+        raise HookbusError(
+            f"{format_path(run)} has no {HISTORY}: it is not the work directory of a training. Pass that of a "
+            f"run{inner}."
+        )
+    return path
 
 
 def name_runs(runs: Sequence[Path]) -> list[str]:
@@ -90,8 +104,13 @@ def name_runs(runs: Sequence[Path]) -> list[str]:
     return ["/".join(parts) for parts in paths]
 
 
-def select(history: History, metrics: Sequence[str]) -> History:
+def select(history: History, metrics: Sequence[str], run: str) -> History:
     """Return a history with the named metrics only; all of them without names.
+
+    Args:
+        history: History of a run.
+        metrics: Names of metrics.
+        run: Name of the run, for the message.
 
     Raises:
         ConfigError: If no metric has the name, or several have.
@@ -102,7 +121,7 @@ def select(history: History, metrics: Sequence[str]) -> History:
     try:
         names = {resolve_metric_name(metric, columns) for metric in metrics}
     except HookbusError as error:
-        raise ConfigError(f"--metric: {error}") from None
+        raise ConfigError(f"--metric: run {run}: {error}") from None
     dropped = set(columns) - names
     return History({name: value for name, value in row.items() if name not in dropped} for row in history)
 

@@ -28,7 +28,12 @@ def print_runs(runs: Sequence[ListedRun], directory: Path) -> None:
         directory: Directory that was searched.
     """
     if not runs:
-        output_console().print(escape_text(f"{format_path(directory)} contains no training runs."))
+        output_console().print(
+            escape_text(
+                f"{format_path(directory)} contains no training runs. Pass the directory that contains their work "
+                "directories."
+            )
+        )
         return
     metrics = list(dict.fromkeys(name for run in runs for name in run.best))
     settings = list(dict.fromkeys(name for run in runs for name in run.settings))

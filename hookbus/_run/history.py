@@ -102,6 +102,11 @@ class History(Sequence[Row]):
             return [dict(row) for row in self._rows[key]]
         if not isinstance(key, str):
             return dict(self._rows[key])
+        if not self._rows and key not in FIRST_COLUMNS:
+            raise MetricError(
+                f"history: no row has {key!r}, because there are no rows yet. The first one is recorded at the end of "
+                "an epoch or validation."
+            )
         name = key if key in FIRST_COLUMNS else resolve_metric_name(key, self.columns)
         return [row.get(name) for row in self._rows]
 

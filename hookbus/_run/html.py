@@ -34,7 +34,7 @@ def build_run_html(run: Any) -> str:
     directory = [] if run.work_dir is None else [str(run.work_dir.path)]
     facts = [*([] if run.mode == "train" else [run.mode]), *iter_positions(run), format_clock_time(run.seconds)]
     heading = " · ".join([outcome, *map(escape, [*facts, *directory])])
-    reasons = run.stop_reasons if run.exception is None else [run.redact(format_error(run.exception))]
+    reasons = run.redact(run.stop_reasons if run.exception is None else [format_error(run.exception)])
     best = [f"best {name} {format_number(result.value)} (epoch {result.epoch})" for name, result in run.best.items()]
     lines = "".join(f"<div>{escape(line)}</div>" for line in [*reasons, *best])
     return wrap_html(f"<div>{heading}</div>{lines}{_build_history(run.history.rows, run.best)}")
@@ -42,7 +42,10 @@ def build_run_html(run: Any) -> str:
 
 def build_history_html(rows: Sequence[Row]) -> str:
     """Build the table of a history and its curves."""
-    return wrap_html(_build_history(rows, {}) or "<div>no epoch yet</div>")
+    return wrap_html(
+        _build_history(rows, {})
+        or "<div>no rows yet: the first one is recorded at the end of an epoch or validation</div>"
+    )
 
 
 def iter_positions(run: Any) -> Iterator[str]:

@@ -67,7 +67,7 @@ def test_only_named_metrics_are_plotted(runs: Path, tmp_path: Path) -> None:
     assert re.findall('aria-label="([^"]*)"', (tmp_path / "c.html").read_text()) == ["accuracy"]
     done = invoke("plot", runs / "a", "-o", tmp_path / "c.html", "--metric", "bleu")
     assert done.exit_code == 2
-    assert "--metric: Unknown metric 'bleu'. Available: train/loss, val/accuracy." in done.output
+    assert "--metric: run a: Unknown metric 'bleu'. Available: train/loss, val/accuracy." in done.output
 
 
 def test_image_is_drawn_by_matplotlib(runs: Path, tmp_path: Path) -> None:
@@ -89,9 +89,19 @@ def test_unknown_suffix_and_runs_without_a_history_are_errors(runs: Path, tmp_pa
     assert "the suffix must be .html or .png, got 'c.gif'" in invoke("plot", runs / "a", "-o", "c.gif").output
     done = invoke("plot", runs, "-o", tmp_path / "c.html")
     assert done.exit_code == 1
-    assert f"{runs} has no history.jsonl: it is not the work directory of a training" in done.output
+    assert done.output == (
+        f"error: {runs} has no history.jsonl: it is not the work directory of a training. Pass that of a run, such as "
+        f"{runs / 'a'}.\n"
+    )
+    done = invoke("plot", runs / "none", "-o", tmp_path / "c.html")
+    assert done.output == f"error: {runs / 'none'}: no such directory. Pass the work directory of a run.\n"
     (runs / "a" / "history.jsonl").write_text("")
-    assert "has no rows" in invoke("plot", runs / "a", "-o", tmp_path / "c.html").output
+    reason = "the run has not completed an epoch or a validation. Pass another run."
+    done = invoke("plot", runs / "a", "-o", tmp_path / "c.html")
+    assert done.output == f"error: {runs / 'a' / 'history.jsonl'} has no rows: {reason}\n"
+    (runs / "a" / "history.jsonl").unlink()
+    done = invoke("plot", runs / "a", "-o", tmp_path / "c.html")
+    assert done.output == f"error: {runs / 'a'} has no history.jsonl: {reason}\n"
     assert not (tmp_path / "c.html").exists()
 
 
@@ -175,7 +185,10 @@ def test_run_of_an_earlier_version_and_a_damaged_status_are_listed(runs: Path) -
 
 def test_directory_without_runs_is_no_error_and_a_missing_one_is(tmp_path: Path) -> None:
     done = invoke("runs", tmp_path)
-    assert (done.exit_code, done.output.strip()) == (0, f"{tmp_path} contains no training runs.")
+    assert (done.exit_code, done.output.strip()) == (
+        0,
+        f"{tmp_path} contains no training runs. Pass the directory that contains their work directories.",
+    )
     assert invoke("runs", tmp_path / "none").exit_code == 2
 
 

@@ -34,6 +34,16 @@ def test_column_is_a_list_with_none_for_missing_values(history: History) -> None
     assert (history["kind"], history["step"], history["lr"]) == (["validation", "epoch"], [2, 4], [None, 0.1])
 
 
+def test_unknown_column_is_an_error_with_close_matches_or_the_reason(history: History) -> None:
+    with pytest.raises(MetricError, match=r"Did you mean 'val/loss'\? Available: .*val/a, val/loss\."):
+        history["val/los"]
+    with pytest.raises(
+        MetricError, match="no row has 'val/loss', because there are no rows yet. The first one is reco"
+    ):
+        History()["val/loss"]
+    assert (History()["epoch"], "val/loss" in History()) == ([], False)
+
+
 def test_rows_are_copies_in_a_sequence(history: History) -> None:
     assert (len(history), list(history), history.rows) == (2, [FIRST, SECOND], [FIRST, SECOND])
     assert (history[-1], history[:1]) == (SECOND, [FIRST])

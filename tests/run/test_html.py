@@ -102,7 +102,7 @@ def test_a_single_epoch_has_no_curves() -> None:
 
 
 def test_an_empty_history_is_stated() -> None:
-    assert "no epoch yet" in build_history_html([])
+    assert "no rows yet: the first one is recorded at the end of an epoch or validation" in build_history_html([])
 
 
 def test_names_and_values_that_are_not_finite_are_text() -> None:

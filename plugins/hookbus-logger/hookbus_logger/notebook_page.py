@@ -78,9 +78,10 @@ class NotebookPage:
 
     @property
     def note(self) -> str:
-        """Number of rows that were removed, as a sentence; "" if there is none."""
-        removed = self._count - len(self._rows)
-        return f"{removed} earlier rows are not shown" if removed else ""
+        """Sentence about the rows that were removed; "" if there are none."""
+        if len(self._rows) == self._count:
+            return ""
+        return f"the last {len(self._rows)} of {self._count} rows; run.history contains every epoch"
 
     def to_html(self) -> str:
         """Return the content as HTML. All names and values are escaped."""

@@ -184,5 +184,5 @@ def test_only_the_last_rows_of_a_long_training_are_displayed(kernel: Kernel, tra
     trainer(LoggerHook(), losses=[1.0], epochs=60).fit()
 
     lines = kernel.outputs[0]["text/plain"].splitlines()
-    assert lines[1] == "10 earlier rows are not shown"
+    assert lines[1] == "the last 50 of 60 rows; run.history contains every epoch"
     assert [line.split()[0] for line in (lines[3], lines[-2])] == ["11/60", "60/60"]

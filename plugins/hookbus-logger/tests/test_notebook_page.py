@@ -52,7 +52,7 @@ def test_size_is_independent_of_the_number_of_rows() -> None:
     html = build_page(1000).to_html()
 
     assert html.count("<tr>") == MAX_ROWS + 1
-    assert "<div>950 earlier rows are not shown</div>" in html
+    assert "<div>the last 50 of 1000 rows; run.history contains every epoch</div>" in html
     assert "<td>951/1000</td>" in html
     assert "<td>950/1000</td>" not in html
 
