@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from hookbus._cli.console import escape_text, output_console
 from hookbus._cli.output import print_pairs
+from hookbus._config.overrides import drop_replaced
 from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import world_size
 
@@ -35,13 +36,15 @@ def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str
         return
     directory = run.work_dir.path
     moved = [] if requested is None or Path(requested) == directory else [f"work_dir={directory}"]
+    repeated = drop_replaced([*overrides, *moved])
     out = output_console()
     out.print(f"\nThe files of this run are in [bold]{escape_text(str(directory))}[/]")
     files = [(_relative_path(path, directory), meaning) for path, meaning in _iter_files(run, directory)]
     print_pairs([(escape_control_characters(name), escape_control_characters(meaning)) for name, meaning in files])
     out.print("\nNext steps")
-    for command in _iter_commands(run, str(file), [*overrides, *moved]):
-        out.print(escape_text(_format_command([_get_program(command[0]), *map(shlex.quote, command)])))
+    for command in _iter_commands(run, str(file), repeated):
+        words = [shlex.quote(str(run.redact(word))) for word in command]
+        out.print(escape_text(_format_command([_get_program(command[0]), *words])))
 
 
 def _format_command(words: Sequence[str]) -> str:
@@ -93,8 +96,7 @@ def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[s
         # A finished run has nothing left to train, so the suggested command doubles the limit.
         limits = {"epochs": run.max_epochs, "iterations": run.max_iters, "tokens": run.max_tokens}
         name, limit = next(((name, limit) for name, limit in limits.items() if limit), ("iterations", None))
-        others = [override for override in overrides if not override.startswith(f"training.{name}=")]
-        yield ["train", file, *others, f"training.{name}={2 * (limit or 1)}", "--resume"]
+        yield ["train", file, *drop_replaced([*overrides, f"training.{name}={2 * (limit or 1)}"]), "--resume"]
     elif newest is not None:
         yield ["train", file, *overrides, "--resume"]
     yield ["explain", file, *overrides]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hookbus._config.diagnostics import HookList, expand_names, expand_short_form, normalize_hooks
@@ -33,6 +33,29 @@ def apply_overrides(document: Document, overrides: Iterable[str]) -> list[str]:
         except ValueError as error:
             problems.append(document.format_problem_at(text, str(error)))
     return problems
+
+
+def drop_replaced(overrides: Sequence[str]) -> list[str]:
+    """Return overrides without those whose key a later one sets again: of `seed=1 seed=2`, only the last.
+
+    An override is kept if one in between concerns the same section, and may depend on it. Those of hooks are kept: a
+    hook has several names.
+
+    Args:
+        overrides: Overrides in their order.
+    """
+    texts = [re.sub(r"^(~?)experiment_dir\b", r"\1work_dir", text) for text in overrides]
+    sections = [re.split(r"[.=]", text.removeprefix("~"))[0] for text in texts]
+    return [text for index, text in enumerate(overrides) if not _is_replaced(texts, sections, index)]
+
+
+def _is_replaced(texts: Sequence[str], sections: Sequence[str], index: int) -> bool:
+    """Return whether the next override of the same section sets the same key."""
+    key, equals, _ = texts[index].partition("=")
+    following = next((i for i in range(index + 1, len(texts)) if sections[i] == sections[index]), None)
+    if following is None or not equals or sections[index] == "hooks":
+        return False
+    return texts[following].startswith(f"{key}=")
 
 
 class _Override:

@@ -203,6 +203,24 @@ def test_lines_of_the_summary_fit_a_narrow_output(project: Project, monkeypatch:
     assert max(map(len, lines)) <= 50
 
 
+def test_repeated_overrides_are_suggested_once_and_quoted(project: Project) -> None:
+    project.write(RUN)
+    overrides = ["seed=1", "experiment_dir=runs/y", "hooks.checkpoint.interval=2", "seed=2", "work_dir=runs/a b"]
+    for directory in ("runs/a b", "runs/a b-2"):  # the second run uses a sibling of the directory
+        commands = suggested_commands(run_train(*overrides))
+        repeated = ["hooks.checkpoint.interval=2", "seed=2", f"work_dir={directory}"]
+        assert commands[1] == ["hookbus", "train", "run.yaml", *repeated, "training.epochs=4", "--resume"]
+        assert commands[2] == ["hookbus", "explain", "run.yaml", *repeated]
+    assert run_train(*commands[1][3:])[1] == "The files of this run are in runs/a b-2"
+
+
+def test_suggested_commands_contain_no_secret(project: Project) -> None:
+    project.write("from parts import net\n\ndef net_with_key(api_key, note):\n    return net()\n", "keyed.py")
+    project.write(RUN.replace("parts:net", "keyed:net_with_key"))
+    commands = suggested_commands(run_train("model.api_key=S3cretValue", "model.note=at S3cretValue"))
+    assert commands[2] == ["hookbus", "explain", "run.yaml", "model.api_key=***", "model.note=at ***"]
+
+
 def test_description_that_does_not_fit_is_printed_below_its_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hookbus._config.diagnostics import hook_entries
 from hookbus._config.document import Document
-from hookbus._config.overrides import apply_overrides
+from hookbus._config.overrides import apply_overrides, drop_replaced
 from hookbus._config.yaml import parse
 
 FILE = """
@@ -266,3 +268,36 @@ class TestLimits:
         assert problem.partition("…")[0] in message
         assert message.isprintable()
         assert len(message) < 300
+
+
+class TestReplacedOverrides:
+    @pytest.mark.parametrize(
+        ("overrides", "kept"),
+        [
+            (["seed=1", "a.b=1", "seed=2"], ["a.b=1", "seed=2"]),
+            (["experiment_dir=x", "work_dir=y"], ["work_dir=y"]),
+            (["seed=1", "~seed", "seed=2"], ["seed=1", "~seed", "seed=2"]),
+            (["metrics=[a, b]", "metrics.1=c", "metrics=[a]"], ["metrics=[a, b]", "metrics.1=c", "metrics=[a]"]),
+            (["hooks.one.interval=2", "hooks.one.interval=3"], ["hooks.one.interval=2", "hooks.one.interval=3"]),
+            (["a=1", "a.b=2", "ab=3"], ["a=1", "a.b=2", "ab=3"]),
+        ],
+    )
+    def test_only_an_override_of_the_same_key_replaces(self, overrides: list[str], kept: list[str]) -> None:
+        assert drop_replaced(overrides) == kept
+
+    @settings(deadline=None)
+    @given(
+        st.lists(
+            st.sampled_from(
+                "seed=1 seed=2 ~seed training.epochs=2 training.epochs=3 training={} ~training experiment_dir=a "
+                "work_dir=b metrics.1=x metrics=[y] metrics=[y,z] ~hooks.two hooks.third.interval=2 "
+                "hooks.three.interval=3 scheduler= scheduler.type=A".split()
+            ),
+            max_size=7,
+        )
+    )
+    def test_result_is_the_same_without_replaced_overrides(self, overrides: list[str]) -> None:
+        complete, reduced = parse(FILE, "run.yaml"), parse(FILE, "run.yaml")
+        if apply_overrides(complete, overrides) == []:
+            assert apply_overrides(reduced, drop_replaced(overrides)) == []
+            assert reduced.data == complete.data
