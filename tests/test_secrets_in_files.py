@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from hookbus import Trainer
+from hookbus import Trainer, load_config
+from hookbus._cli.app import app
 
 if TYPE_CHECKING:
     from tests.conftest import Project
@@ -42,6 +44,7 @@ MODULE = """
         Config = NoteConfig
 
         def before_run(self, run):
+            run.logger.warning("signed in with %s", self.config.api_key)
             run.metadata["note"] = {"password": self.config.api_key, "text": self.config.link.get_secret_value()}
 
         def after_train(self, run):
@@ -105,6 +108,30 @@ def find_files_with(secret: str, directory: Path) -> set[str]:
     return {
         str(path.relative_to(directory)) for path, content in read_contents(directory) if secret.encode() in content
     }
+
+
+def test_command_prints_no_secret_of_its_run_file(project: Project) -> None:
+    project.write(MODULE, "note.py")
+    project.write(json.dumps(make_run_file("S3cretPRINTED", [{"type": "logger"}])))
+    result = CliRunner().invoke(app, ["train", "run.yaml"])
+
+    assert result.exit_code == 1
+    assert "S3cretPRINTED" not in result.output
+    output = " ".join(result.output.split())
+    assert "signed in with ***" in output
+    # The line of the logger and the traceback.
+    assert output.count("ValueError: *** at https://me:***@host/x with ***") == 2
+    assert find_files_with("S3cretPRINTED", project.path / "runs") == set()
+
+
+def test_secret_is_hidden_wherever_the_written_configuration_repeats_it(project: Project) -> None:
+    project.write(MODULE, "note.py")
+    content = make_run_file("S3cretREPEATED", [])
+    content["model"]["comment"] = "use S3cretREPEATED"
+    project.write(json.dumps(content))
+    config = load_config("run.yaml")
+    assert "S3cretREPEATED" not in config.to_yaml()
+    assert "comment: use ***  # redacted: set in run.yaml" in config.to_yaml()
 
 
 WRITERS = [{"type": "jsonl", "interval": 1}, {"type": "tensorboard", "interval": 1}, {"type": "runtime_info"}]

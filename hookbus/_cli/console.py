@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hookbus._cli.redaction import redact_text, redaction_scope
 from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import is_main, rank, reported_by_main
 from hookbus.errors import ConfigError, HookbusError, HookWarning, format_error, limit_lines
@@ -31,7 +32,7 @@ DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 @contextmanager
 def handle_errors() -> Iterator[None]:
     """Context manager that converts exceptions to messages and exit codes, and warnings to lines."""
-    with _print_log_messages(), warnings.catch_warnings():
+    with redaction_scope(), _print_log_messages(), warnings.catch_warnings():
         warnings.simplefilter("always", HookWarning)
         warnings.showwarning = _print_warning
         try:
@@ -63,7 +64,7 @@ def _report_error(error: BaseException) -> int:
             print_error(format_error(error))
             _print_notes(error)
         case _:
-            traceback.print_exception(error)
+            typer.echo(redact_text("".join(traceback.format_exception(error))), nl=False, err=True)
     return 1
 
 
@@ -99,7 +100,7 @@ def escape_text(text: str) -> str:
 
 def print_error(message: str) -> None:
     """Print an error message."""
-    _print_line(f"[red]error:[/] {escape_text(message)}")
+    _print_line(f"[red]error:[/] {escape_text(redact_text(message))}")
 
 
 def print_json(value: Any) -> None:
@@ -136,7 +137,7 @@ def _print_error_lines(error: HookbusError) -> None:
     """Print the lines of an error and its notes."""
     if isinstance(error, ConfigError):
         for problem in limit_lines(error.problems):
-            _print_line(escape_text(problem))
+            _print_line(escape_text(redact_text(problem)))
     else:
         for line in limit_lines(str(error).splitlines(), "line"):
             print_error(line)
@@ -146,12 +147,12 @@ def _print_error_lines(error: HookbusError) -> None:
 def _print_notes(error: BaseException) -> None:
     """Print the notes of an error, which name the hook and the point."""
     for note in getattr(error, "__notes__", ()):
-        error_console().print(f"  {escape_text(note)}", soft_wrap=True)
+        error_console().print(f"  {escape_text(redact_text(note))}", soft_wrap=True)
 
 
 def _print_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     with suppress(OSError):  # standard error may be on the full disk: a warning must not end the run
-        _print_line(f"[yellow]warning:[/] {escape_text(str(message))}")
+        _print_line(f"[yellow]warning:[/] {escape_text(redact_text(str(message)))}")
 
 
 @contextmanager
@@ -184,4 +185,4 @@ class _ConsoleHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if record.levelno == logging.INFO else f"[yellow]{record.levelname.lower()}:[/] "
         with suppress(OSError):  # as for warnings
-            _print_line(f"{level}{escape_text(self.format(record))}")
+            _print_line(f"{level}{escape_text(redact_text(self.format(record)))}")

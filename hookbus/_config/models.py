@@ -28,6 +28,8 @@ from hookbus._config.diagnostics import find_settings_problems, sort_by_location
 from hookbus._config.document import Document, Path
 from hookbus._config.hooks import build_hook, hide_declared_settings
 from hookbus._config.interpolation import dump_resolved, show_references
+from hookbus._config.restored import merge_restored
+from hookbus._run.known_secrets import hide_repeated
 from hookbus._run.tokens import to_token_limit
 from hookbus._run.work_dir import check_resume
 from hookbus._utils.batch_limits import find_dev_run_problem, find_limit_problem
@@ -283,6 +285,7 @@ class RunConfig(Section):
 
     _document: Document = PrivateAttr(default_factory=lambda: Document("config"))
     _paths: list[Path] = PrivateAttr(default_factory=list)
+    _comments: list[str] = PrivateAttr(default_factory=list)  # lines at the end of the YAML
     _invalid_sections: frozenset[str] = PrivateAttr(default=frozenset())
     _reported: set[str] = PrivateAttr(default_factory=set)  # warnings, because hooks are built more than once
 
@@ -415,19 +418,22 @@ class RunConfig(Section):
             YAML from which `load_config` creates an equal configuration, unless it contains `***`. It excludes the
             defaults of the project and of the environment, which are merged already.
         """
-        shown = redact(self.model_dump(mode="json"))
-        return dump_resolved(self.model_dump(), shown, self._document, self.to_document_path) + COMPLETE
+        raw, shown = self.model_dump(), redact(self.model_dump(mode="json"))
+        text = dump_resolved(raw, hide_repeated(raw, shown), self._document, self.to_document_path)
+        return f"{text}{COMPLETE}{''.join(self._comments)}"
 
     @cached_lookups()
-    def to_run_file(self, hooks: Mapping[str, object]) -> str:
-        """Serialize the configuration of a run: as `to_yaml`, with its hooks and all their defaults.
+    def resolve_for_run(self, hooks: Mapping[str, object], restored: Mapping[str, Any]) -> tuple[RunConfig, list[str]]:
+        """Return the configuration that applies to a run: with its hooks and all their defaults.
 
         Args:
             hooks: Hooks of the run by instance name. Those that the file does not contain, such as default hooks, are
-                added; a comment names each one that no run file can contain.
+                added; in `to_yaml`, a comment names each one that no run file can contain.
+            restored: Recorded sections of the run that is resumed, see `merge_restored`.
 
         Returns:
-            YAML. `default_hooks` is false in it, because it contains these hooks.
+            The configuration, in which `default_hooks` is false, because it contains these hooks, and a message for
+            each setting that has no effect.
         """
         settings = dict(zip(self._hook_paths(), self.hooks, strict=True))
         names = HookBus()
@@ -443,9 +449,12 @@ class RunConfig(Section):
                 entries.append((complete_settings(described, hook), path))
         # Disabled hooks are not registered.
         entries += [(settings[path], path) for _, path in own.values()]
-        complete = self.model_copy(update={"hooks": [entry for entry, _ in entries], "default_hooks": False})
+        fields, messages = merge_restored(self, restored)
+        fields |= {"hooks": [entry for entry, _ in entries], "default_hooks": False}
+        complete = self.model_copy(update=fields)
         complete._paths = [path for _, path in entries]
-        return complete.to_yaml() + "".join(comments)
+        complete._comments = comments
+        return complete, messages
 
     def _build(self) -> list[tuple[Any, Path]]:
         """Return the hooks with their paths in the file."""

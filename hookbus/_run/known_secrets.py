@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from operator import is_
 from typing import Any
 
 from hookbus._utils.redaction import SECRET_TYPES, redact, redact_config
@@ -16,11 +17,43 @@ MIN_LENGTH = 6
 
 def redact_known(value: Any, config: Any, settings: Iterable[Any]) -> Any:
     """Return a copy with secrets redacted, also without the secret values of a configuration and of the hooks."""
-    values = {secret for secret in _iter_secrets(config, settings) if len(secret) >= MIN_LENGTH}
-    if not values:
-        return redact(value)
-    secrets = sorted(values, key=len, reverse=True)
-    return _substitute(redact(value), re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, secrets))})(?!\w)"))
+    return _hide(redact(value), _compile(_iter_secrets(config, settings)))
+
+
+def hide_repeated(raw: Any, redacted: Any) -> Any:
+    """Return redacted data in which the values that are hidden somewhere are hidden wherever they occur.
+
+    Args:
+        raw: Data with its secrets.
+        redacted: The same data, redacted.
+    """
+    return _hide(redacted, _compile(_iter_hidden(raw, redacted)))
+
+
+class KnownSecrets:
+    """Redaction with the secret values of a configuration and of hooks, which are collected when these change."""
+
+    def __init__(self) -> None:
+        self._known: tuple[list[Any], re.Pattern[str] | None] = ([], None)
+
+    def redact(self, value: Any, config: Any, settings: Iterable[Any]) -> Any:
+        """Return a copy with secrets redacted, see `redact_known`."""
+        sources = [config, *settings]
+        known, pattern = self._known
+        if len(sources) != len(known) or not all(map(is_, sources, known)):
+            pattern = _compile(_iter_secrets(config, sources[1:]))
+            self._known = sources, pattern  # one assignment: threads log as well
+        return _hide(redact(value), pattern)
+
+
+def _compile(values: Iterable[str]) -> re.Pattern[str] | None:
+    """Return a pattern of secret values within a text; None if there are none."""
+    secrets = sorted({secret for secret in values if len(secret) >= MIN_LENGTH}, key=len, reverse=True)
+    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, secrets))})(?!\w)") if secrets else None
+
+
+def _hide(value: Any, pattern: re.Pattern[str] | None) -> Any:
+    return value if pattern is None else _substitute(value, pattern)
 
 
 def _iter_secrets(config: Any, settings: Iterable[Any]) -> Iterator[str]:

@@ -20,6 +20,15 @@ def read_settings(directory: Path) -> dict[str, Any]:
     Args:
         directory: Work directory of the run.
     """
+    return flatten_settings(read_config(directory))
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return the content of the `config.yaml` of a run; {} if there is none or the file is damaged.
+
+    Args:
+        directory: Work directory of the run.
+    """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -27,7 +36,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
         content = YAML(typ="safe", pure=True).load(read_regular_file(directory / CONFIG, MAX_CONFIG_BYTES))
     except (OSError, ValueError, YAMLError):
         return {}
-    return flatten_settings(content) if isinstance(content, Mapping) else {}
+    return dict(content) if isinstance(content, Mapping) else {}
 
 
 def flatten_settings(value: Any, path: str = "") -> dict[str, Any]:

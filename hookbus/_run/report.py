@@ -132,7 +132,7 @@ def _iter_times(run: Run) -> Iterator[list[str]]:
 
 def _iter_settings(run: Run) -> Iterator[list[str]]:
     """Yield the settings of the run by path, without those of the hooks, which have a table of their own."""
-    config = {name: value for name, value in run.redact(run.plain_config()).items() if name != "hooks"}
+    config = {name: value for name, value in run.plain_config().items() if name != "hooks"}
     for path, value in flatten_settings(config).items():
         if value is not None:
             yield [path, _format(value)]

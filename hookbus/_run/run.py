@@ -22,7 +22,7 @@ from hookbus._run.history_recorder import HistoryRecorder
 from hookbus._run.hook_budget import HookBudget
 from hookbus._run.html import build_run_html, iter_positions
 from hookbus._run.interrupts import SignalHandling
-from hookbus._run.known_secrets import redact_known
+from hookbus._run.known_secrets import KnownSecrets
 from hookbus._run.loop_methods import LoopMixin, Replacements
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
@@ -44,7 +44,6 @@ from hookbus._run.weights import Weights
 from hookbus._run.work_dir import DIRECTORIES
 from hookbus._utils.arguments import get_by_name
 from hookbus._utils.detached_copies import deepcopy_as_none
-from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
@@ -143,6 +142,7 @@ class Run(ProgressMixin, LoopMixin):
         "is_running",
         "iteration_gap",
         "journal",
+        "known_secrets",
         "locks",
         "loss",
         "may_resume",
@@ -164,6 +164,7 @@ class Run(ProgressMixin, LoopMixin):
         "records",
         "replacements",
         "request_sync",
+        "resolved_config",
         "resumed",
         "sanity_checking",
         "scaler",
@@ -225,6 +226,8 @@ class Run(ProgressMixin, LoopMixin):
         self.scheduler, self.scaler = freeze_names(scheduler), scaler
         self.loss, self.state = loss, dict(state or {})
         self.config, self.device, self.work_dir = config or {}, device, work_dir
+        self.resolved_config: Any = None
+        self.known_secrets = KnownSecrets()
         self.train_loader: Any = None
         self.val_loader: Any = None
         self.test_loader: Any = None
@@ -299,7 +302,7 @@ class Run(ProgressMixin, LoopMixin):
         self.locks: dict[Path, Callable[[], object]] = {}
         self.closer: Callable[[BaseException | None], None] | None = None  # of a run that `bus.open` has begun
         self.metadata = Metadata()
-        self.journal = RunJournal()
+        self.journal = RunJournal(self.redact)
         self.outcome: Outcome = "running"
         self.exception: BaseException | None = None
         self.resumed: bool | None = None
@@ -517,8 +520,11 @@ class Run(ProgressMixin, LoopMixin):
         self.pending = True
 
     def plain_config(self) -> Mapping[str, Any]:
-        """Return the resolved configuration as built-in Python types, with secrets redacted; {} if there is none."""
-        plain: Mapping[str, Any] = redact_config(self.config)
+        """Return the configuration as built-in Python types, with secrets redacted; {} if there is none.
+
+        From `log_config` on, the configuration of a run file is that of `config.yaml`, with the settings of all hooks.
+        """
+        plain: Mapping[str, Any] = self.redact(self.resolved_config or self.config)
         return plain
 
     def redact(self, value: Any) -> Any:
@@ -531,7 +537,7 @@ class Run(ProgressMixin, LoopMixin):
             value: Nested mappings, sequences and values.
         """
         settings = [hook.config for hook in self.bus.hooks.values() if is_configured(hook)]
-        return redact_known(value, self.config, settings)
+        return self.known_secrets.redact(value, self.config, settings)
 
     @property
     def loss_dict(self) -> dict[str, Tensor]:

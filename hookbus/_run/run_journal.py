@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+from hookbus._utils.secrets import hide_secrets
 
 MAX_WARNINGS = 100
 """Number of warnings that are stored; the others are counted."""
 
 
 class RunJournal(logging.Filter):
-    """Notes of a run, collected from its start to its end.
+    """Notes of a run, collected from its start to its end. While it is active, messages that are logged are redacted.
+
+    Args:
+        redact: Function that returns a text without secrets.
 
     A filter that lets every message pass, not a handler: with a handler of ours, Python would no longer print the
     warnings of a program that does not configure logging.
@@ -25,8 +30,9 @@ class RunJournal(logging.Filter):
         first_iteration: Number of iterations that were complete when the training of this process began.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, redact: Callable[[str], str] = str) -> None:
         super().__init__()
+        self._redact = redact
         self.warnings: list[str] = []
         self.omitted = 0
         self.seconds: dict[str, float] = {}
@@ -45,9 +51,17 @@ class RunJournal(logging.Filter):
             self.end(phase)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Store the message of a warning or an error, and let every record pass."""
+        """Redact the message of a record, store that of a warning or an error, and let every record pass."""
+        text = record.getMessage()
+        try:
+            shown = self._redact(text)
+        except Exception:  # such as one in the text of a value of the configuration, which must not end the run
+            shown = hide_secrets(text)
+        if shown != text:
+            # Here and not in a handler: consoles, log files and handlers of the user all get the redacted message.
+            record.msg, record.args = shown, ()
         if record.levelno >= logging.WARNING:
-            self.add(record.getMessage())
+            self.add(shown)
         return True
 
     def add(self, message: str) -> None:

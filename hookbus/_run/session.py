@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from hookbus._run.acquisition import acquire
 from hookbus._run.boundary_state import record_settings
+from hookbus._run.config_record import check_config_file, record_config, update_config
 from hookbus._run.directory_lock import explain_write_errors
 from hookbus._run.finalize import finalize, record_failure, release_directories, resolve_outcome, write_status
 from hookbus._run.history_start import start_history
@@ -26,7 +27,7 @@ from hookbus._run.services import ACTIVE_RUNS
 from hookbus._run.work_dir import WorkDir
 from hookbus.checkpoint.saver import CheckpointSaver
 from hookbus.distributed.collectives import Collectives
-from hookbus.errors import ConfigError, RequestError, WorkDirError, format_path
+from hookbus.errors import ConfigError, RequestError, format_path
 
 if TYPE_CHECKING:
     from hookbus._run.run_bus import RunBus
@@ -53,7 +54,7 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
     try:
         # Before `before_run`: hooks that open files need the ID of the run that they continue.
         path = find_resumed_checkpoint(run) if resume == "auto" else resume
-        run.ranks.call_on_main("the file of the configuration", partial(_check_config_file, run))
+        run.ranks.call_on_main("the file of the configuration", partial(check_config_file, run))
     except BaseException:
         release_directories(run)
         raise
@@ -62,12 +63,14 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
             # The owner of such a state has restored the optimizers, whose learning rate a hook that builds a scheduler
             # in `before_run` sets to that of the first step.
             resets = [*record_settings(run)] if isinstance(path, Mapping) else []
-            _start(run)
+            _start(run, path)
             for reset in resets:
                 reset()
             if resume != "never":
                 resume_run(run, path)
             run.resumed = bool(run.resumed)
+            if resume != "never":
+                update_config(run)
             if run.mode == "train":
                 start_history(run, path)
                 run.journal.first_iteration = run.iters_done
@@ -87,7 +90,7 @@ def run_scope(run: Run, resume: Resume = "never") -> Iterator[Run]:
             ACTIVE_RUNS.discard(run)
 
 
-def _start(run: Run) -> None:
+def _start(run: Run, source: Resume | None) -> None:
     """Start a run: synchronize the ranks, attach the run to its bus and emit `before_run`."""
     run.is_running = True
     run.journal.start()
@@ -106,7 +109,7 @@ def _start(run: Run) -> None:
     run.metadata.write = partial(write_status, run)
     _log_work_dir(run)
     run.bus.fire("before_run", mode=run.mode)
-    _log_config(run)
+    record_config(run, source)
     # After `before_run`, in which hooks may still register other hooks.
     run.request_sync.begin()
 
@@ -198,26 +201,3 @@ def _log_work_dir(run: Run) -> None:
             format_path(run.work_dir.requested_path),
             format_path(run.work_dir.path),
         )
-
-
-def _check_config_file(run: Run) -> None:
-    """Raise if the run would write its configuration to a file that no run has written."""
-    if run.mode != "train" or run.work_dir is None or not hasattr(run.config, "to_yaml"):
-        return
-    if problem := run.work_dir.find_config_problem(run.id):
-        raise WorkDirError(problem)
-
-
-def _log_config(run: Run) -> None:
-    """Write the configuration of a training run to its work directory and emit `log_config`."""
-    if run.mode != "train" or not run.config:
-        return
-    to_yaml = getattr(run.config, "to_yaml", None)
-    if run.work_dir is not None and run.ranks.is_main and to_yaml is not None:
-        # A run file is written with the settings of all hooks; not those that other hooks have registered.
-        to_run_file = getattr(run.config, "to_run_file", None)
-        hooks = {name: member.plugin for name, member in run.bus.pm.members.items() if not member.owner}
-        text = to_yaml() if to_run_file is None else to_run_file(hooks)
-        with explain_write_errors(run.work_dir.path):
-            run.work_dir.write_config(text, run.id)
-    run.bus.fire("log_config")

@@ -19,6 +19,8 @@ from hookbus._config.complete import complete_settings, describe_hook
 from hookbus._config.hooks import COMMON_KEYS, build_hook, get_default_hooks
 from hookbus._config.load import load_config
 from hookbus._utils.known_keys import PUBLISHED_HOOKS
+from hookbus._utils.redaction import redact_config
+from hookbus.checkpoint.state import hash_config
 from hookbus.discovery import list_entries
 from tests.conftest import PARTS
 
@@ -148,14 +150,14 @@ def train(*arguments: str) -> None:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records without times and durations, and without that of the hooks as the run file lists them."""
+    """Return the records without times and durations."""
     records = [json.loads(line) for line in path.read_text().splitlines()]
     measured = ("time/", "throughput/", "memory/")
     for record in records:
         values = record.get("values", {})
         record["values"] = {key: value for key, value in values.items() if not key.startswith(measured)}
         record.pop("time", None)
-    return [record for record in records if record["kind"] != "config"]
+    return records
 
 
 def without_comments(path: Path) -> str:
@@ -194,6 +196,7 @@ def test_training_from_the_written_configuration_gives_the_same_run(
     assert len(checkpoints) >= 2
     for name in checkpoints:
         saved, again = (torch.load(folder / "runs/x" / name, weights_only=True) for folder in (first, second))
+        assert saved["meta"]["config_hash"] == again["meta"]["config_hash"]
         for key in ("state_dict", "ema_state_dict"):
             assert saved[key].keys() == again[key].keys()
             assert all(torch.equal(value, again[key][entry]) for entry, value in saved[key].items())
@@ -218,6 +221,75 @@ def test_training_from_the_written_configuration_gives_the_same_run(
     }  # fmt: skip
     assert hooks["parts:KeywordHook"] == {"type": "parts:KeywordHook", "interval": 50}
     assert "- a  # from the environment: TAG" in written.read_text()
+
+
+SHORT = """
+    work_dir: runs/x
+    model: {type: "parts:net"}
+    dataset: {type: "parts:points", batch_size: 16}
+    training: {epochs: 1}
+    default_hooks: false
+    hooks: [checkpoint, jsonl]
+"""
+
+
+def load_weights(run: str) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = torch.load(f"runs/{run}/checkpoints/last.pth", weights_only=True)["state_dict"]
+    return weights
+
+
+def test_settings_of_a_resumed_run_are_those_of_its_checkpoint(project: Project) -> None:
+    project.write(SHORT)
+    written = project.path / "runs/x/config.yaml"
+    train("run.yaml", "optimizer.lr=0.05", "seed=3", "optimizer.weight_decay=0.5")
+    train("run.yaml", "--resume", "training.epochs=2")
+    config = load_config(written)
+    assert (config.seed, config.optimizer.settings) == (3, {"lr": 0.05, "weight_decay": 0.5})
+    assert config.training is not None
+    assert config.training.epochs == 2
+    project.write(written.read_text(), "again.yaml")
+    train("again.yaml", "work_dir=runs/y")
+    first, second = load_weights("x"), load_weights("y")
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+    (record,) = [line for line in read_records(project.path / "runs/y/logs/metrics.jsonl") if line["kind"] == "config"]
+    assert record["config"] == redact_config(load_config("runs/y/config.yaml"))
+    saved = torch.load("runs/y/checkpoints/last.pth", weights_only=True)
+    assert saved["meta"]["config_hash"] == hash_config(record["config"])
+
+
+def test_resume_that_trains_nothing_leaves_the_configuration_unchanged(project: Project) -> None:
+    project.write(SHORT)
+    train("run.yaml")
+    written = project.path / "runs/x/config.yaml"
+    before = written.read_text()
+    train("run.yaml", "--resume", "training.clip_grad_norm=1.0", "hooks.jsonl.interval=3")
+    assert written.read_text() == before
+
+
+def test_settings_that_a_checkpoint_replaces_are_reported(project: Project, caplog: pytest.LogCaptureFixture) -> None:
+    project.write(SHORT)
+    scheduler = "scheduler={type: StepLR, step_size: 1, gamma: 0.5}"
+    train("run.yaml", scheduler)
+    result = CliRunner().invoke(
+        app,
+        ["train", "run.yaml", "--resume", "training.epochs=2", "seed=4", "optimizer.lr=0.5", "optimizer.eps=1e-6",
+         scheduler, "scheduler.gamma=0.9", "scheduler.interval=step"],
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    fix = "Set `load_from` instead of `resume` to train its weights with other settings."
+    for place, restored, got in (
+        ("seed", "0", "4"),
+        ("optimizer.lr", "0.001", "0.5"),
+        ("optimizer.eps", "the default", "1e-06"),
+        ("scheduler.gamma", "0.5", "0.9"),
+    ):
+        prefix = f"{place}: has no effect in a resumed run, whose checkpoint restores "
+        assert f"{prefix}{restored}, got {got}. {fix}" in result.stderr
+    config = load_config(project.path / "runs/x/config.yaml")
+    assert (config.seed, config.optimizer.settings) == (0, {"lr": 0.001})
+    assert config.scheduler is not None
+    assert (config.scheduler.settings, config.scheduler.interval) == ({"step_size": 1, "gamma": 0.5}, "step")
 
 
 def test_hooks_of_python_code_are_written_or_named(project: Project) -> None:
@@ -247,7 +319,7 @@ def test_secrets_are_written_as_references_or_redacted(project: Project, monkeyp
         ]
     }
     config = load_config(source)
-    text = config.to_run_file(HookBus(config.build_hooks()).hooks)
+    text = config.resolve_for_run(HookBus(config.build_hooks()).hooks, {})[0].to_yaml()
     assert "s3cr3t" not in text
     assert "token: ${env:HUB_KEY}\n" in text
     assert "link: '***'  # redacted: set in config\n" in text

@@ -289,9 +289,19 @@ class TestReplacedOverrides:
     @given(
         st.lists(
             st.sampled_from(
-                "seed=1 seed=2 ~seed training.epochs=2 training.epochs=3 training={} ~training experiment_dir=a "
-                "work_dir=b metrics.1=x metrics=[y] metrics=[y,z] ~hooks.two hooks.third.interval=2 "
-                "hooks.three.interval=3 scheduler= scheduler.type=A".split()
+                [
+                    *(
+                        "seed=1",
+                        "seed=2",
+                        "~seed",
+                        "training.epochs=2",
+                        "training.epochs=3",
+                        "training={}",
+                        "~training",
+                    ),
+                    *("experiment_dir=a", "work_dir=b", "metrics.1=x", "metrics=[y]", "metrics=[y, z]", "~hooks.two"),
+                    *("hooks.third.interval=2", "hooks.three.interval=3", "scheduler=", "scheduler.type=A"),
+                ]
             ),
             max_size=7,
         )

@@ -37,6 +37,28 @@ logging.getLogger("hookbus").warning("printed")
     assert done.stderr == "printed\n"
 
 
+def test_messages_are_redacted_for_all_handlers_between_start_and_stop(caplog: pytest.LogCaptureFixture) -> None:
+    journal, logger = RunJournal(lambda text: text.replace("keyvalue", "***")), logging.getLogger("hookbus")
+    journal.start()
+    logger.warning("login with %s", "keyvalue")
+    logger.warning("login as %s", "me")
+    journal.stop()
+    logger.warning("login with %s", "keyvalue")
+    assert caplog.messages == ["login with ***", "login as me", "login with keyvalue"]
+    assert journal.warnings == ["login with ***", "login as me"]
+
+
+def test_redaction_that_fails_hides_patterns_only(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(text: str) -> str:
+        raise ValueError("a value without a text")
+
+    journal = RunJournal(fail)
+    journal.start()
+    logging.getLogger("hookbus").warning("https://me:%s@host", "keyvalue")
+    journal.stop()
+    assert caplog.messages == journal.warnings == ["https://me:***@host"]
+
+
 def test_number_of_stored_warnings_is_limited() -> None:
     journal = RunJournal()
     for number in range(MAX_WARNINGS + 3):

@@ -145,7 +145,7 @@ class LoggerHook(EpochRecorder):
             self._rows.flush()
         lines: list[list[Part]] = [[(text, "")] for text in _format_bests(run)]
         error = run.exception
-        reason = format_error(error) if error is not None else "; ".join(run.stop_reasons)
+        reason = run.redact(format_error(error) if error is not None else "; ".join(run.stop_reasons))
         outcome = (run.outcome, OUTCOME_STYLES.get(run.outcome, "yellow"))
         done = f"{_format_epoch(run)}iteration {run.iters_done}, {format_clock_time(run.seconds)}"
         lines.append(join_groups([outcome], [(done, "")], [(reason, "")]))
