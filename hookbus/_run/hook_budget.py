@@ -137,7 +137,8 @@ class HookBudget:
             ((name, ns) for name, ns in times.items() if ns >= MIN_SHARE * total), key=lambda item: -item[1]
         )
         listed = [f"{name} {ns / total:.1%} ({format_ns(ns / count)})" for name, ns in ranked[:MAX_LISTED]]
-        listed += [f"and {len(ranked) - MAX_LISTED} others"] if len(ranked) > MAX_LISTED else []
+        if omitted := ranked[MAX_LISTED:]:
+            listed.append(f"and {format_quantity(len(omitted), 'other')}")
         return (
             f"hook_budget: the hooks take {sum(times.values()) / total:.1%} of an iteration, more than "
             f"{self._share:.1%}: {', '.join(listed)}. Measured: {format_quantity(count, 'iteration')} up to "

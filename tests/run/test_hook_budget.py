@@ -346,6 +346,17 @@ def test_ranks_other_than_0_measure_nothing(clock: Clock, monkeypatch: pytest.Mo
     assert run_loop(clock, HookBus([Slow(clock)]), epochs=1, hook_budget=0.05).hook_budget is None
 
 
+@pytest.mark.parametrize(("number", "omitted"), [(5, ""), (6, ", and 1 other."), (7, ", and 2 others.")])
+def test_number_of_listed_hooks_is_limited(
+    number: int, omitted: str, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_loop(clock, HookBus([Slow(clock, name=f"slow_{i}") for i in range(number)]), epochs=1, hook_budget=0.05)
+    (message,) = get_warnings(caplog)
+    assert message.count("(10.0 ms)") == 5
+    assert omitted in message
+    assert ("other" in message) == bool(omitted)
+
+
 @pytest.mark.parametrize("value", [0, 1, 2, -0.1, float("nan"), True, "0.05"])
 def test_invalid_share_is_refused(value: Any) -> None:
     message = "hook_budget: should be a share between 0 and 1, got"
