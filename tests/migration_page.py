@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,14 +32,10 @@ def read_rows(section: str) -> list[tuple[str, str]]:
 
 
 class RowTests:
-    """Tests of the rows of a section. Decorate each test with an instance, called with both cells of its row.
-
-    Attributes:
-        names: Name of the test of each row.
-    """
+    """Tests of the rows of a section. Decorate each test with an instance, called with both cells of its row."""
 
     def __init__(self) -> None:
-        self.names: dict[tuple[str, str], str] = {}
+        self._rows: list[tuple[str, str]] = []
 
     def __call__(self, left: str, right: str) -> Callable[[Test], Test]:
         """Return a decorator that adds a test as that of a row.
@@ -49,8 +45,36 @@ class RowTests:
             right: What replaces it, as on the page.
         """
 
+        return self.each([(left, right)])
+
+    def each(self, rows: Iterable[tuple[str, str]]) -> Callable[[Test], Test]:
+        """Return a decorator that adds a test as that of several rows.
+
+        Args:
+            rows: Both cells of each row, as on the page.
+        """
+
         def add(test: Test) -> Test:
-            self.names[left, right] = test.__name__
+            self._rows += rows
             return test
 
         return add
+
+    def omit(self, left: str, right: str, reason: str) -> None:
+        """Add a row that no test runs.
+
+        Args:
+            left: What the framework has, as on the page.
+            right: What replaces it, as on the page.
+            reason: Reason why it is not run.
+        """
+        assert reason
+        self._rows.append((left, right))
+
+    def check(self, section: str) -> None:
+        """Check that each row of a section has one test, or one reason, and that no other row has.
+
+        Args:
+            section: Heading of the section, such as "Keras".
+        """
+        assert sorted(self._rows) == sorted(read_rows(section))

@@ -14,13 +14,9 @@ import keras
 from keras import callbacks
 
 from hookbus import Hook, HookBus
-from tests.migration_page import read_rows
 
-from . import test_migration_metrics, test_migration_predictions, test_migration_training
+from . import test_migration_metrics, test_migration_predictions, test_migration_training  # noqa: F401  # they add rows
 from .migration import TRAIN_LOSSES, VAL_DATA, VAL_LOSSES, attach, build_line, covers, fit, get_weight
-
-MODULES = (test_migration_metrics, test_migration_predictions, test_migration_training)
-"""Modules with the tests of other rows."""
 
 Calls = list[tuple[int, int]]
 
@@ -85,11 +81,10 @@ def build_bus(row: str) -> tuple[HookBus, Calls]:
 
 
 def test_every_row_has_a_test() -> None:
-    tests = {name for module in MODULES for name in vars(module)} | set(globals())
-    assert {*POINT_ROWS, *covers.names} == set(read_rows("Keras"))
-    assert set(covers.names.values()) <= tests
+    covers.check("Keras")
 
 
+@covers.each(POINT_ROWS)
 @pytest.mark.parametrize(("row", "expected"), POINT_ROWS.items(), ids=[row[0] for row in POINT_ROWS])
 def test_points_are_emitted_when_the_callback_is_called(row: tuple[str, str], expected: Calls) -> None:
     model = build_line(keras.optimizers.SGD(0.25, gradient_accumulation_steps=2))

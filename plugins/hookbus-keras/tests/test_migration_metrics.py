@@ -52,6 +52,17 @@ class TensorBoard(callbacks.TensorBoard):  # type: ignore[misc]  # Keras has no 
     summary = SummaryStub()
 
 
+@covers("`History`", '`run.history`, whose epochs are counted from 1: `history["train/loss"]`, `history["val/loss"]`')
+def test_both_histories_contain_the_same_results() -> None:
+    model = build_line()
+    run = attach([], model)
+    native = fit(model)
+    history = run.active_run.history
+    assert native.history == {"loss": TRAIN_LOSSES, "val_loss": VAL_LOSSES[:2]}
+    assert (history["train/loss"], history["val/loss"]) == (TRAIN_LOSSES, VAL_LOSSES[:2])
+    assert (native.epoch, history["epoch"]) == ([0, 1], [1, 2])
+
+
 @covers(
     "`CSVLogger`", "`csv` with `logging_interval: epoch`, whose epochs are counted from 1; also `separator`, `append`"
 )

@@ -20,6 +20,7 @@ from hookbus.checkpoint import read_checkpoint
 from hookbus_checkpoint import CheckpointHook, PreemptionHook
 from hookbus_early_stopping import EarlyStoppingHook
 
+from .migration import covers
 from .toys import Mean, Validated, attach, make_loader
 
 OURS: dict[str, Any] = {"checkpoints": "hookbus"}
@@ -46,6 +47,8 @@ def fit_with_hook(directory: Path, epochs: int, resume: str) -> Any:
     )
 
 
+@covers("`ModelCheckpoint`", "`checkpoint`")
+@covers('`ckpt_path="last"`', "`checkpoint`, with `resume: auto`")
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_checkpoints_of_epochs_have_the_same_weights_and_continue_to_the_same_result(tmp_path: Path) -> None:
     fit_with_lightning(tmp_path, 2)
@@ -76,6 +79,15 @@ class Scored(Mean):
         self.log("val_loss", torch.tensor(self.EPOCHS[self.current_epoch]))
 
 
+@covers(
+    "`save_top_k` of `ModelCheckpoint`",
+    "`checkpoint` with `save_top_k`; `monitor` and `mode` are `save_best: {val_loss: less}`",
+)
+@covers(
+    "`filename` of `ModelCheckpoint`",
+    '`checkpoint` with `filename_tmpl: "{epoch}-{val_loss:.2f}"`, with completed epochs and without the names of the '
+    "fields",
+)
 def test_checkpoints_of_the_best_two_validations_are_the_same(tmp_path: Path) -> None:
     name = "{epoch}-{val_loss:.2f}"
     saving = ModelCheckpoint(tmp_path / "saved", name, monitor="val_loss", save_top_k=2)
@@ -94,6 +106,8 @@ def test_checkpoints_of_the_best_two_validations_are_the_same(tmp_path: Path) ->
         assert torch.equal(weight, read_checkpoint(ours[f"best_val_loss_{same}.pth"])["state_dict"]["weight"])
 
 
+@covers("`save_on_train_epoch_end`", "`checkpoint` with `best_metric: train/loss`")
+@covers("`check_on_train_epoch_end`", "`early_stopping` with `monitor: train/loss`")
 def test_best_epoch_and_stop_depend_on_the_training_loss(tmp_path: Path) -> None:
     stopping = EarlyStopping("train_loss", patience=2, check_on_train_epoch_end=True)
     saving = ModelCheckpoint(tmp_path / "saved", monitor="train_loss", save_on_train_epoch_end=True)
@@ -114,6 +128,7 @@ def test_best_epoch_and_stop_depend_on_the_training_loss(tmp_path: Path) -> None
     assert torch.equal(weight, read_checkpoint(best.path)["state_dict"]["weight"])
 
 
+@covers("`SLURMEnvironment`", "`preemption`, which stops the training instead of requeueing the job")
 def test_signal_of_slurm_saves_the_same_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requeue = tmp_path / "bin/scontrol"  # what SLURM would do
     requeue.parent.mkdir()

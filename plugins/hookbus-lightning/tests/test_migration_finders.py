@@ -21,6 +21,7 @@ from packaging.version import Version
 from hookbus import Trainer
 from hookbus_finders import BatchSizeFinderHook, LRFinderHook
 
+from .migration import covers
 from .test_migration_training import make_data
 from .toys import make_trainer
 
@@ -70,6 +71,9 @@ def train(hook: Any, loader: Any) -> Sized:
     return module
 
 
+@covers(
+    "`LearningRateFinder`", "`lr_finder` with `apply: true`; its slope is that over the logarithm of the learning rate"
+)
 def test_learning_rates_and_losses_of_the_range_test(tmp_path: Path) -> None:
     count, low, high = 8, 1e-4, 1e-1
     callback = LearningRateFinder(low, high, count, early_stop_threshold=None, update_attr=False)
@@ -94,6 +98,7 @@ def test_learning_rates_and_losses_of_the_range_test(tmp_path: Path) -> None:
         assert torch.equal(nn.utils.parameters_to_vector(module.parameters()), expected)
 
 
+@covers("`BatchSizeFinder`", "`batch_size_finder` with `apply: true`; the default margin applies to both modes")
 @pytest.mark.parametrize(("mode", "margin", "size"), [("power", 0.0, 16), ("binsearch", MARGIN, 20 - int(20 * MARGIN))])
 def test_batch_size_is_the_same(mode: Any, margin: float, size: int, tmp_path: Path) -> None:
     module = Sized()

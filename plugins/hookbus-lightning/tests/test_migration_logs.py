@@ -36,6 +36,7 @@ from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
 from tests.wandb_files import read_rows
 
+from .migration import covers
 from .toys import Mean, attach, make_loader
 
 Curve = list[tuple[int, float]]
@@ -94,6 +95,7 @@ def make_csv_logger(directory: Path) -> Any:
     return CSVLogger(directory, "csv", "v")
 
 
+@covers("`CSVLogger`", "`csv`, with all values of a step in one row")
 def test_csv(tmp_path: Path) -> None:
     fit(tmp_path, JsonlHook(interval=1), CsvHook(interval=1), logger=make_csv_logger(tmp_path))
     (path,) = (tmp_path / "run").rglob("*.csv")
@@ -102,6 +104,7 @@ def test_csv(tmp_path: Path) -> None:
     assert {name: read_jsonl(tmp_path, name) for name in COUNTS} == approximate(COUNTS)
 
 
+@covers("`TensorBoardLogger`", "`tensorboard`")
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -118,6 +121,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert read(tmp_path / "run", COUNTS) == approximate(COUNTS)
 
 
+@covers("`MLFlowLogger`", "`mlflow`")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_mlflow(tmp_path: Path) -> None:
@@ -142,6 +146,7 @@ def test_mlflow(tmp_path: Path) -> None:
     assert read(client, "ours", COUNTS) == approximate(COUNTS)
 
 
+@covers("`WandbLogger`", "`wandb`")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,6 +169,10 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(tmp_path / "run", "trainer/step", COUNTS) == approximate(COUNTS)
 
 
+@covers(
+    "`LearningRateMonitor`",
+    "`logger` and every writer log `lr`, with `log_momentum`, `log_weight_decay` and `logging_interval`",
+)
 @pytest.mark.parametrize(
     ("interval", "indices", "counts", "rates"),
     [("step", [0, 1, 2, 3], [1, 2, 3, 4], [0.1, 0.1, 0.05, 0.05]), ("epoch", [0, 2], [2, 4], [0.1, 0.05])],
@@ -192,6 +201,7 @@ def test_optimizer_values(
         assert printed.count(f"lr all {rate}  momentum all 0.5  weight_decay all 0.25 ") == rates.count(rate)
 
 
+@covers("`grad_norm`", "`gradient_flow`")
 def test_norms_of_gradients(tmp_path: Path) -> None:
     native = []
 
@@ -204,6 +214,7 @@ def test_norms_of_gradients(tmp_path: Path) -> None:
     assert read_jsonl(tmp_path, "gradients/weight/l2") == [*enumerate(native, 1)]
 
 
+@covers("`DeviceStatsMonitor`", "`system_monitor`, `memory_profiler`")
 def test_statistics_of_the_device(tmp_path: Path) -> None:
     hooks = MemoryProfilerHook(interval=1), SystemMonitorHook(frequency=1), JsonlHook(interval=1)
     fit(tmp_path, *hooks, logger=make_csv_logger(tmp_path), callbacks=[DeviceStatsMonitor(cpu_stats=True)])
@@ -229,6 +240,10 @@ def test_throughput(tmp_path: Path) -> None:
     assert len(read_jsonl(tmp_path, "time/epoch")) == 2
 
 
+@covers(
+    "`ThroughputMonitor` with `length_fn`",
+    "`iter_timer` with `flops_per_batch`, `time_tracking`; `training.batch_tokens` counts tokens",
+)
 @pytest.mark.filterwarnings("ignore:When using the `ThroughputMonitor`")
 def test_throughput_of_tokens(tmp_path: Path) -> None:
     def count(batch: Any) -> int:
@@ -261,6 +276,7 @@ def test_throughput_of_tokens(tmp_path: Path) -> None:
     assert observed == totals
 
 
+@covers("`RichProgressBar`", "`progress`")
 def test_progress(tmp_path: Path) -> None:
     if hasattr(get_console(), "_live_stack") and "_live_stack" not in inspect.getsource(RichProgressBar):
         pytest.skip("RichProgressBar of this version of Lightning requires an older version of rich")
@@ -279,6 +295,18 @@ def test_progress(tmp_path: Path) -> None:
     assert native == ours == 2 * [(1, 2), (2, 2)]
 
 
+@covers("`trainer.callback_metrics`, `trainer.logged_metrics`", "`run.metrics`; `run.history` has a row for each epoch")
+def test_last_values_and_history(tmp_path: Path) -> None:
+    bridge = fit(tmp_path)
+    trainer, run = bridge.host, bridge.run
+    native = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert native == pytest.approx({"loss": TRAIN[-1], "val_loss": VAL[-1]})
+    assert {name: float(value) for name, value in trainer.logged_metrics.items()} == pytest.approx(native)
+    assert [run.metrics["train/loss"], run.metrics["val/loss"]] == pytest.approx([native["loss"], native["val_loss"]])
+    assert run.history["train/loss"] == pytest.approx([(TRAIN[0] + TRAIN[1]) / 2, (TRAIN[2] + TRAIN[3]) / 2])
+    assert run.history["val/loss"] == pytest.approx(VAL)
+
+
 def read_backward(directory: Path, name: str) -> set[str]:
     """Return the functions of the backward pass in the only trace of a directory whose file name contains a text."""
     (path,) = directory.rglob(f"*{name}*.pt.trace.json*")
@@ -288,6 +316,7 @@ def read_backward(directory: Path, name: str) -> set[str]:
     return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
 
 
+@covers("`PyTorchProfiler`", "`profiler`")
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")  # that of Lightning
 def test_profiler(tmp_path: Path) -> None:
     native, own = tmp_path / "native", tmp_path / "own"
@@ -301,6 +330,7 @@ def test_profiler(tmp_path: Path) -> None:
     assert read_backward(native, "training_step") == read_backward(own, "rank0") == expected
 
 
+@covers("`ModelSummary`", "`model_summary`, or `hookbus summary run.yaml`")
 @pytest.mark.parametrize("max_depth", [1, -1])
 def test_model_summary(max_depth: int) -> None:
     class Module(Logged):

@@ -20,6 +20,7 @@ from hookbus import Hook, HookBus, Trainer, hookimpl
 from hookbus.testing import RecordingBus
 from tests.migration_page import read_rows
 
+from .migration import covers
 from .toys import Mean, Validated, attach, make_loader
 
 # Steps done at each call in 2 epochs of 4 batches, with 2 batches per step and 2 batches of validation.
@@ -99,12 +100,21 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     return calls.steps
 
 
+@covers("`setup`, `on_fit_start`", "`before_run`")
+@covers("`on_train_start`, `on_train_end`", "`before_train`, `after_train`")
+@covers("`on_train_epoch_start`, `on_train_epoch_end`", "`before_epoch`, `after_epoch`")
+@covers("`on_train_batch_start`, `on_train_batch_end`", "`before_train_iter`, `after_train_iter`")
+@covers("`on_before_backward`, `on_after_backward`", "`after_forward`, `after_backward`")
+@covers("`on_before_optimizer_step`", "`before_optimizer_step`; in addition `after_optimizer_step`")
+@covers("`on_validation_start`, `on_validation_end`", "`before_val`, `after_val`")
+@covers("`on_validation_batch_start`, `on_validation_batch_end`", "`before_val_iter`, `after_val_iter`")
 @pytest.mark.parametrize("method", EXPECTED)
 def test_method_and_point_are_called_between_the_same_steps(steps: dict[str, list[int]], method: str) -> None:
     assert steps[method] == EXPECTED[method]
     assert steps[PAIRS[method]] == EXPECTED[method]
 
 
+@covers("`on_sanity_check_start`, `on_sanity_check_end`", "`before_val`, `after_val` if `run.sanity_checking`")
 def test_sanity_check_is_a_validation(tmp_path: Path) -> None:
     bus = HookBus()
     methods = ("on_sanity_check_start", "on_sanity_check_end")
@@ -124,6 +134,9 @@ def test_sanity_check_is_a_validation(tmp_path: Path) -> None:
     assert calls.order == ["on_sanity_check_start", "before_val", "after_val", "on_sanity_check_end"]
 
 
+@covers(
+    "`on_before_zero_grad`", "`after_optimizer_step`, with the same gradients; Lightning calls it in the next iteration"
+)
 def test_gradients_of_a_step_are_present_after_it_and_before_they_are_set_to_zero(tmp_path: Path) -> None:
     native: list[Any] = []
     ours: list[Any] = []
@@ -140,6 +153,9 @@ def test_gradients_of_a_step_are_present_after_it_and_before_they_are_set_to_zer
     assert ours == [1.5, 3.5, 1.5, 3.5]
 
 
+@covers(
+    "`on_validation_epoch_start`, `on_validation_epoch_end`", "`before_val_epoch`, `after_val_epoch`; once per loader"
+)
 def test_epoch_of_a_validation_is_one_for_each_loader(tmp_path: Path) -> None:
     bus = HookBus()
     calls = Calls(bus, ["on_validation_epoch_start"], ["before_val_epoch"])
@@ -152,6 +168,7 @@ def test_epoch_of_a_validation_is_one_for_each_loader(tmp_path: Path) -> None:
     }
 
 
+@covers("`on_test_…`", "`before_test…`, `after_test…`")
 def test_points_of_a_test(tmp_path: Path) -> None:
     bus = HookBus()
     parts = {"": 1, "_epoch": 1, "_batch": 2}
@@ -165,6 +182,7 @@ def test_points_of_a_test(tmp_path: Path) -> None:
     assert [len(calls.steps[name]) for name in points] == [1, 1, 1, 1, 2, 2]
 
 
+@covers("`on_save_checkpoint`, `on_load_checkpoint`", "`before_save_checkpoint`, `after_load_checkpoint`")
 def test_checkpoint_is_saved_and_loaded(tmp_path: Path) -> None:
     class Save(Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
@@ -188,6 +206,8 @@ class BrokenError(Exception):
     pass
 
 
+@covers("`on_exception`", "`on_exception`")
+@covers("`on_fit_end`, `teardown`", "`after_run`, `cleanup`, also after an error")
 def test_error_is_reported_and_the_run_is_cleaned_up(tmp_path: Path) -> None:
     class Module(Validated):
         def on_train_epoch_end(self) -> None:
@@ -204,6 +224,10 @@ def test_error_is_reported_and_the_run_is_cleaned_up(tmp_path: Path) -> None:
     assert ours.order == points
 
 
+@covers(
+    "`on_predict_…`",
+    "`before_predict…`, `after_predict…` in `Trainer.predict`; `trainer.predict` of Lightning emits none",
+)
 def test_points_of_a_prediction(tmp_path: Path) -> None:
     class Module(Validated):
         def predict_step(self, batch: Any, batch_idx: int) -> Any:
@@ -251,6 +275,7 @@ class CountHook(Count, Hook):
         self.batches += 1
 
 
+@covers("`state_dict`, `load_state_dict`", "the same")
 def test_state_is_saved_and_restored(tmp_path: Path) -> None:
     def fit(epochs: int, path: str | None = None) -> Any:
         callback, hook = CountCallback(), CountHook()
@@ -267,6 +292,7 @@ def test_state_is_saved_and_restored(tmp_path: Path) -> None:
 # -- requests and counters -------------------------------------------------------------------
 
 
+@covers('`pl_module.log("x", x)`', "`run.log(x=x)`")
 def test_logged_value_is_the_same(tmp_path: Path) -> None:
     class Module(Mean):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -293,6 +319,7 @@ def test_logged_value_is_the_same(tmp_path: Path) -> None:
     assert native == ours == [2.0, pytest.approx(3.6)]
 
 
+@covers("`trainer.should_stop = True`", '`run.request_stop("reason")`')
 def test_stop_ends_at_the_same_step(tmp_path: Path) -> None:
     class Stop(Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
@@ -312,6 +339,7 @@ def test_stop_ends_at_the_same_step(tmp_path: Path) -> None:
     assert native == ours == (3, {"on_validation_end": [2, 3]}, pytest.approx(0.6))
 
 
+@covers("`trainer.global_step`, `trainer.current_epoch`", "`run.steps_done`, `run.epoch`")
 def test_counters_are_the_same(tmp_path: Path) -> None:
     native, ours = [], []
 
@@ -325,6 +353,7 @@ def test_counters_are_the_same(tmp_path: Path) -> None:
     assert native == ours == [(0, 0), (1, 0), (1, 0), (2, 0), (2, 1), (3, 1), (3, 1), (4, 1)]
 
 
+@covers("`trainer.sanity_checking`", "`run.sanity_checking`")
 def test_sanity_check_is_known(tmp_path: Path) -> None:
     native, ours = [], []
 

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import BasePredictionWriter
 from hookbus import Hook, Trainer
 from hookbus_predictions import PredictionsHook
 
+from .migration import covers
 from .toys import make_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
@@ -48,6 +49,7 @@ def predict(*hooks: Hook, work_dir: Path | None = None, **options: Any) -> Any:
     return trainer.predict(make_loader(), **options)
 
 
+@covers("`trainer.predict`", "`Trainer.predict(loader)`, which returns the batches as one")
 def test_predictions(tmp_path: Path) -> None:
     native: Any = make_trainer(tmp_path).predict(Line(), make_loader())
     ours = predict()
@@ -83,6 +85,7 @@ def assert_equal(values: tuple[Tensor, list[int]], others: tuple[Tensor, list[in
     assert torch.equal(values[0], others[0])
 
 
+@covers("`BasePredictionWriter`", "`predictions` with `interval`, whose values are the same")
 def test_written_predictions(tmp_path: Path) -> None:
     writer, received = Writer(), []
 

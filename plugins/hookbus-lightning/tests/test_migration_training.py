@@ -34,6 +34,7 @@ from hookbus_runtime import TimeLimitHook
 from hookbus_schedule import AccumulationHook, FreezeHook, ParamSchedulerHook
 from hookbus_sync import DistSamplerSeedHook
 
+from .migration import covers
 from .toys import Validated, attach, make_loader
 
 VALUES = torch.linspace(-1, 1, 16).reshape(8, 2)
@@ -99,6 +100,7 @@ def fit_in_hookbus(*hooks: Any, module: Any = None, **options: Any) -> Any:
     return trainer.fit(), module
 
 
+@covers("`gradient_clip_val`", "`training.clip_grad_norm`")
 def test_gradients_are_clipped_to_the_same_norm(tmp_path: Path) -> None:
     _, native = fit(tmp_path, gradient_clip_val=0.25)
     _, ours = fit_in_hookbus(clip_grad_norm=0.25)
@@ -107,6 +109,7 @@ def test_gradients_are_clipped_to_the_same_norm(tmp_path: Path) -> None:
     assert not torch.equal(ours.vector, unclipped.vector)
 
 
+@covers("`GradientAccumulationScheduler`", "`accumulation`, with epochs counted from 1")
 def test_batches_are_accumulated_from_the_same_epoch_on(tmp_path: Path) -> None:
     bridge, native = fit(tmp_path, callbacks=[GradientAccumulationScheduler({0: 1, 1: 2})])
     run, ours = fit_in_hookbus(AccumulationHook(schedule={1: 1, 2: 2}))  # epochs are counted from 1
@@ -114,6 +117,7 @@ def test_batches_are_accumulated_from_the_same_epoch_on(tmp_path: Path) -> None:
     assert torch.equal(native.vector, ours.vector)
 
 
+@covers("`EarlyStopping`", "`early_stopping`, which also restores the best weights by default")
 @pytest.mark.parametrize("restores", [False, True])
 def test_training_stops_after_the_same_validation(tmp_path: Path, restores: bool) -> None:
     losses, weights = [3.0, 2.0, 2.5, 2.6, 1.0], []
@@ -160,6 +164,10 @@ def fit_average(tmp_path: Path, module: Any, **settings: Any) -> torch.Tensor:
     return torch.cat([averaged[name].flatten() for name, _ in module.named_parameters()])
 
 
+@covers(
+    "`EMAWeightAveraging`",
+    "`ema` with `warm_up: 0` and `start_step: 1`; `update_starting_at_step=n` is `start_step: n + 1`",
+)
 @pytest.mark.parametrize("start", [None, 3])
 def test_averages_have_the_same_decay_and_start(tmp_path: Path, start: int | None) -> None:
     # Lightning swaps the average into the module at the end; its first average is the weights after the first step.
@@ -169,12 +177,19 @@ def test_averages_have_the_same_decay_and_start(tmp_path: Path, start: int | Non
     torch.testing.assert_close(fit_average(tmp_path, native, start_step=first), native.vector)
 
 
+@covers(
+    "`update_starting_at_epoch`",
+    "`ema` with `start_epoch`; its first average is that of the weights at the start of the epoch",
+)
 def test_average_starts_with_an_epoch(tmp_path: Path) -> None:
     weights, native = read_weights(tmp_path)
     ours = fit_average(tmp_path, native, start_epoch=1)
     torch.testing.assert_close(ours, average(weights[4], weights[5:]))  # an epoch has 4 steps
 
 
+@covers(
+    "`StochasticWeightAveraging`", "`swa` with `swa_lrs`; it averages the weights after each epoch, not those before it"
+)
 def test_last_epochs_are_averaged_at_the_same_learning_rates(tmp_path: Path) -> None:
     class Read(Hook):
         def __init__(self) -> None:
@@ -207,6 +222,7 @@ def test_last_epochs_are_averaged_at_the_same_learning_rates(tmp_path: Path) -> 
     torch.testing.assert_close(ours, torch.stack(ends[3:6]).mean(0))
 
 
+@covers("`check_val_every_n_epoch`", "`eval`, by default also at the end")
 def test_validations_follow_the_same_epochs(tmp_path: Path) -> None:
     def count(hook: Any = None, **options: Any) -> list[int]:
         epochs: list[int] = []
@@ -220,6 +236,7 @@ def test_validations_follow_the_same_epochs(tmp_path: Path) -> None:
     assert count(EvalHook(interval=2, save_best=False), check_val_every_n_epoch=100) == [2, 4, 5]
 
 
+@covers("`lr_scheduler`", "`param_scheduler`")
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 def test_learning_rates_are_the_same(tmp_path: Path, interval: str) -> None:
     class Scheduled(Regression):
@@ -243,6 +260,7 @@ def test_learning_rates_are_the_same(tmp_path: Path, interval: str) -> None:
     assert torch.equal(module.vector, other.vector)
 
 
+@covers("`BaseFinetuning`", "`freeze`")
 def test_layer_is_frozen_for_the_same_epochs(tmp_path: Path) -> None:
     class Finetuning(BaseFinetuning):
         def freeze_before_training(self, pl_module: Any) -> None:
@@ -259,6 +277,7 @@ def test_layer_is_frozen_for_the_same_epochs(tmp_path: Path) -> None:
     assert not torch.equal(ours.vector, trained.vector)
 
 
+@covers("`detect_anomaly`", "`check_invalid_loss`, which names no function of the backward pass")
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.filterwarnings("ignore:Error detected in")
 def test_invalid_loss_ends_the_training_in_the_same_iteration(tmp_path: Path) -> None:
@@ -276,6 +295,7 @@ def test_invalid_loss_ends_the_training_in_the_same_iteration(tmp_path: Path) ->
     assert end(HookbusError, [CheckInvalidLossHook(interval=1)]) == 3
 
 
+@covers("`Timer`", "`time_limit`")
 def test_time_limit_ends_the_training_after_the_same_step(tmp_path: Path) -> None:
     class StepTimer(Timer):
         """A step takes one second."""
@@ -295,6 +315,7 @@ def test_time_limit_ends_the_training_after_the_same_step(tmp_path: Path) -> Non
     assert native.host.global_step == ours.host.global_step == 3
 
 
+@covers("`use_distributed_sampler`", "`dist_sampler_seed` for the epochs of a sampler in a custom loop")
 def test_sampler_receives_the_same_epochs(tmp_path: Path) -> None:
     data = TensorDataset(torch.arange(6.0))
 
@@ -332,6 +353,7 @@ class CountBatches(Hook):
         self.batches += run.iters_done == 0
 
 
+@covers("`num_sanity_val_steps`", "`training.validate_first` with all batches, or `hookbus check`")
 def test_validation_before_the_training_has_all_batches(tmp_path: Path) -> None:
     native, ours = CountBatches(), CountBatches()
     fit(tmp_path, hooks=[native], num_sanity_val_steps=-1)
@@ -367,6 +389,7 @@ def fit_both(directory: Path, data: Any, **options: Any) -> tuple[RecordBatches,
     return native, ours
 
 
+@covers("`limit_train_batches`, `limit_val_batches`", "`training.limit_train_batches`, `training.limit_val_batches`")
 @pytest.mark.parametrize("limit", [1, 3, 0.5, 1.0])
 def test_limits_select_the_same_batches(limit: float, tmp_path: Path) -> None:
     native, ours = fit_both(tmp_path, make_data, limit_train_batches=limit, limit_val_batches=1)
@@ -375,6 +398,7 @@ def test_limits_select_the_same_batches(limit: float, tmp_path: Path) -> None:
     assert native.evaluated == ours.evaluated == 2
 
 
+@covers("`limit_test_batches`", "`training.limit_test_batches`")
 def test_limit_of_the_test(tmp_path: Path) -> None:
     native, ours = RecordBatches(), RecordBatches()
     attach(HookBus([native]), tmp_path, limit_test_batches=0.5).host.test(Validated(), make_loader(1.0, 2.0, 3.0, 4.0))
@@ -393,6 +417,7 @@ def test_limit_of_the_test(tmp_path: Path) -> None:
     assert native.evaluated == ours.evaluated == 2
 
 
+@covers("`overfit_batches`", "`training.overfit_batches`, which leaves the samples of a custom sampler to the sampler")
 @pytest.mark.filterwarnings("ignore:You requested to overfit")
 def test_overfitted_batches_are_the_same(tmp_path: Path) -> None:
     def shuffled() -> Any:
@@ -404,12 +429,14 @@ def test_overfitted_batches_are_the_same(tmp_path: Path) -> None:
     assert native.evaluated == ours.evaluated == 4
 
 
+@covers("`fast_dev_run`", "`training.fast_dev_run`, or `hookbus train run.yaml --fast-dev-run`")
 def test_fast_dev_run_trains_the_same_batch(tmp_path: Path) -> None:
     native, ours = fit_both(tmp_path, make_data, fast_dev_run=True)
     assert native.train == ours.train == [-1.0]
     assert native.evaluated == ours.evaluated == 1
 
 
+@covers("`LambdaCallback`", '`@bus.on("after_train_iter")`')
 def test_function_is_called_at_the_same_iterations(tmp_path: Path) -> None:
     native, ours = [], []
     bus = HookBus()

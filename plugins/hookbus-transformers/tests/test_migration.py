@@ -17,9 +17,8 @@ from transformers import TrainerCallback
 from hookbus import HookBus, Run
 from hookbus.testing import HostTask
 from hookbus_logger import JsonlHook
-from tests.migration_page import read_rows
 
-from . import test_migration_evaluation, test_migration_hooks, test_migration_records
+from . import test_migration_evaluation, test_migration_hooks, test_migration_records  # noqa: F401  # they add rows
 from .migration import covers, get_logs, get_saved, get_weights, train_native
 
 Calls = list[tuple[int, int]]
@@ -82,12 +81,10 @@ def make_recorder(position: int, condition: Callable[[Run], bool], calls: Calls)
 
 
 def test_every_row_has_a_test() -> None:
-    modules = (test_migration_evaluation, test_migration_hooks, test_migration_records)
-    tests = {name for module in modules for name in vars(module)} | {*globals()}
-    assert {*POINT_ROWS, *covers.names} == set(read_rows("Hugging Face Trainer"))
-    assert set(covers.names.values()) <= tests
+    covers.check("Hugging Face Trainer")
 
 
+@covers.each(POINT_ROWS)
 @pytest.mark.parametrize(("row", "expected"), POINT_ROWS.items(), ids=lambda value: value[0] if value else "")
 def test_points_are_emitted_when_the_callback_is_called(row: tuple[str, str], expected: Calls, tmp_path: Path) -> None:
     emitted: Calls = []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +18,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from hookbus import HookBus, Run
 from hookbus.testing import HostTask
-from hookbus_logger import LoggerHook, ProgressHook
+from hookbus_logger import CsvHook, LoggerHook, ProgressHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
 from tests.conformance.backends import mlflow_numbers, tensorboard_numbers, wandb_numbers
 from tests.wandb_files import read_rows
@@ -113,6 +117,66 @@ def test_printer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert native[::2] == native[1::2] == [pytest.approx(value, abs=1e-3) for value in losses]
     lines = re.findall(r"train  epoch \d/2 .* loss ([\d.]+)", printed)
     assert [float(line) for line in lines] == [pytest.approx(value, abs=1e-3) for value in losses]
+
+
+@covers(
+    "`state.log_history`",
+    "`run.history`, with a row for each epoch; `csv` or `jsonl` for the values of each step",
+)
+def test_history(tmp_path: Path) -> None:
+    bus = HookBus([CsvHook(interval=1)])
+    trainer = train_native(tmp_path, hooks=[bus], **EVERY_STEP)
+    losses, history = get_logs(trainer, "loss"), bus.current.history
+    assert list(zip(history["step"], history["val/loss"], strict=True)) == match(get_logs(trainer, "eval_loss"))
+    means = [sum(value for _, value in losses[first : first + 6]) / 6 for first in (0, 6)]
+    assert history["train/loss"] == pytest.approx(means, abs=1e-4)
+    with (tmp_path / "hookbus/logs/metrics.csv").open() as file:
+        rows = [(int(row["step"]), float(row["train/loss"])) for row in csv.DictReader(file)]
+    assert rows == match(losses)
+
+
+class Kernel:
+    """Kernel of a notebook that records what is displayed: the last content of each output."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.native: list[str] = []
+        self.own: list[str] = []
+        module, display = ModuleType("IPython"), ModuleType("IPython.display")
+        names: dict[str, Any] = {
+            "display": lambda *_, **__: SimpleNamespace(update=lambda html: self.native.append(html)),
+            "HTML": str,
+            "DisplayHandle": lambda: SimpleNamespace(display=self._show, update=self._show),
+        }
+        vars(display).update(names)
+        vars(module).update(get_ipython=lambda: SimpleNamespace(kernel=self), display=display)
+        monkeypatch.setitem(sys.modules, "IPython", module)
+        monkeypatch.setitem(sys.modules, "IPython.display", display)
+
+    def _show(self, content: dict[str, str], raw: bool) -> None:
+        self.own.append(content["text/html"])
+
+
+def read_table(html: str) -> list[list[str]]:
+    """Return the cells of the rows of a table, without its header."""
+    rows = re.findall(r"<tr.*?</tr>", html, re.DOTALL)
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in rows]
+    return [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in cells if row]
+
+
+@covers("`NotebookProgressCallback`", "`logger` and `progress`, whose table has a row for each epoch")
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel(monkeypatch)
+    monkeypatch.delitem(sys.modules, "transformers.utils.notebook", raising=False)
+    callback: Any = import_module("transformers.utils.notebook").NotebookProgressCallback()
+    trainer = train_native(
+        tmp_path, callbacks=[callback], hooks=[LoggerHook(), ProgressHook()], eval_strategy="epoch", **EVERY_STEP
+    )
+    losses = [value for _, value in get_logs(trainer, "eval_loss")]
+    native, own = read_table(kernel.native[-1]), read_table(kernel.own[-1])
+    assert [row[0] for row in native] == ["1", "2"]
+    assert [float(row[2]) for row in native] == pytest.approx(losses, abs=1e-4)
+    assert [row[0] for row in own] == ["1/2", "2/2"]
+    assert [float(row[2]) for row in own] == pytest.approx(losses, rel=1e-3)
 
 
 class RecordBar(TrainerCallback):

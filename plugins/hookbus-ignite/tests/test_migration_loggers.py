@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("ignite", reason="ignite is not installed: run `make bridges HOST=ignite`")
+
 from ignite.engine import Engine, Events
 from ignite.handlers import ProgressBar, global_step_from_engine
 from ignite.metrics import GpuInfo
@@ -23,6 +26,7 @@ from hookbus_logger import ProgressHook
 from hookbus_system_monitor import MemoryProfilerHook, SystemMonitorHook
 from tests.wandb_files import read_rows
 
+from .migration import covers
 from .toys import Toy, pairs
 
 Curve = list[tuple[int, float]]
@@ -60,6 +64,7 @@ def read_events(directory: Path) -> Any:
     return EventAccumulator(str(directory), size_guidance={"histograms": 0}).Reload()
 
 
+@covers("`TensorboardLogger`", "`tensorboard`")
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from ignite.handlers import TensorboardLogger
@@ -74,6 +79,27 @@ def test_tensorboard(tmp_path: Path) -> None:
             assert [(event.step, event.value) for event in events.Scalars(name)] == curve
 
 
+@covers("`evaluator.state.metrics`", "`run.metrics`; `run.history` has a row for each epoch")
+def test_history() -> None:
+    toy, native = Toy([1.0, 2.0, 4.0]), []
+
+    @toy.trainer.on(Events.EPOCH_COMPLETED)
+    def validate(engine: Engine) -> None:
+        toy.evaluator.run(pairs([4.0]))
+        native.append(toy.evaluator.state.metrics["error"])
+
+    bridge: Any = toy.attach(HookBus([]), evaluators={"val": toy.evaluator})
+    toy.trainer.run(toy.data, max_epochs=2)
+    run = bridge.run
+    assert native == run.history["val/error"] == [error for _, error in ERRORS]
+    assert run.metrics["val/error"] == toy.evaluator.state.metrics["error"]
+    assert run.history["train/loss"] == pytest.approx([-14 / 3, -63 / 3])
+
+
+@covers(
+    "`WeightsHistHandler`, `GradsHistHandler`",
+    "`tensorboard` with `log_weights: true`, `log_gradients: true`, before the optimizer step; `gradient_flow`",
+)
 def test_histograms(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from ignite.handlers import TensorboardLogger
@@ -106,6 +132,7 @@ def test_histograms(tmp_path: Path) -> None:
     assert norms == [1.0, 2.0, 4.0]
 
 
+@covers("`MLflowLogger`", "`mlflow`")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +174,7 @@ def offline_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     sys.exit, sys.excepthook = original
 
 
+@covers("`WandBLogger`", "`wandb`")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_wandb(offline_wandb: Path) -> None:
@@ -167,6 +195,7 @@ def test_wandb(offline_wandb: Path) -> None:
         assert read(offline_wandb / "run/logs/wandb", "trainer/step", name) == curve
 
 
+@covers("`ProgressBar`", "`progress`")
 def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tqdm")
     monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # no thread
@@ -222,6 +251,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
+@covers("`GpuInfo`", "`system_monitor`, without memory that the driver reserves; `memory_profiler`")
 @pytest.mark.usefixtures("gpu")
 def test_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:

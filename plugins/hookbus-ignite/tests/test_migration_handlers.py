@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("ignite", reason="ignite is not installed: run `make bridges HOST=ignite`")
+
 from ignite.engine import Engine, Events, create_supervised_trainer
 from ignite.handlers import (
     BasicTimeProfiler,
@@ -37,6 +40,7 @@ from hookbus_runtime import TimeLimitHook
 from hookbus_schedule import ParamSchedulerHook
 from hookbus_timer import IterTimerHook, TimeTrackingHook
 
+from .migration import covers
 from .toys import Toy, pairs
 
 WEIGHTS = [-8.75, -22.09375, -36.01171875]
@@ -51,6 +55,7 @@ class MomentumToy(Toy):
         self.optimizer.param_groups[0]["momentum"] = 0.5
 
 
+@covers("`Checkpoint`", "`checkpoint`")
 def test_checkpoint(tmp_path: Path) -> None:
     toy = MomentumToy()
     handler = Checkpoint({"model": toy.model}, DiskSaver(tmp_path / "ignite"), n_saved=None)
@@ -63,6 +68,7 @@ def test_checkpoint(tmp_path: Path) -> None:
     assert saved == native
 
 
+@covers("`n_saved` with a score function", "`checkpoint` with `save_top_k`")
 def test_best_checkpoints(tmp_path: Path) -> None:
     losses, toy = [3.0, 1.0, 2.0, 4.0], MomentumToy()
 
@@ -87,6 +93,7 @@ def test_best_checkpoints(tmp_path: Path) -> None:
     assert native == ours == set(WEIGHTS[1:])
 
 
+@covers("`Checkpoint.load_objects`", "`checkpoint`, with `resume: auto`")
 def test_restored_checkpoint(tmp_path: Path) -> None:
     def train_with_handler(epochs: int, file: str | None) -> Toy:
         toy = MomentumToy()
@@ -112,6 +119,11 @@ def test_restored_checkpoint(tmp_path: Path) -> None:
     assert (hooked.weight, hooked.trainer.state.iteration) == (WEIGHTS[2], 9)
 
 
+@covers(
+    "`EarlyStopping`",
+    "`early_stopping` with `restore_best_weights: false`, and with a `min_delta` `cumulative_delta: false` unless "
+    "`cumulative=True`",
+)
 @pytest.mark.parametrize(
     ("losses", "patience", "settings", "epochs"),
     [
@@ -156,6 +168,7 @@ def test_early_stopping(losses: Sequence[float], patience: int, settings: dict[s
     assert train(attach_hook) == expected
 
 
+@covers("`EMAHandler`", "`ema` with `warm_up: 0`, once per optimizer step; `momentum=0.0002` is `momentum: 0.9998`")
 def test_averages() -> None:
     toy = Toy([1.0, 2.0, 4.0])
     handler = EMAHandler(toy.model, momentum=0.25)
@@ -168,6 +181,7 @@ def test_averages() -> None:
         assert toy.weight == expected
 
 
+@covers("an evaluator at `EPOCH_COMPLETED(every=2)`", "`eval` with `interval: 2`, `at_end: false`")
 def test_evaluator() -> None:
     def train(attach: Callable[[Toy, Callable[[Engine], object]], object]) -> list[tuple[int, float]]:
         toy, results = Toy([1.0, 2.0, 4.0]), list[tuple[int, float]]()
@@ -203,6 +217,7 @@ def _train_with_rates(attach: Callable[[Toy], object]) -> tuple[list[float], flo
     return rates, toy.weight
 
 
+@covers("`LRScheduler`", "`param_scheduler` with `interval: step`, which is an optimizer step")
 def test_learning_rates() -> None:
     def add_handler(toy: Toy) -> None:
         scheduler = LRScheduler(lr_scheduler.StepLR(toy.optimizer, step_size=2, gamma=0.5))
@@ -217,6 +232,7 @@ def test_learning_rates() -> None:
     assert _train_with_rates(attach_hook) == expected
 
 
+@covers("`create_lr_scheduler_with_warmup`", "`param_scheduler` with `interval: step` and `lr_scheduler.SequentialLR`")
 def test_learning_rates_with_warm_up() -> None:
     def add_handler(toy: Toy) -> None:
         scheduler = lr_scheduler.ExponentialLR(toy.optimizer, gamma=0.5)
@@ -237,6 +253,10 @@ def test_learning_rates_with_warm_up() -> None:
     assert _train_with_rates(attach_hook) == (expected, weight)
 
 
+@covers(
+    "`FastaiLRFinder`",
+    "`lr_finder` with `smoothing: 0.95`, whose average is bias-corrected, and `early_stop_threshold: 5.0`",
+)
 @pytest.mark.filterwarnings("ignore:Run completed without loss diverging")
 def test_range_test() -> None:
     def compute_loss(outputs: Any, _: Any) -> Any:
@@ -263,6 +283,7 @@ def test_range_test() -> None:
     assert hook.result.losses == pytest.approx(finder.get_results()["loss"][1:], rel=1e-4)
 
 
+@covers("`TerminateOnNan`", "`check_invalid_loss` with `policy: stop`, `interval: 1`")
 def test_invalid_loss() -> None:
     def train(attach: Callable[[Toy], object]) -> int:
         toy = Toy([1.0, 2.0, float("nan"), 4.0])
@@ -307,6 +328,7 @@ class TimedToy(Toy):
         self.now += seconds
 
 
+@covers("`TimeLimit`", "`time_limit` with `per_run: true`")
 def test_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(attach: Callable[[TimedToy], object]) -> int:
         toy = TimedToy()
@@ -326,6 +348,7 @@ def test_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert train(attach_hook) == 4
 
 
+@covers("`BasicTimeProfiler`", "`iter_timer`, `time_tracking`")
 def test_times(monkeypatch: pytest.MonkeyPatch) -> None:
     toy, profiler = TimedToy(), BasicTimeProfiler()
     monkeypatch.setattr("ignite.handlers.timing.perf_counter", toy.read_clock)

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("ignite", reason="ignite is not installed: run `make bridges HOST=ignite`")
+
 from ignite.engine import Engine, EventEnum, Events
 
 from hookbus import Hook, HookBus, Run, every, hookimpl, once
 
+from .migration import covers
 from .toys import Toy, pairs
 
 Call = tuple[str, int]
@@ -75,18 +79,22 @@ def _compare(events: Sequence[Events], kind: str) -> None:
     assert recorded == STEPS[kind]
 
 
+@covers("`Events.STARTED`, `Events.COMPLETED`", "`before_train`, `after_train`")
 def test_start_and_end_of_the_training() -> None:
     _compare([Events.STARTED, Events.COMPLETED], "training")
 
 
+@covers("`Events.EPOCH_STARTED`, `Events.EPOCH_COMPLETED`", "`before_epoch`, `after_epoch`")
 def test_start_and_end_of_epochs() -> None:
     _compare([Events.EPOCH_STARTED, Events.EPOCH_COMPLETED], "epochs")
 
 
+@covers("`Events.ITERATION_STARTED`, `Events.ITERATION_COMPLETED`", "`before_train_iter`, `after_train_iter`")
 def test_start_and_end_of_iterations() -> None:
     _compare([Events.ITERATION_STARTED, Events.ITERATION_COMPLETED], "iterations")
 
 
+@covers("`Events.EXCEPTION_RAISED`", "`on_exception`, once, and only if the exception ends the training")
 def test_exception() -> None:
     toy, bus = CountedToy(), HookBus()
     native: list[tuple[BaseException, int]] = []
@@ -106,6 +114,7 @@ def test_exception() -> None:
     assert recorded == [(caught.value, 1)]
 
 
+@covers("an evaluator's `Events.COMPLETED`", "`after_val`")
 def test_end_of_a_validation() -> None:
     toy, bus = CountedToy(), HookBus()
     native: list[tuple[float, Call]] = []
@@ -144,6 +153,7 @@ class FilteredHook(Hook):
         self.once.append(run.iter + 1)
 
 
+@covers("`(every=50)`, `(once=3)`", "`when=every(50)`, `when=once(3)`")
 def test_filters_of_events() -> None:
     toy, hook = Toy([1.0] * 30), FilteredHook()
     native: dict[str, list[int]] = {"iterations": [], "epochs": [], "once": []}
@@ -161,6 +171,7 @@ def test_filters_of_events() -> None:
     assert {"iterations": hook.iterations, "epochs": hook.epochs, "once": hook.once} == native
 
 
+@covers("`(event_filter=f)`", "`when=lambda run: ...`; `when=every(0.1)` is due ten times in the run")
 def test_filters_by_a_function() -> None:
     toy, bus = Toy([1.0] * 30), HookBus()
     native: list[int] = []
@@ -184,6 +195,7 @@ class BackwardEvents(EventEnum):
     BACKWARD_STARTED = "backward_started"
 
 
+@covers("`engine.register_events`, `engine.fire_event`", "`bus.declare` and the function that it returns")
 def test_events_of_the_user() -> None:
     toy, bus = Toy(), HookBus()
     native: list[float] = []
@@ -212,6 +224,10 @@ Counts = tuple[str, int, int]
 """Name of a point, iteration and epoch, both from 1."""
 
 
+@covers(
+    "`engine.state.iteration`, `engine.state.epoch`",
+    "`run.iter + 1`, `run.epoch + 1`; after the iteration or the epoch also `run.iters_done`, `run.epochs_done`",
+)
 def test_counters() -> None:
     toy, bus = Toy([1.0, 2.0, 4.0]), HookBus()
     native: list[Counts] = []
@@ -251,6 +267,7 @@ def _record_counters(point: str, current: list[Counts], done: list[Counts]) -> C
     return record
 
 
+@covers("`engine.terminate()`, `engine.terminate_epoch()`", "`run.request_stop()`, `run.request_stop_epoch()`")
 @pytest.mark.parametrize(
     ("native", "request_end", "iterations", "epochs", "validations", "weight"),
     [
