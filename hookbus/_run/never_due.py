@@ -55,7 +55,7 @@ def report_unreachable(run: Run) -> set[str]:
 def report_unreached(run: Run, reported: set[str]) -> None:
     """Warn about schedules that a complete training did not reach, except for the subjects of earlier warnings."""
     # A run that was stopped may be resumed, and may reach them then.
-    if run.mode == "train" and run.outcome == "finished" and run.iters_done:
+    if run.mode == "train" and run.outcome == "finished" and run.iters_done and not _is_dev_run(run):
         clock = run.clock
         counts: dict[Unit, int] = {
             "epoch": clock.epochs_done,
@@ -81,8 +81,15 @@ def find_unreachable(run: Run) -> dict[str, str]:
     Returns:
         The end of a sentence by its subject, such as `hook 'freeze'`.
     """
+    if _is_dev_run(run):
+        return _find_idle(run)
     last_number = run.clock.limit
     return {**_find_idle(run), **_find_milestones(run, last_number), **_find(run, last_number)}
+
+
+def _is_dev_run(run: Run) -> bool:
+    """Return whether the run is a `fast_dev_run`, in which settings for the full length are not due."""
+    return run.trainer is not None and bool(run.trainer.short_run.dev_batches)
 
 
 def _find_idle(run: Run) -> dict[str, str]:

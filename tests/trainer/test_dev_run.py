@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookbus import Hook, Run, Trainer
+from hookbus import Hook, Run, Trainer, hookimpl, once
 from hookbus.errors import ConfigError
 from hookbus.writers import Writer, WriterHook
 from tests import toys
@@ -180,6 +180,16 @@ class TestReports:
             "(fast_dev_run=1); val: 1 of 5 batches (fast_dev_run=1); test: no batches (limit_test_batches=0). Omitted "
             "hooks: saver."
         )
+
+    def test_schedule_for_the_full_length_is_not_reported(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Late(Hook):
+            @hookimpl(when=once(30))
+            def after_train_iter(self) -> None: ...
+
+        class Idle(Hook): ...
+
+        dev_trainer(Late(), Idle()).fit()
+        assert [text.split()[1] for text in caplog.messages if text.startswith("hook ")] == ["'idle'"]
 
     def test_check_omits_the_hooks_as_well(self) -> None:
         lines = dev_trainer(FileHook()).check()
