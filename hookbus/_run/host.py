@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from hookbus._utils.arguments import raise_config_error
 from hookbus.lifecycle import POINTS
@@ -103,10 +103,20 @@ class Host(Protocol):
     capabilities: ClassVar[Capabilities]
     checkpoints: Checkpoints
 
+    @property
+    def can_validate(self) -> bool:
+        """Whether `validate` is possible, with the data that the trainer has."""
+
     def describe_lr_schedule(self) -> str:
         """Return what schedules the learning rate of the training, and how to train without it; "" if nothing does.
 
         For the end of a message: "the scheduler LambdaLR. Pass scheduler=None".
+        """
+
+    def compute_outputs(self, batch: Any) -> object:
+        """Compute the outputs of the model for a batch of the training data on its device, in trial steps.
+
+        Gradients are disabled, and the modes of the layers remain as they are.
         """
 
     def stop(self, reasons: Sequence[str]) -> None:

@@ -111,9 +111,9 @@ def find_second_lr_schedules(run: Run, hooks: Mapping[str, Hook]) -> Iterator[Co
     In a run with several optimizers they may schedule different ones, so that none is an error.
     """
     names = [name for name, hook in hooks.items() if hook.schedules_learning_rate]
-    if run.host is None or not names or len(run.optimizers) > 1:
+    if not names or len(run.optimizers) > 1:
         return
-    if schedule := run.host.describe_lr_schedule():
+    if schedule := run.external_lr_schedule:
         for name in names:
             yield ConfigError(
                 [f"{format_hook(name, hooks[name])}: sets the learning rate, as does {schedule}, or remove the hook."]

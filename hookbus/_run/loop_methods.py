@@ -363,14 +363,20 @@ class LoopMixin(RequestMixin):
 
     @property
     def can_validate(self) -> bool:
-        """Whether `validate()` is possible: the run has validation data, or a function that validates."""
-        return bool(self.validations.is_available("val"))
+        """Whether a validation is possible: the run has validation data, or a function that validates."""
+        host = self.host
+        return self.validations.has_evaluator("val") or (host is not None and bool(host.can_validate))
 
     @property
     def can_save(self) -> bool:
         """Whether `request_save()` is possible: a hook writes checkpoints, or the trainer that executes the run."""
         host = self.host
         return self.get("checkpoint_saver") is not None or (host is not None and host.capabilities.honors("save"))
+
+    @property
+    def external_lr_schedule(self) -> str:
+        """What schedules the learning rate in another trainer, with the remedy for a message; "" if nothing does."""
+        return "" if self.host is None else str(self.host.describe_lr_schedule())
 
     @property
     def eval_metrics(self) -> Mapping[str, Any]:

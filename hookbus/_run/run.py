@@ -48,6 +48,7 @@ from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
 from hookbus.errors import LoopError, MetricError
+from hookbus.hook import Hook
 from hookbus.metrics.logged import EVALUATIONS
 from hookbus.metrics.results import Metrics
 from hookbus.metrics.store import MetricStore
@@ -171,6 +172,7 @@ class Run(ProgressMixin, LoopMixin):
         "scheduler",
         "seed",
         "services",
+        "sets_lr",
         "signals",
         "state",
         "test_loader",
@@ -295,6 +297,7 @@ class Run(ProgressMixin, LoopMixin):
         self.queue = RequestQueue()
         self.services = OwnedServices()
         self.planned_directory: Path | None = None
+        self.sets_lr: bool | None = None  # whether a hook sets the learning rate; None if unknown
         self.signals: SignalHandling = SignalHandling(self)
         self.stops: list[Request] = []
         self.ended_at: int | None = None
@@ -422,7 +425,8 @@ class Run(ProgressMixin, LoopMixin):
         `hookbus train` lists the registered files at the end of the run.
 
         Args:
-            path: Path inside the work directory. A directory is removed with its content.
+            path: Path inside the work directory. A directory is removed with its content. A path outside is listed, if
+                it has a description, and not removed.
             description: Content of the file, for that list, such as "CSV file of all metrics". Default: none.
 
         Returns:
@@ -726,8 +730,17 @@ class Run(ProgressMixin, LoopMixin):
         """Points of the events that are in progress: the innermost event, and those that it is nested in."""
         return current_points(self)
 
+    @property
+    def has_lr_hook(self) -> bool:
+        """Whether a hook sets the learning rate. Not computed again until a hook is registered or leaves."""
+        if self.sets_lr is None:
+            hooks = [hook for hook in self.bus.hooks.values() if isinstance(hook, Hook)]
+            self.sets_lr = any(hook.schedules_learning_rate for hook in hooks)
+        return self.sets_lr
+
     def on_hooks_changed(self) -> None:
         """Update what depends on the registered hooks; called after hooks were registered or unregistered."""
+        self.sets_lr = None
         self.optimizer_events.on_hooks_changed()
         self.recording.on_hooks_changed()
         self.metrics.has_reader = self.metrics.has_reader or bool(self.bus.pm.members)

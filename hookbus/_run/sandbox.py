@@ -17,6 +17,21 @@ WITHIN_STEP = {"after_forward", "after_backward", "before_optimizer_step", "afte
 WITHIN_SAVE = {"before_save_checkpoint", "after_save_checkpoint"}
 
 
+def call_model(run: Any, batch: Any) -> Any:
+    """Call the model of a run, without its wrappers, with a batch.
+
+    Args:
+        run: The run.
+        batch: The items of a mapping are keyword arguments. Of a tuple or list, the first element is passed.
+    """
+    from hookbus.distributed.unwrap import strip_wrappers
+
+    model = strip_wrappers(run.model)
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    return model(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
 class Trial:
     """Trial steps inside `run.sandbox()`.
 
@@ -63,7 +78,8 @@ class Trial:
         """Execute the action `val_step`, which computes the outputs of a batch, without events and gradients.
 
         The modes of the layers remain as they are. In a loop without such an action the model is called: with the items
-        of a mapping as keyword arguments, with the first element of a tuple or list, or with the batch itself.
+        of a mapping as keyword arguments, with the first element of a tuple or list, or with the batch itself. Another
+        trainer may compute the outputs in its own way.
 
         Args:
             batch: A batch. It is moved to the device of the model.
@@ -74,7 +90,6 @@ class Trial:
         import torch  # importing this module must not import torch
 
         from hookbus.data.batches import move_to_device
-        from hookbus.distributed.unwrap import strip_wrappers
 
         run = self._run
         parameter = next(iter(run.model.parameters()), None)
@@ -82,10 +97,7 @@ class Trial:
         with torch.no_grad():
             if "val_step" in run.bus.table.steps:
                 return run.bus.calls.get("val_step")(run, batch)
-            model = strip_wrappers(run.model)
-            if isinstance(batch, Mapping):
-                return model(**batch)
-            return model(batch[0] if isinstance(batch, (tuple, list)) else batch)
+            return call_model(run, batch) if run.host is None else run.host.compute_outputs(batch)
 
     def batches(self, loader: Iterable[Any] | None = None, *, batch_size: int | None = None) -> Iterator[Any]:
         """Yield the batches of a loader from the start of the epoch, without a change of the position in the data.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hookbus._run.host import Capabilities, Checkpoints
 from hookbus._run.host_needs import find_host_errors
 from hookbus._run.resume import resume_from_state
+from hookbus._run.sandbox import call_model
 from hookbus._utils.arguments import raise_errors
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.run_state import get_run_state
@@ -239,6 +240,15 @@ class Bridge:
     def describe_lr_schedule(self) -> str:
         """Return what schedules the learning rate, and how to train without it; see `Host`. Default: nothing does."""
         return ""
+
+    def compute_outputs(self, batch: Any) -> object:
+        """Call the model with a batch, for trial steps; see `Host`. Override it if models are called in another way."""
+        return call_model(self.active_run, batch)
+
+    @property
+    def can_validate(self) -> bool:
+        """Whether `validate` is possible. Override it if the trainer may lack validation data."""
+        return self.capabilities.honors("validation")
 
     # -- what hooks request; see `Host` --------------------------------------------------------
 

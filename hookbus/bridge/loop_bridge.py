@@ -42,6 +42,11 @@ class LoopBridge(Bridge):
         """Restore the state returned by `state_dict()`."""
         self.set_state(state)
 
+    @property
+    def can_validate(self) -> bool:
+        """False: a run with a validation function validates itself."""
+        return False
+
     # -- what hooks request; see `Host` --------------------------------------------------------------
 
     def stop(self, reasons: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from hookbus import Hook, Needs, Run
+from hookbus._run.sandbox import call_model
 from hookbus.bridge import Capabilities
 from hookbus.checkpoint import CheckpointSaver
 from hookbus.distributed import Collectives
@@ -203,8 +204,15 @@ class HostLoop:
 
     # -- host ------------------------------------------------------------------------------------
 
+    @property
+    def can_validate(self) -> bool:
+        return "validation" in self.offered.requests
+
     def describe_lr_schedule(self) -> str:
         return ""
+
+    def compute_outputs(self, batch: Any) -> object:
+        return call_model(self.run, batch)
 
     def stop(self, reasons: Sequence[str]) -> None:
         self.is_stopped = "stop" in self.offered.requests

@@ -25,9 +25,13 @@ class RecordingHost:
         self.calls: list[tuple[str, Sequence[str]]] = []
         self.run: Run | None = None  # whose validation it performs at once
         self.lr_schedule = ""
+        self.can_validate = "validation" in requests
 
     def describe_lr_schedule(self) -> str:
         return self.lr_schedule
+
+    def compute_outputs(self, batch: Any) -> object:
+        raise NotImplementedError
 
     def stop(self, reasons: Sequence[str]) -> None:
         self.calls.append(("stop", reasons))
@@ -51,6 +55,15 @@ def open_run(host: Host, bus: HookBus | None = None, **options: Any) -> Run:
     bus.emit("before_train_epoch")
     bus.emit("before_train_iter")
     return run
+
+
+@pytest.mark.parametrize("has_data", [False, True])
+def test_run_can_validate_if_its_host_has_data(has_data: bool) -> None:
+    host = RecordingHost(validation="now")
+    host.can_validate = has_data
+    run = open_run(host)
+    assert run.can_validate == has_data
+    run.close()
 
 
 @pytest.mark.parametrize(

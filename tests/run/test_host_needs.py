@@ -154,6 +154,23 @@ class TestLearningRate:
     def test_only_schedule_of_an_optimizer_is_accepted(self, host: RecordingHost, options: dict[str, Any]) -> None:
         HookBus([SetRate()]).open(host=host, **options).close()
 
+    def test_hook_that_sets_the_learning_rate_is_known_as_long_as_it_is_registered(self) -> None:
+        bus = HookBus()
+        run = bus.open(host=RecordingHost(), epochs=1)
+        assert not run.has_lr_hook
+        hook = bus.register(SetRate())
+        assert run.has_lr_hook
+        bus.unregister(hook)
+        assert not run.has_lr_hook
+        run.close()
+
+    def test_schedule_of_the_host_is_that_of_the_run(self) -> None:
+        run = HookBus().open(host=self.host, epochs=1)
+        assert run.external_lr_schedule == "the scheduler StepLR. Pass scheduler=None"
+        run.close()
+        with HookBus().run(epochs=1) as other:
+            assert other.external_lr_schedule == ""
+
 
 class TestDifferences:
     def test_points_that_the_hook_listens_at_are_listed(self) -> None:

@@ -16,6 +16,7 @@ from hookbus_lightning.capabilities import TRAINER
 from hookbus_lightning.evaluation import Evaluation
 from hookbus_lightning.results import by_name, name_loaders
 from hookbus_lightning.training import TrainingEvents
+from hookbus_lightning.trial import call_training_step, is_overridden
 
 
 class LightningBridge(Bridge):
@@ -191,6 +192,18 @@ class LightningBridge(Bridge):
         return f"the scheduler {names} of Lightning. Return no lr_scheduler from configure_optimizers"
 
     # -- requests ----------------------------------------------------------------------------
+
+    def compute_outputs(self, batch: Any) -> object:
+        """Call the module with a batch, or its `training_step` if it has no `forward`."""
+        module = self.host.lightning_module
+        if is_overridden(module, "forward") or not module.automatic_optimization:
+            return super().compute_outputs(batch)
+        return call_training_step(module, batch)
+
+    @property
+    def can_validate(self) -> bool:
+        """Whether the trainer has validation loaders, and the module a validation step."""
+        return bool(self.host.enable_validation)
 
     def stop(self, reasons: Sequence[str]) -> None:
         """End the training after this iteration, also before `min_epochs` or `min_steps` are reached."""

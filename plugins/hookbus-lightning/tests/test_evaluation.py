@@ -45,6 +45,13 @@ class TestTraining:
         assert kinds == ["before_val", "after_train_epoch", "before_val", "after_epoch"]
         assert (run.epochs_done, run.iters_done) == (1, 2)
 
+    @pytest.mark.parametrize(("limit", "expected"), [(1.0, True), (0, False)])
+    def test_run_can_validate_if_the_trainer_does(self, tmp_path: Path, limit: float, expected: bool) -> None:
+        bus, answers = HookBus(), list[bool]()
+        bus.on("after_train_epoch")(lambda run: answers.append(run.can_validate))
+        fit(bus, tmp_path, limit_val_batches=limit)
+        assert answers == [expected]
+
     def test_values_that_the_module_logs_are_results(self, tmp_path: Path) -> None:
         bus = RecordingBus()
         run = fit(bus, tmp_path, val=make_loader(10.0, 20.0)).run

@@ -10,8 +10,13 @@ import torch
 
 pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
 
+import lightning.pytorch as pl
+from torch.utils.data import DataLoader
+from torchmetrics import SumMetric
+
 from hookbus import Hook, HookBus
 from hookbus.testing import RecordingBus
+from hookbus_ema import SWAHook
 
 from .toys import Mean, attach, make_loader
 
@@ -211,3 +216,42 @@ class TestManualOptimization:
         bus, scaler = RecordingBus(), torch.amp.GradScaler("cpu", init_scale=1024.0)
         fit(bus, tmp_path, Manual(), make_loader(2.0), plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
         assert bus.get_arguments("after_forward")[0]["loss"].item() == 2.0
+
+
+class Normalized(pl.LightningModule):
+    """Module with a BatchNorm layer and without `forward`, which collects its losses and counts its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
+        self.seen = SumMetric()
+        self.losses: list[torch.Tensor] = []
+        self.logged: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = self.layers(batch[0]).square().mean() + self.layers[0].weight.sum()
+        self.seen.update(1)
+        self.losses.append(loss)
+        self.log("loss", loss)
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.logged.append(self.seen.compute().item())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class TestAverages:
+    def test_statistics_of_an_average_are_computed_by_the_training_step(self, tmp_path: Path) -> None:
+        data = [(torch.tensor([[1.0], [2.0]]),), (torch.tensor([[4.0], [9.0]]),)]
+        module, hook = Normalized(), SWAHook(swa_epoch_start=2)
+        bridge = attach(HookBus([hook]), tmp_path, max_epochs=3)
+        bridge.host.fit(module, DataLoader(data, batch_size=None))
+        assert hook.average is not None
+        average = hook.average.averaged()
+        outputs = [inputs @ average["layers.0.weight"].T + average["layers.0.bias"] for (inputs,) in data]
+        mean = torch.stack([output.mean(0) for output in outputs]).mean(0)
+        torch.testing.assert_close(average["layers.1.running_mean"], mean)
+        # The passes over the data after the second and the third epoch are not collected.
+        assert (len(module.losses), module.logged) == (6, [2.0, 4.0, 6.0])

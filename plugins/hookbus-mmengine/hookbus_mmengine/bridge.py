@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from mmengine.dist import is_main_process
 from mmengine.fileio import join_path
+from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapperDict
 from mmengine.runner import BaseLoop
 
 from hookbus import Hook
 from hookbus.bridge import Bridge
+from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError
 from hookbus_mmengine.callbacks import BridgeHook
 from hookbus_mmengine.capabilities import CAPABILITIES
@@ -300,6 +302,19 @@ class MMEngineBridge(Bridge):
         return save_checkpoint
 
     # -- requests ----------------------------------------------------------------------------
+
+    def compute_outputs(self, batch: Any) -> object:
+        """Compute the losses of a batch with the data preprocessor of the model, as in the training of the Runner."""
+        model = unwrap_model(self.host.model)
+        if not isinstance(model, BaseModel):
+            return super().compute_outputs(batch)
+        data = model.data_preprocessor(batch, True)
+        return model(**data, mode="loss") if isinstance(data, dict) else model(*data, mode="loss")
+
+    @property
+    def can_validate(self) -> bool:
+        """Whether the Runner has a loop for validations."""
+        return self.host.val_loop is not None
 
     def stop(self, reasons: Sequence[str]) -> None:
         """End the training after this iteration."""

@@ -19,7 +19,7 @@ from mmengine.runner import EpochBasedTrainLoop, Runner
 from hookbus import Hook, HookBus
 from hookbus.errors import ConfigError, HookbusError
 from hookbus.testing import HostTask, RecordingBus, TaskError
-from hookbus_ema import EMAHook
+from hookbus_ema import EMAHook, SWAHook
 from hookbus_mmengine.bridge import MMEngineBridge
 from hookbus_schedule import ParamSchedulerHook
 
@@ -223,6 +223,32 @@ class TestFailures:
         runner = build_runner(HostTask(epochs=1, validate=False), tmp_path)
         with pytest.raises(ConfigError, match=r"hook 'eval': schedules validations.*got val_dataloader=None"):
             train(HookBus([EvalHook()]), runner)
+
+    @pytest.mark.parametrize("validate", [True, False])
+    def test_run_can_validate_if_the_runner_has_data(self, tmp_path: Path, validate: bool) -> None:
+        bus, answers = HookBus(), list[bool]()
+        bus.on("after_train_epoch")(lambda run: answers.append(run.can_validate))
+        train(bus, build_runner(HostTask(epochs=1, validate=validate), tmp_path))
+        assert answers == [validate]
+
+
+class Normalized(TaskModule):
+    """The model of a task with normalized inputs, which requires targets as most models of MMEngine do."""
+
+    def __init__(self, task: HostTask) -> None:
+        super().__init__(task)
+        self.norm = nn.BatchNorm1d(task.train_data().tensors[0].shape[1])
+
+    def forward(self, inputs: Tensor, targets: Tensor, mode: str = "tensor") -> Any:
+        return super().forward(self.norm(inputs), targets, mode)
+
+
+def test_statistics_of_an_average_are_those_of_the_losses(tmp_path: Path) -> None:
+    task, hook = HostTask(epochs=1), SWAHook(swa_epoch_start=1)
+    train(HookBus([hook]), build_runner(task, tmp_path, model=Normalized(task)))
+    assert hook.average is not None
+    means = [inputs.mean(0) for inputs, _ in task.train_loader()]
+    torch.testing.assert_close(hook.average.averaged()["norm.running_mean"], torch.stack(means).mean(0))
 
 
 class TestResume:

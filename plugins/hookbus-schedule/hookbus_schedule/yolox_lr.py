@@ -41,8 +41,8 @@ class YOLOXLrUpdaterHook(Hook):
         """
         if run.optimizer is None:
             raise HookError("requires the optimizer of the run, got None. Pass `optimizer` to the run.")
-        is_reported = run.host is not None and run.host.describe_lr_schedule()  # by the core, with the remedy
-        if run.scheduler is not None and not is_reported:
+        # The core reports a schedule of another trainer, with the remedy.
+        if run.scheduler is not None and not run.external_lr_schedule:
             other = ", ".join(type(scheduler).__name__ for scheduler in run.schedulers.values())
             raise ConfigError(
                 f"sets the learning rate, as does the scheduler {other} of the run. Remove one of the two."

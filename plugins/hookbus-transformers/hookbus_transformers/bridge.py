@@ -242,13 +242,12 @@ class TransformersBridge(Bridge):
         kind = str(trainer.args.lr_scheduler_type.value)
         return "" if kind == "constant" else f"lr_scheduler_type={kind!r}. Set it to 'constant'"
 
-    @property
-    def has_lr_hook(self) -> bool:
-        """Whether a hook sets the learning rate."""
-        hooks = self.bus.hooks.values()
-        return any(isinstance(hook, Hook) and hook.schedules_learning_rate for hook in hooks)
-
     # -- what hooks request ------------------------------------------------------------------------
+
+    @property
+    def can_validate(self) -> bool:
+        """Whether the Trainer has a dataset for evaluations."""
+        return self.host.eval_dataset is not None
 
     def stop(self, reasons: Sequence[str]) -> None:
         """End the training after the current optimizer step."""

@@ -118,7 +118,7 @@ class TrainingSteps:
         if is_open and not self._has_gradients:
             self._held.enter_context(_hold_back(trainer.optimizer))
             self._held.enter_context(_hold_back(trainer.lr_scheduler))
-        elif is_open and self._bridge.has_lr_hook:
+        elif is_open and self._bridge.active_run.has_lr_hook:
             # The learning rate that the Trainer logs.
             trainer.lr_scheduler._last_lr = [group["lr"] for group in trainer.optimizer.param_groups]
             self._held.enter_context(_hold_back(trainer.lr_scheduler))

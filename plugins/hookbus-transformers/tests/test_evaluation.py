@@ -55,6 +55,17 @@ class TestResults:
         trainer.train()
         assert "before_val" not in bus.emitted_points
 
+    @pytest.mark.parametrize("has_data", [True, False])
+    def test_run_can_validate_if_the_trainer_has_data(self, tmp_path: Path, has_data: bool) -> None:
+        bus, answers = HookBus(), list[bool]()
+        trainer = make_trainer(tmp_path, HostTask(epochs=1), eval_strategy="no")
+        if not has_data:
+            trainer.eval_dataset = None
+        bus.on("after_train_epoch")(lambda run: answers.append(run.can_validate))
+        bus.attach(trainer)
+        trainer.train()
+        assert answers == [has_data]
+
     def test_prefix_of_validations_can_be_chosen(self, tmp_path: Path) -> None:
         bus = RecordingBus()
         trainer = make_trainer(tmp_path, HostTask(epochs=1), eval_strategy="no")
