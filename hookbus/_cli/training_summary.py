@@ -15,19 +15,12 @@ from rich.cells import cell_len
 from hookbus._cli.console import escape_text, output_console
 from hookbus._cli.output import print_pairs
 from hookbus._config.overrides import drop_replaced
+from hookbus._utils.numbers import format_quantity
 from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import world_size
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
-
-DESCRIPTIONS = {
-    "config.yaml": "all settings",
-    "history.jsonl": "metrics of each epoch",
-    "logs": "log",
-    "report.html": "report of the run",
-}
-"""Descriptions of outputs for which their hook has registered none, by name or by the name of their directory."""
 
 
 def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str | Path | None) -> None:
@@ -66,20 +59,19 @@ def _iter_files(run: Run, directory: Path) -> Iterator[tuple[Path, str]]:
     assert run.work_dir is not None
     best = {b.path: f"best {name}: {b.value:.4g}, epoch {b.epoch}" for name, b in run.best.items() if b.path}
     yield from best.items()
-    newest = _newest_checkpoint(run)
+    checkpoints = _list_checkpoints(run)
+    newest = _find_newest(run, checkpoints)
     if newest is not None and newest not in best:
         yield newest, f"newest checkpoint, iteration {run.iters_done}"
+    if earlier := _count_others(checkpoints, [*best, *([] if newest is None else [newest])]):
+        yield checkpoints[0].parent, format_quantity(earlier, "earlier checkpoint")
     outputs = {path: description for path, description in run.work_dir.outputs.items() if path.exists()}
-    outputs |= {path: "" for path in sorted((directory / "logs").glob("[!.]*")) if path not in outputs}
-    listed = {path: description or _describe(path) for path, description in outputs.items() if not _is_internal(path)}
+    outputs |= {path: "log" for path in sorted((directory / "logs").glob("[!.]*")) if path not in outputs}
+    listed = {path: description for path, description in outputs.items() if not _is_internal(path)}
     for path in sorted(listed, key=lambda path: (path.name == "config.yaml", path)):
         yield path, listed[path]
     if (directory / "status.json").exists():
         yield directory / "status.json", f"outcome: {run.outcome}"
-
-
-def _describe(path: Path) -> str:
-    return DESCRIPTIONS.get(path.name) or DESCRIPTIONS.get(path.parent.name, "")
 
 
 def _is_internal(path: Path) -> bool:
@@ -88,7 +80,7 @@ def _is_internal(path: Path) -> bool:
 
 
 def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[str]]:
-    newest = _newest_checkpoint(run)
+    newest = _find_newest(run, _list_checkpoints(run))
     if newest is not None and run.outcome in ("finished", "stopped"):
         best = next((best.path for best in run.best.values() if best.path is not None), newest)
         yield ["test", file, *overrides, "--checkpoint", str(best)]
@@ -102,15 +94,24 @@ def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[s
     yield ["explain", file, *overrides]
 
 
-def _newest_checkpoint(run: Run) -> Path | None:
-    """Return the newest checkpoint that is not a best checkpoint, else the newest one, or None."""
+def _list_checkpoints(run: Run) -> list[Path]:
+    """Return the checkpoints of the run, newest first."""
     from hookbus._run.resume import get_checkpoint_directory
     from hookbus.checkpoint.sidecars import list_newest_first
 
     directory = get_checkpoint_directory(run) if run.get("checkpoint_saver") is not None else None
-    checkpoints = list_newest_first(directory) if directory is not None else []
+    return list_newest_first(directory) if directory is not None else []
+
+
+def _find_newest(run: Run, checkpoints: Sequence[Path]) -> Path | None:
+    """Return the newest checkpoint that is not a best checkpoint, else the newest one, or None."""
     best = {best.path for best in run.best.values()}
     return next((path for path in checkpoints if path not in best), next(iter(checkpoints), None))
+
+
+def _count_others(checkpoints: Sequence[Path], listed: Sequence[Path]) -> int:
+    """Return the number of checkpoints without the listed ones; a file with several names is one checkpoint."""
+    return len({path.stat().st_ino for path in checkpoints} - {path.stat().st_ino for path in listed if path.exists()})
 
 
 def _relative_path(path: Path, directory: Path) -> str:

@@ -87,7 +87,7 @@ class RunHistoryFile:
     def _get_file(self) -> HistoryFile | None:
         """Return the file, which is registered before the first row; None if a foreign file has its name."""
         if self._file is None and not self._is_foreign:
-            self._is_foreign = not self._run.register_output(self._path)
+            self._is_foreign = not self._run.register_output(self._path, "metrics of each epoch")
             if self._is_foreign:
                 self._run.logger.warning(
                     "%s was not written by a run and is not changed; the history is not written.", self._path

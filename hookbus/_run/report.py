@@ -35,7 +35,7 @@ def write_report(run: Run) -> None:
     assert run.work_dir is not None
     path = run.work_dir.path / REPORT
     try:
-        if not run.register_output(path):
+        if not run.register_output(path, "report of the run"):
             run.logger.warning("%s was not written by a run and is not changed; no report is written.", path)
             return
         content = build_report(run).encode("utf-8", "backslashreplace")

@@ -66,6 +66,7 @@ class WorkDir:
         # A power failure may have prevented the creation of an output. A file that appears later is foreign.
         self._outputs = {name for name in recorded.outputs if os.path.lexists(path / name)}
         self._descriptions: dict[str, str] = {}
+        self._outside: dict[Path, str] = {}
         self._lock = lock
         self._run = ""
         self._started = time.time()
@@ -97,14 +98,18 @@ class WorkDir:
 
     @property
     def outputs(self) -> dict[Path, str]:
-        """Paths of the registered outputs, with the descriptions that were registered in this process."""
-        return {self.path / name: self._descriptions.get(name, "") for name in sorted(self._outputs)}
+        """Paths of the registered outputs, with the descriptions that were registered in this process.
+
+        Those outside the work directory follow, if they have a description.
+        """
+        inside = {self.path / name: self._descriptions.get(name, "") for name in sorted(self._outputs)}
+        return inside | dict(sorted(self._outside.items()))
 
     def register_output(self, path: Path, description: str = "") -> bool:
         """Register a file or directory before a run creates it.
 
         Args:
-            path: Path inside the work directory.
+            path: Path; one outside the work directory is only listed, with its description.
             description: Content of the file, for the list of files at the end of a run.
 
         Returns:
@@ -115,6 +120,8 @@ class WorkDir:
             OSError: If the output cannot be recorded.
         """
         if (name := self._get_name(path)) is None:
+            if description:
+                self._outside[path] = description
             return False
         with self._status_lock:
             if name in self._outputs or not os.path.lexists(path):
@@ -222,7 +229,7 @@ class WorkDir:
         if problem := self.find_config_problem(run):
             raise WorkDirError(problem)
         content = (CONFIG_HEADER.format(run) + text).encode()
-        self.register_output(self.path / CONFIG)
+        self.register_output(self.path / CONFIG, "all settings")
         atomic_write(self.path / CONFIG, lambda file: file.write(content), run=run)
 
     def release(self) -> None:

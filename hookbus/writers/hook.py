@@ -138,7 +138,7 @@ class WriterHook(MetricRecorder, LogPointsMixin):
         """Return a note about records that the backend has buffered but not written when a run ends. Default: ""."""
         return ""
 
-    def directory(self, run: Run, directory: Path | None) -> Path:
+    def directory(self, run: Run, directory: Path | None, description: str = "") -> Path:
         """Return the directory for files: `directory`, or a directory named after this hook in the run's log directory.
 
         A directory of this name that no run has created is left unchanged, and a numbered name is used instead. A hook
@@ -147,6 +147,7 @@ class WriterHook(MetricRecorder, LogPointsMixin):
         Args:
             run: The run.
             directory: Directory, None for the one in the log directory of the run.
+            description: Content of the directory, as in `run.register_output`. Default: none.
 
         Raises:
             HookError: If `directory` is None and the run has no work directory.
@@ -158,7 +159,7 @@ class WriterHook(MetricRecorder, LogPointsMixin):
             raise HookError(
                 "No directory to write to: the run has no work directory. Set `work_dir`, or the directory of the hook."
             )
-        self._directory = register_directory(run, Path(logs) / self.name)
+        self._directory = register_directory(run, Path(logs) / self.name, description)
         self._has_earlier_files = self._directory.is_dir() and any(self._directory.iterdir())
         return self._directory
 

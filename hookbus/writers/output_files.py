@@ -41,10 +41,11 @@ class OutputFiles:
         run: Active run.
         directory: Directory of the files, created with the first one. If the run creates it, all regular files in it
             belong to the run; otherwise those that the run has registered in its work directory.
+        description: Content of the files, for the list of files at the end of a run. Default: none.
     """
 
-    def __init__(self, run: Run, directory: Path) -> None:
-        self.directory, self._run = directory, run
+    def __init__(self, run: Run, directory: Path, description: str = "") -> None:
+        self.directory, self._run, self._description = directory, run, description
         self._owned: bool | None = None
         if is_main():
             remove_temporary_files(directory, run.id)
@@ -57,7 +58,7 @@ class OutputFiles:
         """
         if self._owned is None:
             # Not before the first file: a run that resumes from a file knows its ID only after `before_run`.
-            self._owned = owns_directory(self._run, self.directory)
+            self._owned = owns_directory(self._run, self.directory, self._description)
         own = next(filter(self._may_replace, iter_numbered_paths(path)))
         if own != path:
             self._run.logger.warning(
@@ -113,9 +114,9 @@ class OutputFiles:
         if not os.path.lexists(path):
             # Registered before it exists, so that the run recognizes the file when it resumes.
             if not self._owned:
-                self._run.register_output(path)
+                self._run.register_output(path, self._description)
             return True
-        return is_plain_file(path) and (bool(self._owned) or self._run.register_output(path))
+        return is_plain_file(path) and (bool(self._owned) or self._run.register_output(path, self._description))
 
 
 def iter_numbered_paths(path: Path) -> Iterator[Path]:
@@ -141,26 +142,29 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def owns_directory(run: Run, directory: Path) -> bool:
+def owns_directory(run: Run, directory: Path, description: str = "") -> bool:
     """Return whether a directory belongs to a run, or does not exist; a missing one is registered or marked.
 
     Args:
         run: Active run.
         directory: Directory; one outside the work directory is created and marked if it is missing or empty.
+        description: Content of the directory, as in `run.register_output`.
     """
-    if run.register_output(directory):
+    if run.register_output(directory, description):
         return not directory.is_symlink()
     return _is_marked(run, directory) or (_is_outside(run, directory) and _mark(run, directory))
 
 
-def register_directory(run: Run, directory: Path) -> Path:
+def register_directory(run: Run, directory: Path, description: str = "") -> Path:
     """Return a directory in the work directory that belongs to the run: `directory`, or a numbered sibling.
 
     Args:
         run: Active run with a work directory.
         directory: Requested directory. One that no run has created is not used.
+        description: Content of the directory, as in `run.register_output`.
     """
-    own = next(name for name in iter_numbered_paths(directory) if run.register_output(name) and not name.is_symlink())
+    paths = iter_numbered_paths(directory)
+    own = next(name for name in paths if run.register_output(name, description) and not name.is_symlink())
     if own != directory:
         run.logger.warning(
             "%s was not created by a run and is not changed; %s is used instead.", format_path(directory), own.name
@@ -168,20 +172,21 @@ def register_directory(run: Run, directory: Path) -> Path:
     return own
 
 
-def claim_directory(run: Run, directory: Path, is_foreign: Callable[[Path], bool]) -> Path:
+def claim_directory(run: Run, directory: Path, is_foreign: Callable[[Path], bool], description: str = "") -> Path:
     """Return a directory for the files of a run: `directory`, or a subdirectory `run-2`, `run-3`, ... of it.
 
     Args:
         run: Active run.
         directory: Requested directory.
         is_foreign: Whether a directory that does not belong to the run contains files of the same type.
+        description: Content of the directory, as in `run.register_output`.
 
     Raises:
         OSError: If no directory can be created.
     """
 
     def is_own(candidate: Path) -> bool:
-        if owns_directory(run, candidate):
+        if owns_directory(run, candidate, description):
             return True
         is_unmarked = candidate.is_dir() and not os.path.lexists(candidate / MARKER)
         return is_unmarked and not is_foreign(candidate) and _write_marker(run, candidate)
@@ -201,7 +206,7 @@ def set_aside(run: Run, path: Path) -> Path:
     """
     names = iter_numbered_paths(path.with_name(f"{path.stem}-old{path.suffix}"))
     target = next(name for name in names if not os.path.lexists(name))
-    run.register_output(target)
+    run.register_output(target, "written before the restart")
     os.rename(path, target)
     run.logger.info("%s was written before the restart and is kept as %s.", format_path(path), target.name)
     return target
@@ -265,7 +270,9 @@ def resolve_output_path(
     return Path(directory or "") / os.path.expanduser(value)
 
 
-def image_directory(run: Run, hook: str, setting: str, value: str | None, default: str) -> Path | None:
+def image_directory(
+    run: Run, hook: str, setting: str, value: str | None, default: str, description: str = "images"
+) -> Path | None:
     """Return the directory of a hook's images; a directory inside the work directory is claimed for the run.
 
     Args:
@@ -275,6 +282,7 @@ def image_directory(run: Run, hook: str, setting: str, value: str | None, defaul
         value: Value of the setting: an absolute path, or a path relative to the image directory of the run; None if
             the setting is not set.
         default: Directory to use if the setting is not set.
+        description: Content of the directory, as in `run.register_output`. Default: "images".
 
     Returns:
         Directory of the images; None if the run has no work directory and the setting is not set.
@@ -289,5 +297,5 @@ def image_directory(run: Run, hook: str, setting: str, value: str | None, defaul
         folder = Path(directory) / default
     else:
         return None
-    run.register_output(folder)
+    run.register_output(folder, description)
     return folder

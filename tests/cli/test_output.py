@@ -161,7 +161,7 @@ def test_summary_lists_the_output_files(project: Project) -> None:
     assert lines[1] == "The files of this run are in runs/x"
     listed = {line.split()[0] for line in lines[2 : lines.index("Next steps") - 1]}
     checkpoints = {"checkpoints/best_loss.pth", "checkpoints/epoch_2.pth"}
-    assert listed == {*checkpoints, "config.yaml", "history.jsonl", "report.html", "status.json"}
+    assert listed == {*checkpoints, "checkpoints", "config.yaml", "history.jsonl", "report.html", "status.json"}
     assert all((project.path / "runs/x" / name).exists() for name in listed)
 
 

@@ -164,11 +164,16 @@ class CheckpointWriter:
         Raises:
             CheckpointError: If the file could not be written and `on_save_error` is "raise".
         """
-        name = run.ranks.call_on_main("the file to publish", partial(self._get_available_name, run, PUBLISHED))
+        path = run.ranks.call_on_main("the file to publish", partial(self._register_published, run))
         try:
-            publish(run, self._directory.path / name, self._best.primary_best(run))
+            publish(run, path, self._best.primary_best(run))
         except CheckpointError as error:
             self._report(error)
+
+    def _register_published(self, run: Run) -> Path:
+        path = self._directory.path / self._get_available_name(run, PUBLISHED)
+        run.register_output(path, "weights for inference")
+        return path
 
     # -- state -------------------------------------------------------------------------------
 

@@ -131,7 +131,9 @@ class LRFinderHook(FinderHook):
         run.bus.emit("log_images", tag=self.name, images=np.asarray(image), caption="Smoothed loss")
         run.bus.emit("log_text", tag=self.name, text=result.to_csv())
         default = re.sub(r"[^\w-]", "_", self.name)  # a name such as "../x" must not leave the directory
-        directory = image_directory(run, self.name, "save_dir", self.config.save_dir, default)
+        directory = image_directory(
+            run, self.name, "save_dir", self.config.save_dir, default, "learning-rate range test"
+        )
         if directory is not None and run.ranks.is_main:
             files = OutputFiles(run, directory)
             files.write("lr_finder.png", lambda file: image.save(file, format="png"))

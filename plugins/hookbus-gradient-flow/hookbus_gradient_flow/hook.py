@@ -91,7 +91,9 @@ class GradientFlowHook(Hook):
             )
         self._parameters = {} if is_sharded else select_parameters(_get_parameters(model), self.config.targets)
         default_name = _get_directory_name(self)
-        directory = image_directory(run, self.name, "save_dir", self.config.save_dir, default_name)
+        directory = image_directory(
+            run, self.name, "save_dir", self.config.save_dir, default_name, "charts of gradients"
+        )
         self._files = None if directory is None else OutputFiles(run, directory)
         self._stats, self._measured_iter, self._problem_reporter = None, -1, ProblemReporter()
 

@@ -66,7 +66,7 @@ def open_csv(run: Run, path: Path, config: CsvConfig, position: CsvPosition | No
     """
     log = _find_log(run, path, config, position, current)
     log = log or register_new_log(run, path, "set another `path`, or set `append`")
-    is_listed = run.register_output(log)
+    is_listed = run.register_output(log, "metrics as CSV")
     is_position = position is not None and position.is_in(log, config.separator)
     # A run that starts at iteration 0 keeps the log of a training that was stopped before its first checkpoint.
     restarts = run.mode == "train" and not run.resumed and log != current and not config.append

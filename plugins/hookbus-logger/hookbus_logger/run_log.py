@@ -37,6 +37,7 @@ def open_log(run: Run, path: Path, position: LogPosition | None, current: Path |
     # A run that starts at iteration 0 keeps the log of a training that was stopped before its first checkpoint.
     elif run.mode == "train" and not run.resumed and log != current and any(map(_is_training, iter_rows(log))):
         set_aside(run, log)  # separate validations and tests write no rows of a training
+    run.register_output(log, "metrics as JSON lines")
     remove_temporary_files(log.parent, run.id)
     return JsonLines(log, run.id)
 

@@ -38,7 +38,7 @@ class MLflowHook(WriterHook):
 
         # MLflow retries a request for up to four minutes, longer than `patience`, in which this hook could not retry.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-        directory = self.directory(run, None).absolute()
+        directory = self.directory(run, None, "files of MLflow").absolute()
         assert run.work_dir is not None
         target = Target(
             directory=directory,

@@ -83,7 +83,7 @@ class PredictionsHook(Hook):
             self._spool = self._create_temporary("parts")
         if self.config.interval != "epoch":
             self._batches = self._batch_directory
-            run.register_output(self._batches)
+            run.register_output(self._batches, "predictions of each batch")
             if self.config.overwrite:  # earlier predictions are replaced when those of the loader are complete
                 self._batches = self._create_temporary("batches")
         self._is_open = True
@@ -213,7 +213,7 @@ class PredictionsHook(Hook):
 
     def _write_file(self, run: Run, ranks: Sequence[Sequence[Part]], path: Path) -> None:
         count = sum(part.count for own in ranks for part in own)
-        run.register_output(path)
+        run.register_output(path, f"{count:,} predictions")
         self._create(path, iter_rows(ranks), count)
         self._written.append(path)
         run.logger.info("Wrote %s predictions to %s.", count, path)

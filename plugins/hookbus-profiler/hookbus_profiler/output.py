@@ -92,7 +92,7 @@ class ProfilerOutput:
         self._files: OutputFiles | None = None
         if (work_dir := run.get("experiment_dir")) is not None:
             self._files = OutputFiles(run, Path(work_dir) / "profiler")
-            run.register_output(self._files.directory)
+            run.register_output(self._files.directory, "traces and report of the profiler")
             suffix = ".pt.trace.json.gz" if config.export_tensorboard else ".json.gz"
             # Each rank writes its own files without communication, so the limit is divided evenly.
             max_bytes = config.max_megabytes * 1e6 / world_size()

@@ -67,7 +67,9 @@ class MemoryProfilerHook(MonitorHook):
     def before_train(self, run: Run) -> None:
         """Reset the leak detection, and determine the directory of snapshots."""
         directory = run.get("logs_dir")
-        self._output = None if directory is None else OutputFiles(run, Path(directory))
+        self._output = (
+            None if directory is None else OutputFiles(run, Path(directory), "snapshots of the device memory")
+        )
         self._watches = {}
         self._reset_records()
 

@@ -86,7 +86,7 @@ class SystemMonitorHook(MonitorHook):
         self.cleanup()
         seconds, values = self._samples.history()
         if self.config.show_plots and values:
-            files = OutputFiles(run, run.require("visualization_dir"))
+            files = OutputFiles(run, run.require("visualization_dir"), "plots of the system metrics")
             path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
             self._log_info(f"plots saved to {path}.")
 

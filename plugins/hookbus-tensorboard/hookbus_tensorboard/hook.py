@@ -25,6 +25,8 @@ from hookbus_tensorboard.inputs import (
     trace_graph,
 )
 
+DESCRIPTION = "TensorBoard event files"
+
 _check_digest = schema.record({}, {"config": schema.string()})
 
 
@@ -101,7 +103,7 @@ class TensorBoardHook(WriterHook):
 
         log_dir = self.config.log_dir
         log_dir = log_dir and resolve_output_path(run, self.name, "log_dir", log_dir)
-        self._event_directory = self.directory(run, log_dir)
+        self._event_directory = self.directory(run, log_dir, DESCRIPTION)
         return lambda: TensorBoardWriter(self._event_directory)
 
     def prepare_directory(self, run: Run) -> None:
@@ -116,7 +118,7 @@ class TensorBoardHook(WriterHook):
         from hookbus_tensorboard.writer import contains_events, move_events
 
         log_dir = self._event_directory
-        self._event_directory = claim_directory(run, log_dir, contains_events)
+        self._event_directory = claim_directory(run, log_dir, contains_events, DESCRIPTION)
         if self._event_directory != log_dir:
             run.logger.warning(
                 "%s: log_dir: %s contains the events of another run, so the events are written to %s. Set another "

@@ -191,9 +191,8 @@ class TimeTrackingHook(Hook):
         path = resolve_output_path(run, self.name, "log_path", self.config.log_path, parent="logs_dir")
         file = next(name for name in iter_numbered_paths(path) if not os.path.lexists(name) or self._owns(run, name))
         is_new = not os.path.lexists(file)
-        if is_new:
-            run.register_output(file)
-        elif not run.resumed and not run.iters_done and self._current != (file, run.id):
+        run.register_output(file, "time of each epoch")
+        if not is_new and not run.resumed and not run.iters_done and self._current != (file, run.id):
             set_aside(run, file)  # of a training that was stopped before its first checkpoint
         if file != path and is_new:
             run.logger.warning(

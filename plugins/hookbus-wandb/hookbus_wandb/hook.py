@@ -52,7 +52,7 @@ class WandbHook(WriterHook):
         from hookbus_wandb.writer import Target, WandbWriter, get_run_id, prepare
 
         prepare(self.config.mode)
-        directory = self._wandb_directory = self.directory(run, None).absolute()
+        directory = self._wandb_directory = self.directory(run, None, "files of Weights & Biases").absolute()
         assert run.work_dir is not None
         target = Target(
             directory=directory,

@@ -48,7 +48,7 @@ class TsvHook(WriterHook):
     requires_work_dir = True
 
     def writer_factory(self, run: Run) -> Callable[[], Writer]:
-        path = self.directory(run, None) / "numbers.tsv"
+        path = self.directory(run, None, "scalars as tab-separated values") / "numbers.tsv"
         return lambda: TsvWriter(path, run.id)
 
 
