@@ -25,7 +25,12 @@ def format_number(value: float) -> str:
 
 
 def format_quantity(number: int, unit: str) -> str:
-    """Format a number of things, such as "1 epoch" or "1,234 epochs"; the unit is in the singular."""
+    """Format a number of things, such as "1 epoch" or "1,234 epochs".
+
+    Args:
+        number: Number of things.
+        unit: Name of one thing.
+    """
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hookbus._utils.numbers import format_clock_time as format_clock_time
     from hookbus._utils.numbers import format_elapsed_time as format_elapsed_time
     from hookbus._utils.numbers import format_number as format_number
+    from hookbus._utils.numbers import format_quantity as format_quantity
     from hookbus._utils.redaction import redact as redact
     from hookbus._utils.redaction import redact_config as redact_config
     from hookbus._utils.secrets import is_secret as is_secret
@@ -45,7 +46,7 @@ _MODULES = map_names(
     {
         "hookbus._utils.files": "open_for_writing open_regular_file read_regular_file",
         "hookbus._utils.html": "build_html_table wrap_html",
-        "hookbus._utils.numbers": "format_clock_time format_elapsed_time format_number",
+        "hookbus._utils.numbers": "format_clock_time format_elapsed_time format_number format_quantity",
         "hookbus._utils.redaction": "redact redact_config",
         "hookbus._utils.secrets": "is_secret",
         "hookbus.writers.append_only_file": "AppendOnlyFile",

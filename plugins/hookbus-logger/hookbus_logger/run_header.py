@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from hookbus import Run
 from hookbus.distributed import unwrap_model, world_size
 from hookbus.errors import format_path
+from hookbus.writers import format_quantity
 from hookbus_logger.format import format_compact
 
 
@@ -38,7 +39,7 @@ def _describe(run: Run, model: nn.Module) -> Iterator[str]:
     parameters = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
     name = type(unwrap_model(model)).__name__
     count = sum(parameter.numel() for parameter in parameters)
-    yield f"{name}, {count:,} parameter{'s' * (count != 1)}"
+    yield f"{name}, {format_quantity(count, 'parameter')}"
     processes = f"{world_size()} x " if world_size() > 1 else ""
     yield processes + (parameters[0].device.type if parameters else "cpu")
     if length := _format_length(run):
@@ -50,6 +51,6 @@ def _format_length(run: Run) -> str:
     if run.max_tokens is not None:
         return f"{format_compact(run.max_tokens)} tokens"
     if run.max_epochs is None:
-        return "" if run.max_iters is None else f"{run.max_iters:,} iterations"
-    epochs = f"{run.max_epochs:,} epoch{'s' * (run.max_epochs != 1)}"
-    return f"{epochs} x {run.epoch_length:,} iterations" if run.epoch_length else epochs
+        return "" if run.max_iters is None else format_quantity(run.max_iters, "iteration")
+    epochs = format_quantity(run.max_epochs, "epoch")
+    return f"{epochs} x {format_quantity(run.epoch_length, 'iteration')}" if run.epoch_length else epochs

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from hookbus import HookBus
@@ -18,6 +19,7 @@ def describe(model: nn.Module | None = None, width: int | None = None, **options
     ("options", "length"),
     [
         ({"epochs": 1}, " · 1 epoch"),
+        ({"epochs": 2, "train_loader": [torch.ones(1)]}, " · 2 epochs x 1 iteration"),
         ({"epochs": 1200}, " · 1,200 epochs"),
         ({"iterations": 5000}, " · 5,000 iterations"),
         ({"tokens": 10**9, "batch_tokens": len}, " · 1B tokens"),
