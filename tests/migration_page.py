@@ -45,9 +45,9 @@ class RowTests:
             right: What replaces it, as on the page.
         """
 
-        return self.each([(left, right)])
+        return self.for_rows([(left, right)])
 
-    def each(self, rows: Iterable[tuple[str, str]]) -> Callable[[Test], Test]:
+    def for_rows(self, rows: Iterable[tuple[str, str]]) -> Callable[[Test], Test]:
         """Return a decorator that adds a test as that of several rows.
 
         Args:

@@ -84,7 +84,7 @@ def test_every_row_has_a_test() -> None:
     covers.check("Keras")
 
 
-@covers.each(POINT_ROWS)
+@covers.for_rows(POINT_ROWS)
 @pytest.mark.parametrize(("row", "expected"), POINT_ROWS.items(), ids=[row[0] for row in POINT_ROWS])
 def test_points_are_emitted_when_the_callback_is_called(row: tuple[str, str], expected: Calls) -> None:
     model = build_line(keras.optimizers.SGD(0.25, gradient_accumulation_steps=2))

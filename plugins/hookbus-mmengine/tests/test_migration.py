@@ -105,7 +105,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Calls, Calls]:
     return native, ours
 
 
-@runs_row.each(POINT_ROWS.items())
+@runs_row.for_rows(POINT_ROWS.items())
 @pytest.mark.parametrize("cell", POINT_ROWS)
 def test_points_are_emitted_as_the_methods_are_called(cell: str, recorded: tuple[Calls, Calls]) -> None:
     names = expand_names(cell)

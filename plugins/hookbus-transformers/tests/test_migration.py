@@ -84,7 +84,7 @@ def test_every_row_has_a_test() -> None:
     covers.check("Hugging Face Trainer")
 
 
-@covers.each(POINT_ROWS)
+@covers.for_rows(POINT_ROWS)
 @pytest.mark.parametrize(("row", "expected"), POINT_ROWS.items(), ids=lambda value: value[0] if value else "")
 def test_points_are_emitted_when_the_callback_is_called(row: tuple[str, str], expected: Calls, tmp_path: Path) -> None:
     emitted: Calls = []
