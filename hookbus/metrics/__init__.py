@@ -10,6 +10,7 @@ from hookbus._utils import lazy_names, map_names
 if TYPE_CHECKING:
     from hookbus.metrics.direction import ambiguous_direction_message as ambiguous_direction_message
     from hookbus.metrics.direction import infer_direction as infer_direction
+    from hookbus.metrics.flop_counter import FlopCounter as FlopCounter
     from hookbus.metrics.peak_flops import get_peak_flops as get_peak_flops
     from hookbus.metrics.results import Metrics as Metrics
     from hookbus.metrics.results import is_training_metric as is_training_metric
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _MODULES = map_names(
     {
         "hookbus.metrics.direction": "ambiguous_direction_message infer_direction",
+        "hookbus.metrics.flop_counter": "FlopCounter",
         "hookbus.metrics.peak_flops": "get_peak_flops",
         "hookbus.metrics.results": "Metrics is_training_metric resolve_metric_name",
         "hookbus.metrics.windows": "Window",

@@ -184,6 +184,11 @@ CASES = [
     Case("gc", lambda loop: not loop.is_collecting, {"interval": 1}, {"during": record_collection}),
     Case("gradient_flow", lambda loop: "gradients/weight/l2" in loop.logged, {"frequency": 1}),
     Case("iter_timer", lambda loop: "time/iter" in loop.logged, {"interval": 1}),
+    Case(
+        "iter_timer",
+        lambda loop: "throughput/flops_per_second" in loop.logged,
+        {"interval": 1, "flops_per_batch": "measure"},
+    ),
     Case("jsonl", lambda loop: {row["kind"] for row in read_rows(loop)} >= {"scalars", "config"}, {"interval": 1}),
     Case("logger", lambda loop: "finished" in loop.output, {"interval": 1}),
     Case(

@@ -15,9 +15,9 @@ from torch.profiler import ProfilerAction, profile
 
 from hookbus import Hook, Run
 from hookbus.errors import HookError
+from hookbus.metrics import FlopCounter
 from hookbus.testing import time_hooks
 from hookbus_profiler.config import ScheduleConfig
-from hookbus_profiler.flops import FlopCounter
 from hookbus_profiler.time_breakdown import RESUMED, TimeBreakdown, Times, get_clock
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Literal
+
+from pydantic import Field, PositiveFloat
 
 from hookbus import HookConfig
 from hookbus_timer.matrix_products import Precision
@@ -21,10 +23,10 @@ class IterTimerConfig(HookConfig):
     )
     log_eta: bool = Field(default=True, description="Also log the remaining time.")
     window_size: int = Field(default=100, gt=0, description="Number of iterations over which throughput is averaged.")
-    flops_per_batch: float | None = Field(
+    flops_per_batch: PositiveFloat | Literal["measure"] | None = Field(
         default=None,
-        gt=0,
-        description="Floating-point operations of a micro-batch on one device, forward and backward.",
+        description="Floating-point operations of a micro-batch on one device, forward and backward; `measure` counts "
+        "those of the second iteration.",
     )
     precision: Precision | None = Field(
         default=None,

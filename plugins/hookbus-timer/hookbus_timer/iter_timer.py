@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any
 
-from hookbus import Hook, Priority, Run, hookimpl
+from hookbus import Hook, Needs, Priority, Run, hookimpl
 from hookbus.checkpoint import schema
 from hookbus.metrics import get_peak_flops
 from hookbus_timer.config import IterTimerConfig
 from hookbus_timer.matrix_products import get_device_name, infer_precision
+from hookbus_timer.measured_flops import MeasuredFlops
 from hookbus_timer.throughput import ThroughputWindow
 
 TimedIteration = tuple[float, float | None]
@@ -36,7 +37,10 @@ class IterTimerHook(Hook):
     observer = True
     ranks = "main"
     config: IterTimerConfig
-    state_schema = schema.record({"recorded_at": schema.integer(-1), "is_due": schema.boolean})
+    state_schema = schema.record(
+        {"recorded_at": schema.integer(-1), "is_due": schema.boolean},
+        {"flops": schema.integer(), "world_size": schema.integer(1)},
+    )
 
     def __init__(self, config: Any = None, **settings: Any) -> None:
         super().__init__(config, **settings)
@@ -45,9 +49,15 @@ class IterTimerHook(Hook):
         self._windowed_timer = WindowedTimer(self._interval)
         self._throughput = ThroughputWindow(self.config.window_size)
         self._peak_flops: float | None = None
+        self._measured_flops = MeasuredFlops() if self.config.flops_per_batch == "measure" else None
         self._tokens = 0  # total at the end of the last iteration
         self._is_due = False
         self._logged_step = -1
+
+    @property
+    def needs(self) -> Needs:
+        """The start of iterations, if the operations of one are measured."""
+        return Needs(points=() if self._measured_flops is None else ("before_train_iter",))
 
     # -- measuring -----------------------------------------------------------------------------
 
@@ -55,6 +65,8 @@ class IterTimerHook(Hook):
         """Reset the state if the run starts from scratch."""
         if not run.iters_done:
             self._is_due, self._logged_step = False, -1
+            if self._measured_flops is not None:
+                self._measured_flops.value = None
 
     def before_train(self, run: Run) -> None:
         """Start measuring, also after a resume."""
@@ -72,6 +84,8 @@ class IterTimerHook(Hook):
     def before_train_iter(self) -> None:
         """Measure the data time."""
         self._windowed_timer.end_fetch(self.timer())
+        if self._measured_flops is not None:
+            self._measured_flops.begin_iteration()
 
     @hookimpl(frequency=False)
     def after_train_iter(self, run: Run) -> None:
@@ -83,8 +97,12 @@ class IterTimerHook(Hook):
         has_pending = run.pending
         samples = 0 if run.should_skip_iter else run.batch_samples * run.ranks.world_size
         # Pending requests are processed after this event and can synchronize the device, which is not data time.
-        seconds = self._windowed_timer.end_iteration(self.timer(), fetches_next=not has_pending)
-        self._throughput.add(seconds, samples, 0 if run.should_skip_iter else run.tokens_done - self._tokens)
+        if self._measured_flops is not None and self._measured_flops.end_iteration(run.should_skip_iter):
+            self._windowed_timer.start(self.timer())  # an iteration that counts its operations takes longer
+            self._check_flops(run)
+        else:
+            seconds = self._windowed_timer.end_iteration(self.timer(), fetches_next=not has_pending)
+            self._throughput.add(seconds, samples, 0 if run.should_skip_iter else run.tokens_done - self._tokens)
         self._tokens = run.tokens_done
         ends_epoch = run.epoch_iter + 1 == run.expected_epoch_length
         ends_run = run.is_at_limit or (ends_epoch and run.epoch + 1 == run.max_epochs)
@@ -131,6 +149,11 @@ class IterTimerHook(Hook):
         """Continue measuring."""
         self._windowed_timer.resume(self.timer())
 
+    def cleanup(self) -> None:
+        """Stop counting operations in an iteration that failed."""
+        if self._measured_flops is not None:
+            self._measured_flops.cancel()
+
     # -- logging -------------------------------------------------------------------------------
 
     def get_values(self, run: Run) -> dict[str, float]:
@@ -142,17 +165,22 @@ class IterTimerHook(Hook):
             values["progress/tokens"] = run.tokens_done
         return values | self._throughput.compute_rates(
             world_size=run.ranks.world_size,
-            flops_per_batch=self.config.flops_per_batch,
+            flops_per_batch=self._get_flops(),
             peak_flops=self._peak_flops,
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the step of the last log, and whether a log is due."""
-        return {"recorded_at": self._logged_step, "is_due": self._is_due}
+        """Return the step of the last log, whether a log is due, and the measured number of operations."""
+        state = {"recorded_at": self._logged_step, "is_due": self._is_due}
+        flops = None if self._measured_flops is None else self._measured_flops.value
+        return state if flops is None else {**state, "flops": flops, "world_size": self.run.ranks.world_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict()`."""
         self._logged_step, self._is_due = state["recorded_at"], state["is_due"]
+        # With another number of ranks, a micro-batch has another size.
+        if self._measured_flops is not None and state.get("world_size") == self.run.ranks.world_size:
+            self._measured_flops.value = state["flops"]
 
     def _log_values(self, run: Run) -> None:
         self._is_due, self._logged_step = False, run.steps_done
@@ -165,6 +193,20 @@ class IterTimerHook(Hook):
         """Log the iterations since the last log, unless a resumed run continues with them."""
         if self._windowed_timer and run.steps_done != self._logged_step and not run.resumable:
             self._log_values(run)
+
+    def _check_flops(self, run: Run) -> None:
+        """Log a warning if no operation was counted."""
+        if self._measured_flops is not None and self._measured_flops.value == 0:
+            run.logger.warning(
+                "%s: an iteration executed no operation that is counted, got flops_per_batch='measure'. Execute the "
+                "model between before_train_iter and after_train_iter, or set the number.",
+                self.name,
+            )
+
+    def _get_flops(self) -> float | None:
+        """Return the floating-point operations of a micro-batch, None if they are unknown."""
+        flops = self.config.flops_per_batch
+        return flops if self._measured_flops is None else self._measured_flops.value  # type: ignore[return-value]
 
     def _find_peak_flops(self, run: Run) -> float | None:
         """Return the peak FLOP/s of the device, None if it or the data type is unknown."""

@@ -1,4 +1,5 @@
 import itertools
+from contextlib import suppress
 from fractions import Fraction
 
 import pytest
@@ -6,12 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from hookbus import Hook, HookBus
 from hookbus.checkpoint import state
 from hookbus.errors import HookbusError, HookWarning
 from hookbus.testing import RecordingBus, check_hook
 from hookbus.trainer.trainer import Trainer
+from hookbus_checkpoint import CheckpointHook
 from hookbus_timer import IterTimerHook
 from hookbus_timer.iter_timer import WindowedTimer, compute_means
 
@@ -871,6 +874,54 @@ class TestFlops:
         values = self.train(clock, flops_per_batch=6e12)
         assert "throughput/flops_per_second" in values
         assert "throughput/mfu" not in values
+
+    def fit(self, clock, work_dir, iterations, **options):
+        """Train a linear layer with 2 inputs and 3 outputs in batches of 4, whose iterations take a second each."""
+        model = nn.Linear(2, 3)
+        timer = make_timer(clock, interval=1, flops_per_batch="measure", peak_flops=288)
+        bus = RecordingBus([timer, CheckpointHook(interval=1, by_epoch=False)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with bus.run(model=model, optimizer=optimizer, iterations=iterations, work_dir=work_dir, **options) as run:
+            bus.emit("before_train_epoch")
+            for index, batch in run.batches([BATCH] * 9):
+                bus.emit("before_train_iter", batch_idx=index, batch=batch)
+                clock.advance(1.0)
+                model(batch).sum().backward()
+                optimizer.step()
+                bus.emit("after_train_iter", batch_idx=index, batch=batch)
+        return [values for _, values in get_records(bus)]
+
+    def test_operations_of_the_second_iteration_are_measured(self, clock, tmp_path):
+        records = self.fit(clock, tmp_path, 3)
+        rates = [values.get("throughput/flops_per_second") for values in records]
+        # Forward 2 * 4 * 2 * 3, and as much for the gradient of the weight: the input requires none.
+        assert rates == [None, 96.0, 96.0]
+        assert [values.get("throughput/mfu") for values in records] == [None, 1 / 3, 1 / 3]
+        assert records[1]["time/iter"] == 1.0
+
+    def test_resumed_run_has_the_number_of_its_checkpoint(self, clock, tmp_path):
+        self.fit(clock, tmp_path, 3)
+        records = self.fit(clock, tmp_path, 5, resume="auto")
+        assert [values["throughput/flops_per_second"] for values in records] == [96.0, 96.0]
+
+    def test_iteration_that_executes_no_model_is_reported_once(self, clock, caplog):
+        values = self.train(clock, flops_per_batch="measure")
+        assert "throughput/flops_per_second" not in values
+        (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert message.startswith("iter_timer: an iteration executed no operation that is counted")
+
+    def test_counting_ends_with_a_failed_iteration(self, clock):
+        bus = RecordingBus([make_timer(clock, flops_per_batch="measure")])
+        modes = []
+        with suppress(ZeroDivisionError), bus.run(epochs=1) as run:
+            for index, batch in run.batches([BATCH] * 3):
+                bus.emit("before_train_iter", batch_idx=index, batch=batch)
+                modes.append(_get_current_dispatch_mode())
+                if index == 1:
+                    raise ZeroDivisionError
+                bus.emit("after_train_iter", batch_idx=index, batch=batch)
+        assert [mode is None for mode in modes] == [True, False]
+        assert _get_current_dispatch_mode() is None
 
     @pytest.mark.parametrize("setting", [{"peak_flops": 1e12}, {"precision": "bf16"}])
     def test_setting_without_the_operations_of_a_batch_is_refused(self, setting):

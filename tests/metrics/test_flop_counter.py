@@ -3,7 +3,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
-from hookbus_profiler.flops import FlopCounter
+from hookbus.metrics import FlopCounter
 
 
 def count_flops(work):

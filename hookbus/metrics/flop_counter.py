@@ -1,7 +1,4 @@
-"""Floating-point operations of an iteration.
-
-A multiply-add counts as two operations. Usable without hookbus.
-"""
+"""Floating-point operations that are executed in a period of time. A multiply-add counts as two operations."""
 
 from __future__ import annotations
 
