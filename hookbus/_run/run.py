@@ -44,6 +44,7 @@ from hookbus._run.weights import Weights
 from hookbus._run.work_dir import DIRECTORIES
 from hookbus._utils.arguments import get_by_name
 from hookbus._utils.detached_copies import deepcopy_as_none
+from hookbus._utils.redaction import redact_config
 from hookbus.data.batch_sizes import BatchSizes
 from hookbus.distributed.collectives import Collectives
 from hookbus.distributed.process_group import is_main
@@ -435,6 +436,18 @@ class Run(ProgressMixin, LoopMixin):
         """
         return self.work_dir is not None and self.work_dir.register_output(Path(path), description)
 
+    def describe_output(self, path: Path | str, description: str) -> None:
+        """Describe a file in the list that `hookbus train` prints at the end of the run.
+
+        Unlike a registered file, it is not removed by `overwrite`: the hook that writes it determines who owns it.
+
+        Args:
+            path: Path, inside or outside the work directory.
+            description: Content of the file.
+        """
+        if self.work_dir is not None:
+            self.work_dir.describe_output(Path(path), description)
+
     def lock_directory(self, directory: Path) -> None:
         """Lock a directory for the files of this run until the run ends, so that no other active run writes into it.
 
@@ -528,7 +541,7 @@ class Run(ProgressMixin, LoopMixin):
 
         From `log_config` on, the configuration of a run file is that of `config.yaml`, with the settings of all hooks.
         """
-        plain: Mapping[str, Any] = self.redact(self.resolved_config or self.config)
+        plain: Mapping[str, Any] = self.redact(redact_config(self.resolved_config or self.config))
         return plain
 
     def redact(self, value: Any) -> Any:

@@ -66,7 +66,7 @@ class WorkDir:
         # A power failure may have prevented the creation of an output. A file that appears later is foreign.
         self._outputs = {name for name in recorded.outputs if os.path.lexists(path / name)}
         self._descriptions: dict[str, str] = {}
-        self._outside: dict[Path, str] = {}
+        self._listed: dict[Path, str] = {}
         self._lock = lock
         self._run = ""
         self._started = time.time()
@@ -100,10 +100,10 @@ class WorkDir:
     def outputs(self) -> dict[Path, str]:
         """Paths of the registered outputs, with the descriptions that were registered in this process.
 
-        Those outside the work directory follow, if they have a description.
+        Paths that are only described follow.
         """
         inside = {self.path / name: self._descriptions.get(name, "") for name in sorted(self._outputs)}
-        return inside | dict(sorted(self._outside.items()))
+        return inside | dict(sorted(self._listed.items()))
 
     def register_output(self, path: Path, description: str = "") -> bool:
         """Register a file or directory before a run creates it.
@@ -121,7 +121,7 @@ class WorkDir:
         """
         if (name := self._get_name(path)) is None:
             if description:
-                self._outside[path] = description
+                self.describe_output(path, description)
             return False
         with self._status_lock:
             if name in self._outputs or not os.path.lexists(path):
@@ -135,6 +135,15 @@ class WorkDir:
             self._outputs.add(name)
             self._rewrite_status()
         return True
+
+    def describe_output(self, path: Path, description: str) -> None:
+        """Describe a file in the list of files at the end of a run.
+
+        Args:
+            path: Path, which need not be in the work directory.
+            description: Content of the file.
+        """
+        self._listed[path] = description
 
     def write_status(self, **fields: Any) -> None:
         """Write the state of the run, its newest checkpoint and its outputs to `status.json`."""

@@ -114,7 +114,7 @@ class TestConfig:
 
     def test_plain_config_contains_built_in_types(self) -> None:
         class Settings:
-            def model_dump(self, mode: str) -> dict[str, str]:
+            def model_dump(self, mode: str = "python") -> dict[str, str]:
                 return {"mode": mode}
 
         settings = Settings()

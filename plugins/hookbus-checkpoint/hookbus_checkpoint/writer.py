@@ -164,16 +164,14 @@ class CheckpointWriter:
         Raises:
             CheckpointError: If the file could not be written and `on_save_error` is "raise".
         """
-        path = run.ranks.call_on_main("the file to publish", partial(self._register_published, run))
+        name = run.ranks.call_on_main("the file to publish", partial(self._get_available_name, run, PUBLISHED))
+        path = self._directory.path / name
+        # Not registered: `overwrite` would remove a file with which somebody has replaced it.
+        run.describe_output(path, "weights for inference")
         try:
             publish(run, path, self._best.primary_best(run))
         except CheckpointError as error:
             self._report(error)
-
-    def _register_published(self, run: Run) -> Path:
-        path = self._directory.path / self._get_available_name(run, PUBLISHED)
-        run.register_output(path, "weights for inference")
-        return path
 
     # -- state -------------------------------------------------------------------------------
 
