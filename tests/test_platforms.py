@@ -114,6 +114,7 @@ def reads_text_of_unknown_encoding(name: str, call: ast.Call) -> bool:
     return name in POSITION_OF_ENCODING and len(call.args) <= POSITION_OF_ENCODING[name]
 
 
+@pytest.mark.slow
 def test_modules_of_a_system_are_imported_where_their_fallbacks_are() -> None:
     importing = {
         get_name(path)

@@ -110,6 +110,7 @@ def find_files_with(secret: str, directory: Path) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_command_prints_no_secret_of_its_run_file(project: Project) -> None:
     project.write(MODULE, "note.py")
     project.write(json.dumps(make_run_file("S3cretPRINTED", [{"type": "logger"}])))

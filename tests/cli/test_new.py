@@ -112,6 +112,7 @@ def test_tests_of_a_hook_pass(
         test(**{name: request.getfixturevalue(name) for name in signature(test).parameters})
 
 
+@pytest.mark.slow
 def test_tests_of_a_writer_pass(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     package = write("writer")
     monkeypatch.syspath_prepend(str(package))

@@ -203,6 +203,7 @@ def test_lines_of_the_summary_fit_a_narrow_output(project: Project, monkeypatch:
     assert max(map(len, lines)) <= 50
 
 
+@pytest.mark.slow
 def test_repeated_overrides_are_suggested_once_and_quoted(project: Project) -> None:
     project.write(RUN)
     overrides = ["seed=1", "experiment_dir=runs/y", "hooks.checkpoint.interval=2", "seed=2", "work_dir=runs/a b"]

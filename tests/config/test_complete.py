@@ -238,6 +238,7 @@ def load_weights(run: str) -> dict[str, torch.Tensor]:
     return weights
 
 
+@pytest.mark.slow
 def test_settings_of_a_resumed_run_are_those_of_its_checkpoint(project: Project) -> None:
     project.write(SHORT)
     written = project.path / "runs/x/config.yaml"
@@ -258,6 +259,7 @@ def test_settings_of_a_resumed_run_are_those_of_its_checkpoint(project: Project)
     assert saved["meta"]["config_hash"] == hash_config(record["config"])
 
 
+@pytest.mark.slow
 def test_resume_that_trains_nothing_leaves_the_configuration_unchanged(project: Project) -> None:
     project.write(SHORT)
     train("run.yaml")
@@ -267,6 +269,7 @@ def test_resume_that_trains_nothing_leaves_the_configuration_unchanged(project: 
     assert written.read_text() == before
 
 
+@pytest.mark.slow
 def test_settings_that_a_checkpoint_replaces_are_reported(project: Project, caplog: pytest.LogCaptureFixture) -> None:
     project.write(SHORT)
     scheduler = "scheduler={type: StepLR, step_size: 1, gamma: 0.5}"

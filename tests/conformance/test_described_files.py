@@ -98,6 +98,7 @@ def test_files_of_a_tracker_are_described(project: Project, hook: str, descripti
     assert list_undescribed(project.path / "runs/x", listed) == []
 
 
+@pytest.mark.slow
 def test_files_of_predictions_are_described(project: Project) -> None:
     project.write(RUN + "    hooks: [{type: predictions, interval: batch_and_epoch}]\n")
     trainer, described = Trainer(load_config("run.yaml")), dict[str, str]()

@@ -130,6 +130,7 @@ def test_handled_signal_does_not_end_a_worker() -> None:
     assert loader.multiprocessing_context is None
 
 
+@pytest.mark.slow
 def test_signal_without_a_handler_ends_a_worker() -> None:
     loader = DataLoader(SignalDataset(signal.SIGUSR2), num_workers=1)  # type: ignore[arg-type]
 

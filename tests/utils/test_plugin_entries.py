@@ -78,6 +78,7 @@ def missing(bare_environment: Environment) -> dict[str, str]:
     ("package", "name"),
     [(package, name) for package, hooks in PUBLISHED_HOOKS.items() for pair in hooks.items() for name in pair],
 )
+@pytest.mark.slow
 def test_missing_hook_of_the_project_names_its_package(missing: dict[str, str], package: str, name: str) -> None:
     assert missing[name] == f"The hook {name!r} is not installed. Run: pip install {package}"
 
