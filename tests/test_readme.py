@@ -40,6 +40,7 @@ def test_readme_examples_run_and_write_their_files(tmp_path: Path, monkeypatch: 
     assert checkpoints("runs/mine") == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
 
 
+@pytest.mark.slow
 def test_error_message_matches_the_readme(tmp_path: Path) -> None:
     (run_file,) = blocks(README, "yaml")
     (shown,) = (block for block in blocks(README, "text") if "intervall" in block.text)

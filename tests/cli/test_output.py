@@ -193,6 +193,7 @@ def test_summary_lists_the_files_that_hooks_have_registered_with_their_descripti
     ]
 
 
+@pytest.mark.slow
 def test_lines_of_the_summary_fit_a_narrow_output(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     project.write(RUN)

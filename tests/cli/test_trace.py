@@ -79,6 +79,7 @@ def test_tables_and_file(project: Project, monkeypatch: pytest.MonkeyPatch) -> N
     assert names.count("slow: after_train_iter") == 6
 
 
+@pytest.mark.slow
 def test_json_contains_the_rows_of_each_rank(project: Project) -> None:
     project.write(RUN.replace("OUTSIDE", "checkpoints"))
     (project.path / "slow.py").write_text(SLOW)

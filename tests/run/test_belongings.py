@@ -595,6 +595,7 @@ def run_script(script: str) -> None:
     subprocess.run([sys.executable, "-c", dedent(script)], check=True)
 
 
+@pytest.mark.slow
 def test_pytorch_is_unchanged_after_a_run() -> None:
     run_script("""
         from torch.utils.hooks import RemovableHandle

@@ -46,6 +46,7 @@ class TestListedNames:
         assert listed["blocked"] == expected
         assert {"broken", "killing", "twin-one/twin", "twin-two/twin"} < set(expected)
 
+    @pytest.mark.slow
     def test_listed_name_works_in_a_run_file(self, listed: Any) -> None:
         broken = {name for name, problems in listed["named"].items() if problems}
         assert broken == {"broken", "odd", "tomorrow"}

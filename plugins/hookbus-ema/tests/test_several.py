@@ -144,6 +144,7 @@ def test_loop_that_validates_itself_evaluates_the_first_average(caplog: pytest.L
     assert len([m for m in caplog.messages if "which evaluate one average: those of 'ema_b' have no results" in m]) == 1
 
 
+@pytest.mark.slow
 def test_failed_validation_restores_the_raw_weights() -> None:
     class Failure(Hook):
         def after_val_iter(self, dataloader_name: str | None) -> None:

@@ -399,6 +399,7 @@ class TestLayers:
 
 
 class TestVisualizeFeatures:
+    @pytest.mark.slow
     def test_returned_tensors_are_rendered(self):
         images = record_images(make_hook(sample_batch_idx=1), VisualizingModel())
         assert list(images) == ["train/feature_map/twice", "train/feature_map/same"]
