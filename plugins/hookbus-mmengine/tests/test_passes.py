@@ -135,6 +135,9 @@ def _leave_no_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.collect()  # Runner and loop refer to each other
 
 
+WORKERS = pytest.mark.slow  # each pass starts and ends processes
+
+
 @pytest.mark.parametrize("by_epoch", [True, False])
 @pytest.mark.parametrize(
     ("order", "workers", "checkpoints", "stop"),
@@ -142,17 +145,17 @@ def _leave_no_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("shuffle", 0, "host", 2),
         ("shuffle", 0, "hookbus", 8),
         ("shuffle", 0, "host", 12),
-        ("shuffle", 1, "hookbus", 2),
-        ("shuffle", 1, "host", 8),
-        ("persistent workers", 1, "host", 2),
-        ("persistent workers", 1, "hookbus", 8),
-        ("persistent workers", 1, "host", 12),
+        pytest.param("shuffle", 1, "hookbus", 2, marks=WORKERS),
+        pytest.param("shuffle", 1, "host", 8, marks=WORKERS),
+        pytest.param("persistent workers", 1, "host", 2, marks=WORKERS),
+        pytest.param("persistent workers", 1, "hookbus", 8, marks=WORKERS),
+        pytest.param("persistent workers", 1, "host", 12, marks=WORKERS),
         ("generator", 0, "host", 8),
-        ("generator", 1, "hookbus", 2),
-        ("sampler with a generator", 1, "host", 12),
+        pytest.param("generator", 1, "hookbus", 2, marks=WORKERS),
+        pytest.param("sampler with a generator", 1, "host", 12, marks=WORKERS),
         ("DefaultSampler", 0, "hookbus", 6),
-        ("DefaultSampler", 1, "host", 8),
-        ("DefaultSampler object", 1, "hookbus", 2),
+        pytest.param("DefaultSampler", 1, "host", 8, marks=WORKERS),
+        pytest.param("DefaultSampler object", 1, "hookbus", 2, marks=WORKERS),
     ],
 )
 def test_order_after_a_resume_is_that_of_the_uninterrupted_training(
@@ -161,6 +164,7 @@ def test_order_after_a_resume_is_that_of_the_uninterrupted_training(
     check_resume(Trainings(tmp_path, by_epoch, order, workers, checkpoints), stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [2, 8])
 def test_order_is_continued_by_hooks_of_a_configuration(stop: int, tmp_path: Path) -> None:
     check_resume(Trainings(tmp_path, False, "shuffle", 1, "host", is_configured=True), stop)
@@ -168,13 +172,17 @@ def test_order_is_continued_by_hooks_of_a_configuration(stop: int, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("order", "workers", "checkpoints"),
-    [("InfiniteSampler", 0, "host"), ("InfiniteSampler", 1, "hookbus"), ("InfiniteSampler object", 1, "host")],
+    [
+        ("InfiniteSampler", 0, "host"),
+        pytest.param("InfiniteSampler", 1, "hookbus", marks=WORKERS),
+        pytest.param("InfiniteSampler object", 1, "host", marks=WORKERS),
+    ],
 )
 def test_order_without_an_end_is_continued(order: str, workers: int, checkpoints: str, tmp_path: Path) -> None:
     check_resume(Trainings(tmp_path, False, order, workers, checkpoints), stop=8)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=WORKERS)])
 def test_order_and_weights_are_those_of_a_runner_without_a_bus(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
