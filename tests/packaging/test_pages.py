@@ -12,7 +12,7 @@ from tests.pages import ROOT, blocks, iter_commands
 
 SCRIPT = Path(__file__).with_name("follow_page.py")
 PAGES = [
-    *(ROOT / "docs" / f"{name}.md" for name in ("own-data", "sweeps", "inference", "lifecycle")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("own-data", "sweeps", "inference", "lifecycle", "notebooks")),
     *sorted(ROOT.glob("docs/recipes/*.md")),
 ]
 
