@@ -35,7 +35,12 @@ class FlopCounter:
         self._exit.enter_context(torch.compiler.set_stance("force_eager"))
         self._exit.enter_context(self._mode)
 
-    def stop(self) -> int:
-        """Stop counting and return the number of floating-point operations."""
-        self._exit.close()
+    @property
+    def total(self) -> int:
+        """Number of floating-point operations so far."""
         return self._mode.get_total_flops()
+
+    def stop(self) -> int:
+        """Stop counting and return the number of floating-point operations. Idempotent."""
+        self._exit.close()
+        return self.total

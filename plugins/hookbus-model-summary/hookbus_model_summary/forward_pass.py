@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from hookbus.metrics import FlopCounter
 
 Shape = tuple[int, ...]
-
-
-def _count_attention(query: Shape, key: Shape, value: Shape, *_args: Any, **_kwargs: Any) -> int:
-    flops: int = sdpa_flop_count(query, key, value)
-    return flops
-
-
-FORMULAS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _count_attention}
-"""FLOPs of operations that `FlopCounterMode` does not know."""
 
 
 @dataclass(slots=True)
@@ -55,23 +45,20 @@ def record_forward(model: nn.Module, forward: Callable[[], object]) -> Mapping[s
         Exception: If the function raises it. The hooks of the modules are removed.
     """
     calls: dict[str, ModuleCalls] = {}
-    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
     with ExitStack() as stack:
+        counter = FlopCounter()
+        stack.callback(counter.stop)
         for name, module in model.named_modules():
             before, after = partial(_begin_call, calls, counter, name), partial(_end_call, calls, counter, name)
             stack.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(after).remove)
-        # The counter registers global hooks, of which a compiled model warns; it runs eagerly here.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", "Using `torch.compile", UserWarning)
-        with counter:
-            forward()
+        forward()
     return calls
 
 
 def _begin_call(
     calls: dict[str, ModuleCalls],
-    counter: FlopCounterMode,
+    counter: FlopCounter,
     name: str,
     _module: nn.Module,
     args: tuple[Any, ...],
@@ -79,14 +66,14 @@ def _begin_call(
 ) -> None:
     if name not in calls:
         calls[name] = ModuleCalls(inputs=tuple(_iter_shapes((args, kwargs))))
-    calls[name]._entered.append(counter.get_total_flops())
+    calls[name]._entered.append(counter.total)
 
 
 def _end_call(
-    calls: dict[str, ModuleCalls], counter: FlopCounterMode, name: str, _module: nn.Module, _args: Any, output: Any
+    calls: dict[str, ModuleCalls], counter: FlopCounter, name: str, _module: nn.Module, _args: Any, output: Any
 ) -> None:
     call = calls[name]
-    flops = counter.get_total_flops() - call._entered.pop()
+    flops = counter.total - call._entered.pop()
     # A recursive call is part of the outer one.
     if not call._entered:
         call.flops += flops
