@@ -31,14 +31,10 @@ def hide_secrets_of(trainer: Trainer) -> None:
     Args:
         trainer: Trainer of the command.
     """
-    from hookbus._events.checks import is_configured
-    from hookbus._run.known_secrets import redact_known
+    from hookbus._run.known_secrets import KnownSecrets, iter_settings
 
-    def redact(text: str) -> Any:
-        settings = [hook.config for hook in trainer.bus.hooks.values() if is_configured(hook)]
-        return redact_known(text, trainer.config, settings)
-
-    _redact.set(redact)
+    known = KnownSecrets()
+    _redact.set(lambda text: known.redact(text, trainer.config, iter_settings(trainer.bus.hooks.values())))
 
 
 def redact_text(text: str) -> str:

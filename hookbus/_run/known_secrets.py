@@ -8,16 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import is_
 from typing import Any
 
+from hookbus._events.checks import is_configured
 from hookbus._utils.redaction import SECRET_TYPES, redact, redact_config
 from hookbus._utils.secrets import REDACTED
 
 MIN_LENGTH = 6
 """Length from which a secret value is hidden within a text. A shorter one, such as `abc`, occurs in ordinary words."""
-
-
-def redact_known(value: Any, config: Any, settings: Iterable[Any]) -> Any:
-    """Return a copy with secrets redacted, also without the secret values of a configuration and of the hooks."""
-    return _hide(redact(value), _compile(_iter_secrets(config, settings)))
 
 
 def hide_repeated(raw: Any, redacted: Any) -> Any:
@@ -37,13 +33,18 @@ class KnownSecrets:
         self._known: tuple[list[Any], re.Pattern[str] | None] = ([], None)
 
     def redact(self, value: Any, config: Any, settings: Iterable[Any]) -> Any:
-        """Return a copy with secrets redacted, see `redact_known`."""
+        """Return a copy with secrets redacted, also without the secret values of a configuration and of the hooks."""
         sources = [config, *settings]
         known, pattern = self._known
         if len(sources) != len(known) or not all(map(is_, sources, known)):
             pattern = _compile(_iter_secrets(config, sources[1:]))
             self._known = sources, pattern  # one assignment: threads log as well
         return _hide(redact(value), pattern)
+
+
+def iter_settings(hooks: Iterable[object]) -> Iterator[Any]:
+    """Yield the configurations of hooks; other plugins have none."""
+    return (hook.config for hook in hooks if is_configured(hook))
 
 
 def _compile(values: Iterable[str]) -> re.Pattern[str] | None:

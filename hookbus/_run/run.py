@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookbus._events.call_stack import current_point, current_points
-from hookbus._events.checks import is_configured
 from hookbus._events.ordering import Listener
 from hookbus._run.belongings import release_belongings
 from hookbus._run.boundary_state import BoundaryState
@@ -22,7 +21,7 @@ from hookbus._run.history_recorder import HistoryRecorder
 from hookbus._run.hook_budget import HookBudget
 from hookbus._run.html import build_run_html, iter_positions
 from hookbus._run.interrupts import SignalHandling
-from hookbus._run.known_secrets import KnownSecrets
+from hookbus._run.known_secrets import KnownSecrets, iter_settings
 from hookbus._run.loop_methods import LoopMixin, Replacements
 from hookbus._run.nesting import Nesting
 from hookbus._run.objects import combine_models, freeze_names
@@ -553,8 +552,7 @@ class Run(ProgressMixin, LoopMixin):
         Args:
             value: Nested mappings, sequences and values.
         """
-        settings = [hook.config for hook in self.bus.hooks.values() if is_configured(hook)]
-        return self.known_secrets.redact(value, self.config, settings)
+        return self.known_secrets.redact(value, self.config, iter_settings(self.bus.hooks.values()))
 
     @property
     def loss_dict(self) -> dict[str, Tensor]:

@@ -17,11 +17,11 @@ MAX_WARNINGS = 100
 class RunJournal(logging.Filter):
     """Notes of a run, collected from its start to its end. While it is active, messages that are logged are redacted.
 
-    Args:
-        redact: Function that returns a text without secrets.
-
     A filter that lets every message pass, not a handler: with a handler of ours, Python would no longer print the
     warnings of a program that does not configure logging.
+
+    Args:
+        redact: Function that returns a text without secrets.
 
     Attributes:
         warnings: Messages of the first warnings and errors of the logger "hookbus", each once.

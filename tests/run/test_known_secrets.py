@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from hookbus import Hook, HookBus, HookConfig
-from hookbus._run.known_secrets import redact_known
+from hookbus._run.known_secrets import KnownSecrets
 
 
 class NoteConfig(HookConfig):
@@ -40,8 +40,8 @@ class Settings(BaseModel):
 )
 def test_secret_value_of_the_configuration_is_hidden_in_a_message(config: Any) -> None:
     message = "rejected keyvalue, not keyvalues"
-    assert redact_known(message, config, []) == "rejected ***, not keyvalues"
-    assert redact_known({"a": [message, 1], "keyvalue": None}, config, []) == {
+    assert KnownSecrets().redact(message, config, []) == "rejected ***, not keyvalues"
+    assert KnownSecrets().redact({"a": [message, 1], "keyvalue": None}, config, []) == {
         "a": ["rejected ***, not keyvalues", 1],
         "***": None,
     }
@@ -49,19 +49,19 @@ def test_secret_value_of_the_configuration_is_hidden_in_a_message(config: Any) -
 
 def test_secret_values_of_hooks_are_hidden_in_a_message() -> None:
     settings = NoteConfig(link="linkvalue", api_key="link+value")
-    assert redact_known("linkvalue and (link+value)", {}, [settings]) == "*** and (***)"
+    assert KnownSecrets().redact("linkvalue and (link+value)", {}, [settings]) == "*** and (***)"
 
 
 def test_ordinary_and_short_values_are_unchanged() -> None:
     config = {"model": "mlp-large", "api_key": "mlp", "url": "http://host/path", "max_tokens": 100000}
     message = "mlp-large of mlp at http://host/path with 100000"
-    assert redact_known(message, config, [NoteConfig()]) == message
+    assert KnownSecrets().redact(message, config, [NoteConfig()]) == message
 
 
 def test_long_text_with_many_secrets_is_processed_in_linear_time() -> None:
     # The time of a regular expression with a group for each secret would not be linear.
     config = {"text": "token=keyvalue&x=1&" * 20000 + "token=keyvalue"}
-    assert redact_known("keyvalue", config, []) == "***"
+    assert KnownSecrets().redact("keyvalue", config, []) == "***"
 
 
 def test_run_redacts_by_its_configuration_and_its_hooks() -> None:
