@@ -10,15 +10,17 @@ from pathlib import Path
 from hookbus.errors import ConfigError, HookbusError, format_path
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path | None) -> None:
     """Check that the folder of a file exists: a misspelled path creates no folders.
 
     Args:
-        path: Value of the option.
+        path: Value of the option; None if it is not set.
 
     Raises:
         ConfigError: If the folder does not exist, or the path is that of a folder.
     """
+    if path is None:
+        return
     # Not the methods of `Path`, which raise an OSError for a name that is too long.
     if os.path.isdir(path):
         raise ConfigError(f"--output: must be a file, got the folder {format_path(path)}. Pass a file in it.")

@@ -23,7 +23,6 @@ def consolidate(
     with handle_errors():
         from hookbus._cli.consolidate import consolidate as merge
 
-        if output is not None:
-            check_output(output)
+        check_output(output)
         written = merge(directory, output)
         output_console().print(escape_text(f"Wrote {written}, {written.stat().st_size:,} bytes."))

@@ -63,8 +63,7 @@ def predict(
     hookbus-predictions.
     """
     with handle_errors():
-        if output is not None:
-            check_output(output)
+        check_output(output)
         trainer = _load_trainer(file, overrides, checkpoint, "predict")
         trainer.predict_loader = next(
             (

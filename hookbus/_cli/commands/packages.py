@@ -62,8 +62,7 @@ def schema(output: Annotated[Path | None, typer.Option("--output", "-o", help="W
     with handle_errors():
         from hookbus._cli.schema import json_schema
 
-        if output is not None:
-            check_output(output)
+        check_output(output)
         document, problems = json_schema()
         for problem in problems:
             print_error(problem)
