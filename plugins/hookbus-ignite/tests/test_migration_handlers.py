@@ -55,6 +55,18 @@ class MomentumToy(Toy):
         self.optimizer.param_groups[0]["momentum"] = 0.5
 
 
+def report_losses(toy: Toy, losses: Sequence[float]) -> None:
+    """Let the toy validate after each epoch, with these losses."""
+
+    @toy.trainer.on(Events.EPOCH_COMPLETED)
+    def evaluate(engine: Engine) -> None:
+        toy.evaluator.run(pairs([4.0]))
+
+    @toy.evaluator.on(Events.EPOCH_COMPLETED)
+    def report(engine: Engine) -> None:
+        engine.state.metrics = {"loss": losses[toy.trainer.state.epoch - 1]}
+
+
 @covers("`Checkpoint`", "`checkpoint`")
 def test_checkpoint(tmp_path: Path) -> None:
     toy = MomentumToy()
@@ -72,14 +84,7 @@ def test_checkpoint(tmp_path: Path) -> None:
 def test_best_checkpoints(tmp_path: Path) -> None:
     losses, toy = [3.0, 1.0, 2.0, 4.0], MomentumToy()
 
-    @toy.trainer.on(Events.EPOCH_COMPLETED)
-    def evaluate(engine: Engine) -> None:
-        toy.evaluator.run(pairs([4.0]))
-
-    @toy.evaluator.on(Events.EPOCH_COMPLETED)
-    def report(engine: Engine) -> None:
-        engine.state.metrics = {"loss": losses[toy.trainer.state.epoch - 1]}
-
+    report_losses(toy, losses)
     saver, score = DiskSaver(tmp_path / "ignite"), lambda engine: -engine.state.metrics["loss"]
     handler = Checkpoint({"model": toy.model}, saver, n_saved=2, score_function=score)
     toy.evaluator.add_event_handler(Events.COMPLETED, handler)
@@ -140,14 +145,7 @@ def test_early_stopping(losses: Sequence[float], patience: int, settings: dict[s
     def train(attach: Callable[[Toy], object]) -> tuple[int, int, float]:
         toy = Toy([1.0, 2.0, 4.0])
 
-        @toy.trainer.on(Events.EPOCH_COMPLETED)
-        def evaluate(engine: Engine) -> None:
-            toy.evaluator.run(pairs([4.0]))
-
-        @toy.evaluator.on(Events.EPOCH_COMPLETED)
-        def report(engine: Engine) -> None:
-            engine.state.metrics = {"loss": losses[toy.trainer.state.epoch - 1]}
-
+        report_losses(toy, losses)
         attach(toy)
         state = toy.trainer.run(toy.data, max_epochs=len(losses))
         return state.epoch, state.iteration, toy.weight
