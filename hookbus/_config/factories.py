@@ -77,7 +77,9 @@ class Factories:
             return None
         known = accepted_keywords(factory)
         if isinstance(component, Component) and "**" not in known:
-            for key in (key for key in component.settings if key not in known):
+            unknown = [key for key in component.settings if key not in known]
+            # Without the type that one of them misspells, nothing is known about the others.
+            for key in [key for key in unknown if suggest_if_close(key, ["type"])] or unknown:
                 problem = f"unknown key.{explain_unknown_key(key, [*known, *type(component).model_fields])}"
                 self.add_problem((section, key), problem, at_key=True)
         return factory  # type: ignore[no-any-return]

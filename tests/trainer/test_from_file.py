@@ -274,6 +274,10 @@ class TestErrors:
             "seed", "model.type", "dataset.batch_size", "loss", "hooks.0", "hooks.1"
         ]  # fmt: skip
 
+    def test_misspelled_type_is_reported_without_the_keys_of_the_default(self, project: Project) -> None:
+        (problem,) = get_errors(project, "optimizer={type_x: SGD, momentum: 0.9}")
+        assert problem.endswith("optimizer.type_x: unknown key. Did you mean 'type'?")
+
     def test_all_construction_errors_are_listed(self, project: Project) -> None:
         sections = [
             problem.split(": ")[-3]
