@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from hookbus._utils.imports import suggest_if_close
@@ -49,12 +50,16 @@ def list_entries(group: str = HOOKS_GROUP) -> list[PluginEntry]:
         One entry per entry point and package.
     """
     # A set, because the metadata of a package may be installed twice, for example as egg-info and dist-info.
-    entries = {
-        PluginEntry(entry.name, split_entry_point(entry)[1], normalize_name(entry.dist.name), entry.dist.version, entry)
-        for entry in entry_points(group)
-        if entry.dist is not None
-    }
+    entries = {_describe_entry(entry) for entry in entry_points(group)}
     return sorted(entries, key=lambda plugin: (plugin.name, plugin.package))
+
+
+def _describe_entry(entry: EntryPoint) -> PluginEntry:
+    assert entry.dist is not None
+    metadata = entry.dist.metadata  # parsed by each access
+    return PluginEntry(
+        entry.name, split_entry_point(entry)[1], normalize_name(metadata["Name"]), metadata["Version"], entry
+    )
 
 
 def find_entry(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> PluginEntry:

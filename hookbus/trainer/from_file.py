@@ -19,6 +19,7 @@ from hookbus._config.models import RunConfig
 from hookbus._training.lr_scheduler import LRSchedulerStepper
 from hookbus._training.steps import iter_parameters
 from hookbus._utils.imports import describe_error
+from hookbus._utils.packages import cached_lookups
 from hookbus._utils.redaction import hide_in_message, redact
 from hookbus.data.resumable_loader import Splits
 from hookbus.data.rng import seed_everything
@@ -51,6 +52,7 @@ EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 """Description and predicate of the objects that the factory of a section should return."""
 
 
+@cached_lookups()
 def trainer_from_file(
     cls: type[TrainerType], path: str | os.PathLike[str], overrides: Iterable[str] = (), *, overwrite: bool = False
 ) -> TrainerType:
