@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
 import importlib.metadata
 import json
@@ -30,6 +31,13 @@ for name in [name for name in os.environ if name.upper().startswith("HOOKBUS_")]
 # The time of an example depends on the machine: a garbage collection may take a second on a busy one.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_collection_finish() -> None:
+    """Exclude modules and collected tests from garbage collections, each of which would take a second."""
+    gc.collect()
+    gc.freeze()
+
 
 PARTS = """
     import torch
