@@ -17,6 +17,8 @@ PYTEST := $(RUN) $(SHUFFLED)
 WORKERS := --numprocesses auto --dist worksteal
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
+# Compiled modules are kept: each of the many processes that tests start would compile hookbus again.
+unexport PYTHONDONTWRITEBYTECODE
 # In memory, if 4 GB of it are free: a fifth of the time of the tests is spent in fsync.
 ifneq ($(shell test "$$(df --output=avail /dev/shm 2> /dev/null | tail -n 1)" -gt 4000000 2> /dev/null && echo memory),)
 export PYTEST_DEBUG_TEMPROOT ?= /dev/shm

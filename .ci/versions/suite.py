@@ -20,7 +20,7 @@ __all__ = ["Result", "check_versions", "run_tests"]
 
 FAST = "not slow and not gpu"
 SLOW = "slow and not gpu"
-OPTIONS = ("--numprocesses", "auto", "--randomly-dont-reset-seed")
+OPTIONS = ("--numprocesses", "auto", "--dist", "worksteal", "--randomly-dont-reset-seed")
 SOME_FAILED = 1  # exit status of pytest; a larger one means that not all tests ran
 # torch is asked itself: the metadata that is found first may belong to another installation.
 READ_VERSIONS = """
