@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from versions.bounds import lock_lowest
@@ -57,10 +58,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _make_environments() -> None:
-    make_lowest(ROOT)
-    make_torch(ROOT, NEWEST_TORCH)
-    for package in select_bridges(ROOT):
-        make_trainer(ROOT, package, find_newest(ROOT, package))
+    # pip uses a single core: one thread makes the largest environment, the other one the rest.
+    with ThreadPoolExecutor() as pool:
+        lowest = pool.submit(make_lowest, ROOT)
+        make_torch(ROOT, NEWEST_TORCH)
+        for package in select_bridges(ROOT):
+            make_trainer(ROOT, package, find_newest(ROOT, package))
+        lowest.result()
 
 
 def _make_environment(options: argparse.Namespace) -> Environment:
