@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-m", "hookbus", "train", str(ROOT / "docs" / "exampl
 
 def train(directory: Path) -> int:
     return subprocess.run(
-        [*COMMAND, f"work_dir={directory}", "training.epochs=4"], capture_output=True, timeout=240, check=False
+        [*COMMAND, f"work_dir={directory}", "training.epochs=2"], capture_output=True, timeout=240, check=False
     ).returncode
 
 
@@ -30,7 +30,7 @@ def train_until_ctrl_c(directory: Path) -> int:
     """Run the training and send SIGINT after the first record of the second epoch. Return the exit code."""
     rows = directory / "logs" / "metrics.jsonl"
     with subprocess.Popen(
-        [*COMMAND, f"work_dir={directory}", "training.epochs=4"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [*COMMAND, f"work_dir={directory}", "training.epochs=2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         deadline = time.monotonic() + 120
         while not (rows.is_file() and '"epoch": 2' in rows.read_text()):
@@ -60,7 +60,7 @@ def test_interrupted_run_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     assert train_until_ctrl_c(tmp_path / "parts") == 130
     status = json.loads((tmp_path / "parts" / "status.json").read_text())
     assert status["outcome"] == "interrupted"
-    assert not (tmp_path / "parts" / "checkpoints" / "epoch_4.pth").exists()
+    assert not (tmp_path / "parts" / "checkpoints" / "epoch_2.pth").exists()
     assert train(tmp_path / "parts") == 0
 
     assert load_result(tmp_path / "parts") == load_result(tmp_path / "whole")

@@ -16,12 +16,16 @@ SAMPLES = {
     "resume": 1, "ranks": 1,
 }  # fmt: skip
 """Number of trials of each case."""
+# What other slow tests cover: of kills, damaged and hostile checkpoints, resumes and ranks.
+EXHAUSTIVE = ("kills", "damage", "hostile", "resume", "ranks")
 COMPILED = ("kills", "shards", "errors", "damage")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name in EXHAUSTIVE)) for name in SAMPLES]
+)
 def test_campaign_has_no_bad_result(name: str) -> None:
     if name in COMPILED and find_compiler() is None:
         pytest.skip(NO_COMPILER)

@@ -59,9 +59,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("method", "end", "persistent", "stuck"),
     [
-        ("fork", "exit", False, "stuck"),
+        pytest.param("fork", "exit", False, "stuck", marks=pytest.mark.exhaustive),
         ("fork", "raise", True, ""),
-        ("fork", "kill", False, ""),
+        pytest.param("fork", "kill", False, "", marks=pytest.mark.exhaustive),
         pytest.param("spawn", "exit", False, "", marks=pytest.mark.exhaustive),
         ("forkserver", "kill", True, ""),
         ("own", "exit", True, "stuck"),

@@ -34,8 +34,8 @@ class TestTwoRanksWithHalfTheBatchSize:
         "settings",
         [
             pytest.param({"epochs": 25}, marks=pytest.mark.exhaustive),
-            {"epochs": 25, "clip_grad_norm": 0.05},
-            {"epochs": 50, "accumulate": 2},
+            pytest.param({"epochs": 25, "clip_grad_norm": 0.05}, marks=pytest.mark.exhaustive),
+            {"epochs": 50, "clip_grad_norm": 0.05, "accumulate": 2},
         ],
         ids=str,
     )

@@ -312,7 +312,10 @@ def test_signal_to_the_process_group_leaves_the_workers_running(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", pytest.param("SIGUSR1", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "number",
+    ["SIGINT", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("SIGTERM", "SIGUSR1"))],
+)
 def test_signal_to_the_group_of_torchrun_ends_all_ranks_with_a_checkpoint(tmp_path: Path, number: str) -> None:
     (tmp_path / "script.py").write_text(GROUP)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

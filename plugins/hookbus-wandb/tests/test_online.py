@@ -157,7 +157,8 @@ def test_records_are_uploaded_once_and_redacted(service, tmp_path):
     assert service.config["api_key"] == {"value": "***"}
 
 
-@pytest.mark.parametrize("kill_delay", [0.0, 1.5])  # without and with time for W&B to write its file
+# Without and with time for W&B to write its file.
+@pytest.mark.parametrize("kill_delay", [pytest.param(0.0, marks=pytest.mark.exhaustive), 1.5])
 def test_next_process_uploads_the_records_of_a_killed_one(service, tmp_path, kill_delay):
     run_with_faults(WandbHook, {"mode": "online", "project": "digits"}, tmp_path, kill_at=7, kill_delay=kill_delay)
     assert train(tmp_path) == []
