@@ -243,20 +243,21 @@ class TestRecordedRun:
 
     @pytest.mark.parametrize("status", ["", "{", "missing", "without the key"])
     def test_recorded_run_of_unknown_progress_raises_and_modifies_nothing(self, tmp_path: Path, status: str) -> None:
-        toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path, config=ConfigWithYaml(a=1)).fit()
-        (tmp_path / "checkpoints").rename(tmp_path.parent / f"{tmp_path.name}-moved")
+        work_dir = tmp_path / "run"
+        toys.trainer(toys.Saver(), iterations=2, work_dir=work_dir, config=ConfigWithYaml(a=1)).fit()
+        (work_dir / "checkpoints").rename(tmp_path / "moved")
         if status == "missing":
-            (tmp_path / STATUS).unlink()
+            (work_dir / STATUS).unlink()
         elif status == "without the key":
-            fields = {key: value for key, value in read_status(tmp_path).items() if key != CHECKPOINT}
-            (tmp_path / STATUS).write_text(json.dumps(fields))
+            fields = {key: value for key, value in read_status(work_dir).items() if key != CHECKPOINT}
+            (work_dir / STATUS).write_text(json.dumps(fields))
         else:
-            (tmp_path / STATUS).write_text(status)
-        before = self.content(tmp_path)
+            (work_dir / STATUS).write_text(status)
+        before = self.content(work_dir)
 
         with pytest.raises(ConfigError, match="no checkpoint of that run was found in"):
-            toys.trainer(toys.Saver(), iterations=3, work_dir=tmp_path, resume="auto").fit()
-        assert self.content(tmp_path) == before
+            toys.trainer(toys.Saver(), iterations=3, work_dir=work_dir, resume="auto").fit()
+        assert self.content(work_dir) == before
 
     def test_recorded_run_with_an_invalid_status_resumes_from_its_checkpoints(self, tmp_path: Path) -> None:
         first = toys.trainer(toys.Saver(), iterations=2, work_dir=tmp_path).fit()

@@ -79,9 +79,11 @@ def test_screen_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -
     assert screen == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("no_color", ["", "1"])
-def test_no_color_disables_colors(no_color: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", no_color)
+@pytest.mark.parametrize("no_color", [None, "1"])
+def test_no_color_disables_colors(no_color: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=80, highlight=False, color_system="standard")
 

@@ -1,6 +1,7 @@
 """Databases of MLflow: created once and copied, because the creation of the tables takes seconds."""
 
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -18,4 +19,5 @@ def empty_database(tmp_path_factory):
 @pytest.fixture
 def database(empty_database, tmp_path):
     """Return a new database for each test."""
-    return Path(shutil.copy(empty_database, tmp_path / "tests.db"))
+    # A name of its own: MLflow keeps the connections of a path, and older versions of pytest use a directory again.
+    return Path(shutil.copy(empty_database, tmp_path / f"{uuid.uuid4().hex}.db"))
