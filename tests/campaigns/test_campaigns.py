@@ -16,8 +16,8 @@ SAMPLES = {
     "resume": 1, "ranks": 1,
 }  # fmt: skip
 """Number of trials of each case."""
-# What other slow tests cover: of kills, damaged and hostile checkpoints, resumes and ranks.
-EXHAUSTIVE = ("kills", "damage", "hostile", "resume", "ranks")
+# What other slow tests cover: kills, also of shards, damaged and hostile checkpoints, resumes and ranks.
+EXHAUSTIVE = ("kills", "shards", "damage", "hostile", "resume", "ranks")
 COMPILED = ("kills", "shards", "errors", "damage")
 
 

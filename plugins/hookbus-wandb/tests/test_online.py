@@ -187,7 +187,7 @@ def test_permanent_failure_of_the_service_warns_once_how_to_upload(service, tmp_
     )
 
 
-@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("status", [pytest.param(401, marks=pytest.mark.exhaustive), 403])
 def test_rejected_api_key_warns_once_and_dropped_records_are_counted(service, tmp_path, status):
     service.status = lambda path, sent: status
     first, last = train(tmp_path)
