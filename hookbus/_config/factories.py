@@ -78,8 +78,7 @@ class Factories:
         known = accepted_keywords(factory)
         if isinstance(component, Component) and "**" not in known:
             unknown = [key for key in component.settings if key not in known]
-            # Without the type that one of them misspells, nothing is known about the others.
-            for key in [key for key in unknown if suggest_if_close(key, ["type"])] or unknown:
+            for key in _find_misspelled_type(section, component, unknown) or unknown:
                 problem = f"unknown key.{explain_unknown_key(key, [*known, *type(component).model_fields])}"
                 self.add_problem((section, key), problem, at_key=True)
         return factory  # type: ignore[no-any-return]
@@ -137,6 +136,17 @@ class Factories:
 def _find_published(group: str, kind: str, name: str) -> Any:
     """Return the object of an entry point."""
     return discovery.load_entry(discovery.find_entry(name, group, kind))
+
+
+def _find_misspelled_type(section: str, component: Component, unknown: list[str]) -> list[str]:
+    """Return the keys that misspell `type` in a section that got the default type.
+
+    Nothing is known about its other keys.
+    """
+    default = RunConfig.model_fields[section].default
+    if component.type != getattr(default, "type", default):
+        return []
+    return [key for key in unknown if suggest_if_close(key, ["type"])]
 
 
 def _find_in_torch(namespace: ModuleType, kind: str, name: str) -> Any:

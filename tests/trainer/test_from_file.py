@@ -278,6 +278,10 @@ class TestErrors:
         (problem,) = get_errors(project, "optimizer={type_x: SGD, momentum: 0.9}")
         assert problem.endswith("optimizer.type_x: unknown key. Did you mean 'type'?")
 
+    def test_key_that_resembles_the_given_type_does_not_hide_others(self, project: Project) -> None:
+        problems = get_errors(project, "optimizer={type: SGD, lr: 0.1, typ: 1, momentun: 0.9}")
+        assert [problem.split(": ")[-2].split(".")[-1] for problem in problems] == ["typ", "momentun"]
+
     def test_all_construction_errors_are_listed(self, project: Project) -> None:
         sections = [
             problem.split(": ")[-3]
