@@ -15,8 +15,6 @@ SHUFFLED := pytest --randomly-dont-reset-seed $(if $(SEED),--randomly-seed $(SEE
 PYTEST := $(RUN) $(SHUFFLED)
 # A worker that is done takes over tests of the other one, so that none is idle while long tests are left.
 WORKERS := --numprocesses auto --dist worksteal
-# Slow tests wait for processes and time limits much of the time.
-SLOW_WORKERS := --numprocesses $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
 VERSIONS := PYTHONPATH=.ci $(RUN) versions
 export OMP_NUM_THREADS ?= 1
 # Compiled modules are kept: each of the many processes that tests start would compile hookbus again.
@@ -35,10 +33,10 @@ test: .venv/all
 	$(PYTEST) -m "not slow and not gpu" $(WORKERS)
 
 test-all: .venv/all
-	$(PYTEST) -m "slow and not exhaustive and not gpu" $(SLOW_WORKERS)
+	$(PYTEST) -m "slow and not exhaustive and not gpu" $(WORKERS)
 
 test-exhaustive: .venv/all
-	$(PYTEST) -m "exhaustive" $(SLOW_WORKERS)
+	$(PYTEST) -m "exhaustive" $(WORKERS)
 
 test-lowest: .venv/all
 	$(VERSIONS) --lowest $(TESTS)

@@ -31,7 +31,6 @@ SLOW_TORCH_TESTS = (
     "tests/distributed/test_exit.py::test_no_rank_aborts_at_the_end_of_a_script[Trainer]",
     "tests/distributed/test_fsdp_training.py::test_weights_averages_and_metrics_match_a_single_process_run",
     "tests/distributed/test_fsdp_training.py::test_run_of_two_ranks_resumes_with_one_rank_and_with_four",
-    "tests/distributed/test_fsdp_training.py::test_run_file_configures_fsdp2",
     "tests/distributed/test_training.py::test_hooks_receive_the_unwrapped_model_and_gradients_average_once_per_step",
     "tests/distributed/test_training.py::test_custom_loop_with_its_own_process_group_stops_on_all_ranks",
 )

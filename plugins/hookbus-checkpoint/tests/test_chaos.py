@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).with_name("chaotic.py")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("crashes", [5, pytest.param(18, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("mode", ["false", "true"])
+@pytest.mark.parametrize("mode", ["false", pytest.param("true", marks=pytest.mark.exhaustive)])
 def test_training_resumes_after_each_crash(tmp_path: Path, mode: str, crashes: int) -> None:
     options = {
         "--work": str(tmp_path / "chaos"),
