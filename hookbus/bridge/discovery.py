@@ -6,6 +6,7 @@ read them. Its name is the top-level package and the class of the trainer, such 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from hookbus._run.host import Capabilities
@@ -64,12 +65,22 @@ def find_entry_of(host: Any) -> PluginEntry:
     for name in names:
         if name in entries:
             return entries[name]
-    package = next((PACKAGES[name.partition(".")[0]] for name in names if name.partition(".")[0] in PACKAGES), None)
-    fix = f"Run: pip install {package}" if package else "Emit the points in the loop, or open a run with bus.open."
-    cls = type(host)
+    cls = host if isinstance(host, type) else type(host)
+    kind = "the class " if isinstance(host, type) else ""
     raise PluginNotFoundError(
-        f"bus.attach: no installed package connects this type, got {cls.__module__}.{cls.__qualname__}. {fix}"
+        f"bus.attach: no installed package connects this type, got {kind}{cls.__module__}.{cls.__qualname__}. "
+        f"{_describe_fix(cls, entries)}"
     )
+
+
+def _describe_fix(cls: type, installed: Collection[str]) -> str:
+    """Return what to do instead of passing an object of a class, or the class itself, that no entry connects."""
+    libraries = [base.__module__.partition(".")[0] for base in cls.__mro__]
+    trainers = [name for name in sorted(installed) if name.partition(".")[0] in libraries]
+    if trainers:
+        return f"Pass an instance of {' or '.join(trainers)}."
+    package = next((PACKAGES[library] for library in libraries if library in PACKAGES), None)
+    return f"Run: pip install {package}" if package else "Emit the points in the loop, or open a run with bus.open."
 
 
 def find_hosts(name: str) -> list[Capabilities]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hookbus import Hook, HookBus, Needs
+from hookbus.bridge import discovery
 from hookbus.bridge.discovery import find_entry_of, find_hosts
 from hookbus.errors import ConfigError, PluginError, PluginImportError, PluginNotFoundError
 from tests.foreign_trainer import CAPABILITIES, ForeignTrainer, publish
@@ -45,6 +46,21 @@ def test_unknown_object_is_refused_with_what_to_do() -> None:
         HookBus().attach({})
 
 
+@pytest.mark.usefixtures("published")
+def test_another_object_of_a_connected_library_names_its_trainers() -> None:
+    with pytest.raises(
+        PluginNotFoundError, match=r"got tests\..*\.Other\. Pass an instance of tests\.ForeignTrainer\.$"
+    ):
+        HookBus().attach(type("Other", (), {"__module__": "tests.models"})())
+
+
+@pytest.mark.usefixtures("published")
+def test_class_of_a_trainer_is_refused_as_a_class() -> None:
+    expected = r"got the class tests\.foreign_trainer\.ForeignTrainer\. Pass an instance of tests\.ForeignTrainer\.$"
+    with pytest.raises(PluginNotFoundError, match=expected):
+        HookBus().attach(ForeignTrainer)
+
+
 def make_trainer(package: str) -> Any:
     """Return an object whose class is defined in a package."""
     return type("Unpublished", (), {"__module__": f"{package}.trainer"})()
@@ -54,7 +70,10 @@ def make_trainer(package: str) -> Any:
     ("package", "command"),
     [("ignite", "pip install hookbus-ignite"), ("pytorch_lightning", "pip install hookbus-lightning")],
 )
-def test_trainer_without_its_package_names_the_package(package: str, command: str) -> None:
+def test_trainer_without_its_package_names_the_package(
+    package: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "list_entries", lambda group: [])
     with pytest.raises(PluginNotFoundError, match=rf"got {package}\.trainer\.Unpublished\. Run: {command}$"):
         HookBus().attach(make_trainer(package))
 
