@@ -273,7 +273,10 @@ class IgniteBridge(Bridge):
 def _check_arguments(model: Any, evaluators: Any) -> None:
     if model is None:
         raise ConfigError(["model: should be the model that the engine trains, got None. Pass model= to bus.attach."])
-    if isinstance(evaluators, Engine):
+    if evaluators is not None and not isinstance(evaluators, Mapping):
         raise ConfigError(
-            ['evaluators: should map names to engines, got an Engine. Pass evaluators={"val": evaluator}.']
+            [
+                f"evaluators: should map names to engines, got {type(evaluators).__name__}. Pass "
+                'evaluators={"val": evaluator}.'
+            ]
         )

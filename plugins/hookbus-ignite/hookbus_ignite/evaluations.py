@@ -42,9 +42,10 @@ class Evaluations:
             handlers.add(evaluator, Events.COMPLETED, partial(self._on_completed, name), first=True)
 
     def end(self) -> None:
-        """End the validation if an evaluator has run."""
-        if self._done and self._bridge.is_open:
+        """End the validation if an evaluator has run, or has raised an exception that the user has handled."""
+        if (self._done or self._running) and self._bridge.is_open:
             self._done.clear()
+            self._running = None
             self._bridge.active_run.end_validation()
 
     def finish(self) -> None:
@@ -59,7 +60,7 @@ class Evaluations:
     def _on_started(self, name: str, engine: Engine) -> None:
         if not self._bridge.is_open:
             return
-        if name in self._done:
+        if name in self._done or (self._running is not None and self._running[0] == name):
             self.end()
         run = self._bridge.active_run
         if not run.validating:

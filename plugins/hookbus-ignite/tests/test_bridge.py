@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,20 @@ class TestFailures:
             toy.trainer.run(toy.data)
         assert (bus.current.validating, bus.current.outcome) == (False, "failed")
 
+    def test_training_continues_with_its_weights_after_a_handled_error_of_an_evaluator(self) -> None:
+        toy, bus = Toy([1.0]), RecordingBus([EMAHook(momentum=0.5, warm_up=0)])
+        toy.attach(bus, evaluators={"val": toy.evaluator})
+        toy.evaluator.add_event_handler(Events.ITERATION_COMPLETED(once=1), lambda engine: 1 / 0)
+
+        @toy.trainer.on(Events.EPOCH_COMPLETED)
+        def evaluate(engine: Engine) -> None:
+            with suppress(ZeroDivisionError):
+                toy.evaluator.run(toy.data)
+
+        toy.trainer.run(toy.data, max_epochs=2)
+        assert (toy.weight, bus.current.outcome, bus.current.validating) == (-2.0, "finished", False)
+        assert bus.current.metrics.results == {"val/error": 1.25}  # of the average of the second epoch: (-0.5 - 2) / 2
+
 
 class TestRequests:
     def test_stop_ends_the_training_after_the_iteration(self) -> None:
@@ -416,8 +431,9 @@ class TestRefusals:
         toy = Toy()
         with pytest.raises(ConfigError, match="model: should be the model that the engine trains, got None"):
             toy.attach(HookBus(), model=None)
-        with pytest.raises(ConfigError, match="evaluators: should map names to engines, got an Engine"):
-            toy.attach(HookBus(), evaluators=toy.evaluator)
+        for evaluators, kind in ((toy.evaluator, "Engine"), ([toy.evaluator], "list")):
+            with pytest.raises(ConfigError, match=f"evaluators: should map names to engines, got {kind}"):
+                toy.attach(HookBus(), evaluators=evaluators)
 
     def test_output_without_the_loss_that_a_hook_needs_is_an_error(self) -> None:
         toy = Toy(output_transform=lambda x, y, y_pred, loss: (y_pred, loss))
