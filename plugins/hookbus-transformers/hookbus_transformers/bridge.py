@@ -18,7 +18,7 @@ from hookbus_transformers.callback import BridgeCallback, insert_callback
 from hookbus_transformers.capabilities import CAPABILITIES
 from hookbus_transformers.checkpoints import load_averages, read_state, write_state
 from hookbus_transformers.evaluation import Evaluations
-from hookbus_transformers.outputs import get_argument
+from hookbus_transformers.outputs import accepts_argument, get_argument
 from hookbus_transformers.preconditions import count_steps, find_problems, get_limit
 from hookbus_transformers.steps import TrainingSteps
 
@@ -61,6 +61,7 @@ class TransformersBridge(Bridge):
             raise ConfigError(
                 ["bus.attach: the Trainer is connected with a bus already. Call detach() of its bridge first."]
             )
+        self._returns_outputs = accepts_argument(self.host.compute_loss, "return_outputs")
         methods: dict[str, Callable[..., Any]] = {
             "_inner_training_loop": self._train,
             "_load_best_model": self._load_best_model,
@@ -168,7 +169,9 @@ class TransformersBridge(Bridge):
         """Replace `Trainer.compute_loss`: report loss and outputs of a batch that is trained or evaluated."""
         if not (self.steps.is_computing or self.evaluations.is_computing):
             return original(model, inputs, return_outputs=return_outputs, **kwargs)
-        results = original(model, inputs, return_outputs=True, **kwargs)
+        # A subclass that only trains may have no such argument.
+        options = {**kwargs, "return_outputs": True} if return_outputs or self._returns_outputs else kwargs
+        results = original(model, inputs, **options)
         loss, outputs = results if isinstance(results, tuple) else (results, None)
         if self.evaluations.is_computing:
             self.evaluations.receive_outputs(outputs)

@@ -19,6 +19,12 @@ def name_outputs(loss: Any, outputs: Any) -> dict[str, Any]:
     return {"loss": loss} if outputs is None else {"output": outputs, "loss": loss}
 
 
+def accepts_argument(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function can be called with an argument of a name."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
 def get_argument(
     function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
 ) -> Any:

@@ -25,6 +25,21 @@ def get_weights(trainer: Any) -> list[torch.Tensor]:
 
 
 class TestLoss:
+    def test_loss_of_a_subclass_that_returns_no_outputs_is_reported(self, tmp_path: Path) -> None:
+        class LossTrainer(Trainer):
+            def compute_loss(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+                return model(**inputs).loss
+
+        bus, received = HookBus(), []
+        bus.on("after_train_iter")(lambda outputs: received.append(outputs))
+        trainer = make_model_trainer(
+            make_language_model(), tmp_path, make_texts([6, 6]), LossTrainer, num_train_epochs=1, eval_strategy="no"
+        )
+        bus.attach(trainer)
+        total = trainer.train().training_loss
+        assert [set(values) for values in received] == [{"loss"}]
+        assert received[0]["loss"].item() == pytest.approx(total, rel=1e-6)
+
     def test_mean_over_micro_batches_is_the_loss_of_the_step(self, tmp_path: Path) -> None:
         # Micro-batches of 2 texts, with 10 and 4 tokens to predict: the model divides both losses by 14.
         texts, losses = make_texts([6, 6, 3, 3]), []
