@@ -100,6 +100,12 @@ class TestTrain:
             1, "error: The hook 'profiler' is not installed. Run: pip install hookbus-profiler\n"
         )  # fmt: skip
 
+    def test_missing_file_is_an_error_of_the_command_line(self) -> None:
+        result = call("train")
+        assert (result.exit_code, "Missing argument" in result.output) == (2, True)
+        result = call("train", "--fast-dev-run")
+        assert (result.exit_code, "Missing argument" in result.output) == (2, True)
+
     @pytest.mark.parametrize(
         ("arguments", "batches"),
         [

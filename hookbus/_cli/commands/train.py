@@ -20,7 +20,7 @@ class TrainCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Add the default value of the option unless an integer follows."""
         option, complete = "--fast-dev-run", list[str]()
-        for arg, following in zip(args, [*args[1:], ""], strict=True):
+        for arg, following in zip(args, [*args[1:], ""], strict=False):
             complete.append(f"{option}=1" if arg == option and not following.isdecimal() else arg)
         return super().parse_args(ctx, complete)
 
