@@ -148,10 +148,12 @@ REDACTED: Final = "***"
 
 _Match = re.Match[str]
 
-# Users such as `user:` before a password, and tokens without a user, which only HTTP uses: https://token@host.
+# Users such as `user:` before a password, and tokens without a user, which only HTTP uses: https://token@host. `Path`
+# removes a slash of a URL: https:/user:password@host.
 _PLACEHOLDER_PASSWORDS = frozenset({"", "x-oauth-basic", "x-token-auth"})
 _URL_USER = re.compile(
-    r"(?<![\w+.-])((?:[a-zA-Z][\w+.-]{0,30})?)://([^\s/?#@\"'<>\[\]:]*+)(?:(:)(?!\d{1,5}[\"'])([^\s/?#]{0,4096}))?@"
+    r"(?<![\w+.-])((?:[a-zA-Z][\w+.-]{0,30})?)(://|(?<=\w\w):/(?=[^\s/]))"
+    r"([^\s/?#@\"'<>\[\]:]*+)(?:(:)(?!\d{1,5}[\"'])([^\s/?#]{0,4096}))?@"
 )
 # A password that contains a slash. `host:8080/path@2` is a port and a path.
 _URL_PASSWORD = re.compile(r"(\w://[^\s/?#@\"'<>\[\]:]*+:)(?!\d{1,5}(?:[/?#\s\"']|$))[^\s/@][^\s@]{0,255}@")
@@ -243,11 +245,11 @@ def hide_secrets(text: str) -> str:
 
 
 def _hide_user(match: _Match) -> str:
-    scheme, user, colon, password = match.groups()
+    scheme, slashes, user, colon, password = match.groups()
     if colon and password not in _PLACEHOLDER_PASSWORDS:
-        return f"{scheme}://{user}:{REDACTED}@"
+        return f"{scheme}{slashes}{user}:{REDACTED}@"
     is_token = bool(user) and bool(colon or scheme.lower().endswith(("http", "https", "ws", "wss")))
-    return f"{scheme}://{REDACTED}@" if is_token else match[0]
+    return f"{scheme}{slashes}{REDACTED}@" if is_token else match[0]
 
 
 def _hide_named(names: re.Pattern[str], values: re.Pattern[str], text: str) -> str:

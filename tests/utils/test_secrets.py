@@ -82,6 +82,9 @@ BEGIN, END = "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"
         ("postgres://me:S@host:5432/db", "postgres://me:***@host:5432/db"),
         ("https://me:p@S@host/x", "https://me:***@host/x"),
         ("https://me:p/S@host/x", "https://me:***@host/x"),
+        ("https:/me:S@host/x", "https:/me:***@host/x"),  # as `Path` shortens it
+        ("s3:/me:S@host: file does not exist", "s3:/me:***@host: file does not exist"),
+        ("https:/S@host/x", "https:/***@host/x"),
         ("https://me:p#S'\"@host/x", "https://me:***@host/x"),
         ("redis://:S@host:6379/0", "redis://:***@host:6379/0"),
         ("https://S@github.com/x", "https://***@github.com/x"),
