@@ -87,8 +87,12 @@ class HistoryFile:
 
 def format_row(row: Row) -> bytes:
     """Return a row as a line: NaN and infinite values as strings, since JSON has no such numbers."""
-    values = {name: _to_json(value) for name, value in row.items()}
-    return f"{json.dumps(values, ensure_ascii=False, allow_nan=False)}\n".encode("utf-8", "backslashreplace")
+    return f"{json.dumps(spell_values(row), ensure_ascii=False, allow_nan=False)}\n".encode("utf-8", "backslashreplace")
+
+
+def spell_values(row: Row) -> Row:
+    """Return a row with NaN and infinite values as strings."""
+    return {name: _to_json(value) for name, value in row.items()}
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[str]]:

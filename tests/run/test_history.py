@@ -88,6 +88,12 @@ def test_csv_has_empty_cells_for_missing_values(history: History, tmp_path: Path
     )
 
 
+def test_histories_with_equal_rows_are_equal_also_with_nan(tmp_path: Path) -> None:
+    rows = [{**SECOND, "train/loss": float("nan")}]
+    HistoryFile(tmp_path / "history.jsonl", "r").write(rows)
+    assert History.read(tmp_path) == History(rows) != History([SECOND])
+
+
 def test_history_is_read_from_a_work_directory_and_a_file(
     history: History, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
