@@ -24,7 +24,7 @@ LOGGER_NAME = "hookbus"
 PIPED_WIDTH = 160
 DATE_WIDTH = 100
 """Minimum width in characters of lines that start with the date."""
-CONTROL_CHARACTERS = dict.fromkeys({*range(32), 127} - {ord("\t"), ord("\n")})
+CONTROL_CHARACTERS = dict.fromkeys({*range(32), *range(127, 160)} - {ord("\t"), ord("\n")})
 STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
 
 

@@ -77,10 +77,10 @@ def test_characters_that_a_pipe_cannot_encode_are_escaped(
 
 def test_line_of_a_file_is_not_wrapped_and_has_no_control_characters(console: Console) -> None:
     console.width = 20
-    print_line(console, ("much longer than twenty columns", "bold red"), " [not\x1b[2J\r\x07 markup]")
+    print_line(console, ("much longer than twenty columns", "bold red"), " [not\x1b[2J\r\x07 \x9b2Jmarkup]")
 
     [line] = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert line[10:] == "much longer than twenty columns [not[2J markup]"
+    assert line[10:] == "much longer than twenty columns [not[2J 2Jmarkup]"
     assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
