@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import sys
@@ -104,9 +103,11 @@ def print_error(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a result as JSON, on rank 0 only."""
+    """Print a result as JSON, on rank 0 only. NaN and infinite values are null, since JSON has no such numbers."""
+    from hookbus.checkpoint.atomic_files import format_json
+
     if is_main():
-        typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+        typer.echo(format_json(value), nl=False)
 
 
 def error_console() -> Console:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import sys
@@ -168,6 +169,10 @@ class TestOutput:
         assert output_console().width == 60
         monkeypatch.setenv("COLUMNS", "0")  # some terminals set 0 if the width is unknown
         assert output_console().width == 160
+
+    def test_json_has_null_for_values_that_are_not_finite(self, capsys: pytest.CaptureFixture[str]) -> None:
+        print_json({"loss": float("nan"), "all": [float("inf"), 1.5]})
+        assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"loss": None, "all": [None, 1.5]}
 
     def test_json_is_not_escaped(self, capsys: pytest.CaptureFixture[str]) -> None:
         print_json({"ü": [1, None]})
