@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 COLUMN_GAP = 2
 """Number of spaces between two columns."""
+
+MISSING = "-"
+"""What stands for an empty cell in the list of the cells of a row."""
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], titles: int = 1) -> None:
@@ -120,7 +124,8 @@ def _print_stacked(rows: Iterable[Sequence[Text]], titles: int) -> None:
     for row in rows:
         title = Text(" ").join(cell for cell in row[:titles] if cell)
         output_console().print(title)
-        if rest := ", ".join(cell.plain for cell in row[titles:] if cell):
+        cells = ", ".join(cell.plain or MISSING for cell in row[titles:])
+        if rest := re.sub(rf"(?:(?:, |^){MISSING})+$", "", cells):
             print_paragraph(rest, len(title.plain) - len(title.plain.lstrip()) + 4)
 
 

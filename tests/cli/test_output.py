@@ -74,6 +74,9 @@ class TestTable:
             "eval",
             "    EvalHook, hookbus-eval",
         ]
+        wide.setenv("COLUMNS", "24")  # a cell in the middle keeps its place
+        print_table(["run", "epochs", "loss", "lr"], [("a-long-name", "", "0.123456", ""), ("b", "2", "", "")])
+        assert get_lines(capsys) == ["run", "    epochs, loss, lr", "a-long-name", "    -, 0.123456", "b", "    2"]
 
     def test_rightmost_cells_are_wrapped_first(
         self, capsys: pytest.CaptureFixture[str], wide: pytest.MonkeyPatch
