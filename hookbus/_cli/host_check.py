@@ -11,7 +11,7 @@ from hookbus._run.host import Capabilities, Checkpoints
 from hookbus._run.host_needs import compare_hooks
 from hookbus._utils.packages import package_label
 from hookbus.bridge.discovery import find_hosts
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, PluginNotFoundError
 
 if TYPE_CHECKING:
     from hookbus.bus import HookBus
@@ -51,13 +51,16 @@ def check_hooks_in_host(
         One row per trainer and hook, in the order of the hooks.
 
     Raises:
-        PluginNotFoundError: If no installed package connects such a trainer.
-        ConfigError: If the file is invalid, or a trainer does not support the owner of the checkpoints.
+        ConfigError: If no installed package connects such a trainer, the file is invalid, or a trainer does not support
+            the owner of the checkpoints.
     """
     from hookbus._config.load import load_config
     from hookbus.bus import HookBus
 
-    hosts = find_hosts(host)
+    try:
+        hosts = find_hosts(host)
+    except PluginNotFoundError as error:
+        raise ConfigError(f"--{error}") from None
     config = load_config(file, overrides)
     bus = HookBus(config.build_valid_hooks(), order=config.order)
     return [row for capabilities in hosts for row in _compare(bus, capabilities, checkpoints)]

@@ -93,8 +93,11 @@ def test_unsupported_owner_of_checkpoints_is_an_error(tmp_path: Path, monkeypatc
 def test_trainer_without_a_package_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "hooks.yaml").write_text(HOOKS)
     result = CliRunner().invoke(app, ["check", str(tmp_path / "hooks.yaml"), "--host", "ignit"])
-    assert "no installed package connects a trainer of this name, got 'ignit'. Did you mean 'ignite'?" in result.stderr
-    assert result.exit_code == 1
+    assert (
+        "--host: no installed package connects a trainer of this name, got 'ignit'. Did you mean 'ignite'?"
+        in result.stderr
+    )
+    assert result.exit_code == 2
 
 
 @pytest.mark.parametrize("option", [["--json"], ["--checkpoints", "host"]])
