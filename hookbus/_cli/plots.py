@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -58,7 +59,8 @@ def read_histories(runs: Sequence[Path]) -> dict[str, History]:
     Raises:
         HookbusError: If a run has no history.
     """
-    if repeated := sorted({str(run) for run in runs if list(runs).count(run) > 1}):
+    paths = [os.path.abspath(run) for run in runs]
+    if repeated := [str(run) for index, run in enumerate(runs) if paths[index] in paths[:index]]:
         raise ConfigError(f"hookbus plot: a run is passed more than once, got {', '.join(repeated)}. Pass it once.")
     histories = {}
     for name, directory in zip(name_runs(runs), runs, strict=True):
@@ -76,11 +78,12 @@ def _find_history(run: Path) -> Path:
     """Return the path of the history of a run, which may be passed itself.
 
     Raises:
-        HookbusError: If there is none.
+        ConfigError: If the path does not exist.
+        HookbusError: If the run has no history.
     """
     if not run.is_dir():
         if not run.exists():
-            raise HookbusError(f"{format_path(run)}: no such directory. Pass the work directory of a run.")
+            raise ConfigError(f"{format_path(run)}: no such directory. Pass the work directory of a run.")
         return run
     if not (path := run / HISTORY).exists():
         if (run / STATUS).exists():
@@ -95,7 +98,7 @@ def _find_history(run: Path) -> Path:
 
 def name_runs(runs: Sequence[Path]) -> list[str]:
     """Return a name for each run: the shortest end of its path that no other run has."""
-    paths = [path.absolute().parts for path in runs]
+    paths = [Path(os.path.abspath(path)).parts for path in runs]
     longest = max(map(len, paths), default=1)
     for length in range(1, longest + 1):
         names = ["/".join(parts[-length:]) for parts in paths]
@@ -149,14 +152,18 @@ def _build_figure(charts: Charts, unit: str, title: str) -> Any:
     rows = -(-len(charts) // COLUMNS)
     columns = min(len(charts), COLUMNS)
     figure = Figure(figsize=(CHART_INCHES[0] * columns, CHART_INCHES[1] * rows + 0.4), layout="constrained")
-    figure.suptitle(title)
+    texts = [figure.suptitle(title)]
     for index, (name, curves) in enumerate(charts.items(), start=1):
         axes = figure.add_subplot(rows, columns, index)
         for label, points in curves.items():
             marker = "o" if len(points) == 1 else ""
-            axes.plot([x for x, _ in points], [y for _, y in points], label=label, marker=marker)
-        axes.set(title=name, xlabel=unit)
+            shown = f" {label}" if label.startswith("_") else label  # such a label has no entry in the legend
+            axes.plot([x for x, _ in points], [y for _, y in points], label=shown, marker=marker)
+        axes.set(xlabel=unit)
+        texts.append(axes.set_title(name))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize="small")
+        texts += axes.legend(frameon=False, fontsize="small").get_texts()
+    for text in texts:
+        text.set_parse_math(False)  # a dollar sign in a name is no formula
     return figure

@@ -12,14 +12,21 @@ from hookbus._run.history import History
 from hookbus._run.history_file import HISTORY, read_rows
 from hookbus._run.recorded_settings import find_differing, read_settings
 from hookbus._run.status import STATUS, StatusFile
-from hookbus.errors import ConfigError, HookbusError, format_path, suggest_names
+from hookbus.errors import ConfigError, HookbusError, MetricError, format_path, suggest_names
 from hookbus.metrics.direction import infer_direction
 from hookbus.metrics.logged import STAGES
+from hookbus.metrics.results import find_metric_names, resolve_metric_name
 
 MAX_LEVELS = 4
 """Number of levels of directories that are searched for runs."""
 
 RESULTS = ("val/", "test/")
+
+COLUMNS = ("name", "outcome", "epochs", "iterations", "seconds", "started")
+"""Values that every run has, by which runs are sorted."""
+
+TITLES = {"run": "name", "time": "seconds"}
+"""Titles in the table of the columns with another name."""
 
 
 @dataclass
@@ -98,15 +105,15 @@ def sort_runs(runs: Sequence[ListedRun], key: str) -> list[ListedRun]:
 
     Args:
         runs: Runs.
-        key: Name of a column, a metric or a setting.
+        key: Name of a column, a metric or a setting. A metric is found by the names that `monitor` accepts.
 
     Raises:
-        ConfigError: If no run has the value.
+        ConfigError: If no run has the value, or several metrics have the name.
     """
-    columns = ("name", "outcome", "epochs", "iterations", "seconds", "started")
-    values = [_get_value(run, key, columns) for run in runs]
+    key = _resolve_key(runs, key)
+    values = [_get_value(run, key) for run in runs]
     if runs and all(value is None for value in values):
-        known = dict.fromkeys([*columns, *(name for run in runs for name in (*run.best, *run.settings))])
+        known = dict.fromkeys([*COLUMNS, *(name for run in runs for name in (*run.best, *run.settings))])
         raise ConfigError(f"--sort: no run has {key!r}.{suggest_names(key, known)}")
     is_descending = any(key in run.best for run in runs) and infer_direction(key) == "greater"
     pairs = [(value, run) for value, run in zip(values, runs, strict=True) if value is not None]
@@ -115,17 +122,32 @@ def sort_runs(runs: Sequence[ListedRun], key: str) -> list[ListedRun]:
     return [*(run for _, run in pairs), *(run for value, run in zip(values, runs, strict=True) if value is None)]
 
 
-def _get_value(run: ListedRun, key: str, columns: Sequence[str]) -> Any:
-    if key in columns:
+def _resolve_key(runs: Sequence[ListedRun], key: str) -> str:
+    """Return the full name of a value to sort by; an unknown one unchanged.
+
+    Raises:
+        ConfigError: If several metrics have the name.
+    """
+    key = TITLES.get(key, key)
+    metrics = dict.fromkeys(name for run in runs for name in run.best)
+    if key in COLUMNS or any(key in run.settings for run in runs) or not find_metric_names(key, metrics):
+        return key
+    try:
+        return resolve_metric_name(key, metrics)
+    except MetricError as error:
+        raise ConfigError(f"--sort: {error}") from None
+
+
+def _get_value(run: ListedRun, key: str) -> Any:
+    if key in COLUMNS:
         return getattr(run, key)
     return run.best.get(key, run.settings.get(key))
 
 
 def _find_runs(directory: Path, levels: int) -> Iterator[Path]:
-    """Yield the work directories of training runs."""
+    """Yield the work directories of training runs; one may contain those of others."""
     if os.path.lexists(directory / STATUS):
         yield directory
-        return
     if not levels:
         return
     try:
@@ -140,7 +162,7 @@ def _find_runs(directory: Path, levels: int) -> Iterator[Path]:
 def _read_run(path: Path, root: Path) -> ListedRun:
     status = StatusFile.read(path)
     fields = status.fields
-    name = path.name if path == root else path.relative_to(root).as_posix()
+    name = os.path.basename(os.path.abspath(path)) if path == root else path.relative_to(root).as_posix()
     run = ListedRun(name, str(fields.get("outcome", "")), fields.get("epochs_done"), fields.get("iters_done"))
     run.started = str(fields.get("started", ""))
     if status.problem:
@@ -153,7 +175,9 @@ def _read_run(path: Path, root: Path) -> ListedRun:
         except HookbusError as error:
             run.problems.append(str(error))
     run.seconds = rows[-1]["seconds"] if rows else None
-    run.best = find_best(History(rows)) or _get_results(fields)
+    best = find_best(History(rows))
+    # The run knows the direction of a metric that its name does not imply.
+    run.best = {**best, **_get_best(fields)} if best else _get_results(fields)
     return run
 
 
@@ -175,6 +199,11 @@ def find_best(history: History) -> dict[str, float]:
 
 def _get_results(fields: Mapping[str, Any]) -> dict[str, float]:
     """Return the best and the last results that a run without a history has recorded in its status."""
-    best = {name: entry.get("value") for name, entry in fields.get("best", {}).items()}
-    results = {**fields.get("metrics", {}), **best}
+    results = {**fields.get("metrics", {}), **_get_best(fields)}
     return {name: value for name, value in results.items() if value is not None and name.partition("/")[0] in STAGES}
+
+
+def _get_best(fields: Mapping[str, Any]) -> dict[str, float]:
+    """Return the best results that a run has recorded in its status."""
+    best = {name: entry.get("value") for name, entry in fields.get("best", {}).items()}
+    return {name: value for name, value in best.items() if value is not None}

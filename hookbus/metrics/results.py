@@ -26,7 +26,7 @@ class Metrics(dict[str, float]):
         return super().__getitem__(resolve_metric_name(name, self))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and len(_find_matches(name, self)) == 1
+        return isinstance(name, str) and len(find_metric_names(name, self)) == 1
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a metric, or `default` if the name is unknown or ambiguous.
@@ -74,7 +74,7 @@ def resolve_metric_name(name: str, names: Iterable[str]) -> str:
         MetricError: If the name is unknown or ambiguous; the message lists the candidates.
     """
     known = list(names)
-    matches = _find_matches(name, known)
+    matches = find_metric_names(name, known)
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -94,7 +94,13 @@ def is_training_metric(name: str) -> bool:
     return name.startswith(("train/", "train_"))
 
 
-def _find_matches(name: str, names: Iterable[str]) -> list[str]:
+def find_metric_names(name: str, names: Iterable[str]) -> list[str]:
+    """Return the full names of the metrics that a name denotes: none if it is unknown, several if it is ambiguous.
+
+    Args:
+        name: Full or short name.
+        names: Full names of the available metrics.
+    """
     known = list(names)
     if name in known:
         return [name]

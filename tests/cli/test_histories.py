@@ -14,6 +14,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from hookbus._cli.app import app
+from hookbus._cli.plots import _build_figure
 from hookbus._run.history_file import HistoryFile
 
 
@@ -94,7 +95,8 @@ def test_unknown_suffix_and_runs_without_a_history_are_errors(runs: Path, tmp_pa
         f"{runs / 'a'}.\n"
     )
     done = invoke("plot", runs / "none", "-o", tmp_path / "c.html")
-    assert done.output == f"error: {runs / 'none'}: no such directory. Pass the work directory of a run.\n"
+    assert done.exit_code == 2
+    assert done.output == f"{runs / 'none'}: no such directory. Pass the work directory of a run.\n"
     (runs / "a" / "history.jsonl").write_text("")
     reason = "the run has not completed an epoch or a validation. Pass another run."
     done = invoke("plot", runs / "a", "-o", tmp_path / "c.html")
@@ -109,6 +111,19 @@ def test_run_that_is_passed_twice_is_an_error(runs: Path) -> None:
     result = invoke("plot", runs / "a", runs / "a")
     assert result.exit_code == 2
     assert f"a run is passed more than once, got {runs / 'a'}. Pass it once." in result.output.replace("\n", " ")
+
+    again = runs / "sweep" / ".." / "a"
+    result = invoke("plot", runs / "a", again)
+    assert (result.exit_code, f"more than once, got {again}" in result.output) == (2, True)
+
+
+def test_names_in_an_image_are_no_formulas_and_have_an_entry_in_the_legend(tmp_path: Path) -> None:
+    make_run(tmp_path / r"$\frac$", [0.5, 0.6])
+    make_run(tmp_path / "_b", [0.5])
+    assert invoke("plot", tmp_path / r"$\frac$", "-o", tmp_path / "c.png").exit_code == 0
+    figure = _build_figure({"loss": {"_b train/loss": [(1.0, 2.0)], "a": [(1.0, 3.0)]}}, "epoch", "title")
+    texts = figure.axes[0].get_legend().get_texts()
+    assert [text.get_text().strip() for text in texts] == ["_b train/loss", "a"]
 
 
 def test_damaged_lines_are_reported_with_their_number(runs: Path, tmp_path: Path) -> None:
@@ -139,9 +154,19 @@ def test_runs_are_sorted_by_columns_metrics_and_settings(runs: Path) -> None:
     assert get_names("val/accuracy") == ["sweep/b", "a"]  # the best run first
     assert get_names("seconds") == ["sweep/b", "a"]
     assert get_names("optimizer.lr") == get_names("name") == ["a", "sweep/b"]
+    # The titles of the table, and the names of a metric that `monitor` accepts.
+    assert get_names("time") == get_names("accuracy") == get_names("val_accuracy") == ["sweep/b", "a"]
+    assert get_names("run") == ["a", "sweep/b"]
     done = invoke("runs", runs, "--sort", "val/acc")
     assert done.exit_code == 2
     assert "--sort: no run has 'val/acc'. Did you mean 'val/accuracy'?" in done.output
+    path = runs / "a" / "history.jsonl"
+    path.write_text(path.read_text().replace('"train/loss"', '"test/accuracy"'))
+    done = invoke("runs", runs, "--sort", "accuracy")
+    assert (done.exit_code, "--sort: Ambiguous metric 'accuracy': test/accuracy or val/accuracy." in done.output) == (
+        2,
+        True,
+    )
 
 
 def test_hook_that_some_runs_lack_is_one_setting(tmp_path: Path) -> None:
@@ -194,3 +219,20 @@ def test_directory_without_runs_is_no_error_and_a_missing_one_is(tmp_path: Path)
 
 def test_directory_of_a_run_lists_that_run(runs: Path) -> None:
     assert invoke("runs", runs / "a").output.splitlines()[1].split()[0] == "a"
+
+
+def test_runs_in_the_directory_of_a_run_are_listed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(runs / "a" / "more" / "c", [0.5])
+    names = [line.split()[0] for line in invoke("runs", runs).output.splitlines()[1:]]
+    assert names == ["a", "a/more/c", "sweep/b"]
+    monkeypatch.chdir(runs / "a")
+    assert [run["name"] for run in json.loads(invoke("runs", ".", "--json").stdout)] == ["a", "more/c"]
+
+
+def test_best_result_of_a_metric_of_unknown_direction_is_that_of_the_run(runs: Path) -> None:
+    for path in (runs / "a").iterdir():
+        path.write_text(path.read_text().replace("val/accuracy", "val/quality"))
+    path = runs / "a" / "status.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "best": {"val/quality": {"value": 0.7}}}))
+    best = {run["name"]: run["best"] for run in json.loads(invoke("runs", runs, "--json").stdout)}
+    assert best == {"a": {"val/quality": 0.7}, "sweep/b": {"val/accuracy": 0.9}}
