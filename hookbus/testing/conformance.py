@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import tempfile
 import threading
@@ -46,9 +47,10 @@ from hookbus.testing.training import Training, fake_training
 
 UNKNOWN_SETTING = "unknown_setting_of_the_conformance_check"
 SEED = 1_000_003
+"""Seed of the trainings, chosen so that no hook uses the same value by chance."""
 DEVICES = tuple(Path("/dev") / name for name in ("null", "zero", "full", "tty", "pts", "fd", "stdout", "stderr"))
 """Paths that are no files: `/dev/shm` contains some."""
-"""Seed of the trainings, chosen so that no hook uses the same value by chance."""
+PASS_SETTINGS = "Define `__init__(self, config=None, **settings)` and call `super().__init__(config, **settings)`."
 
 
 @isolate_rng()
@@ -117,14 +119,23 @@ def check_hook(cls: type[Hook], **settings: Any) -> None:
 
 def _check_config(cls: type[Hook], settings: Mapping[str, Any]) -> None:
     name = cls.__name__
-    with explain_errors(f"{name} cannot be built from {dict(settings)}: ", (ConfigError, TypeError)):
+    fix = "" if _takes_settings(cls) else f". {PASS_SETTINGS}"
+    message = f"{name} cannot be built from {dict(settings)}: "
+    with explain_errors(message, (ConfigError, TypeError), lambda error: f"{error}{fix}"):
         built = [cls(dict(settings)), cls(**settings)]
     ensure(built[0].config == built[1].config, f"{name} differs between creation from keywords and from a dict.")
     try:
         cls({**settings, UNKNOWN_SETTING: 1})
     except ConfigError:
         return
-    raise AssertionError(f"{name} accepts an unknown setting. Set extra='forbid' in its Config, as HookConfig does.")
+    reason = fix or ". Set extra='forbid' in its Config, as HookConfig does."
+    raise AssertionError(f"{name} accepts an unknown setting{reason}")
+
+
+def _takes_settings(cls: type[Hook]) -> bool:
+    """Return whether a class takes the settings of a run file, and not only parameters of its own."""
+    parameters = inspect.signature(cls).parameters.values()
+    return any(parameter.name == "config" or parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
 
 
 def _register(hook: Hook) -> HookBus:

@@ -99,6 +99,16 @@ class Loose(Good):
         model_config = ConfigDict(extra="ignore")
 
 
+class WithoutSettings(Good):
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class WithOwnParameters(Good):
+    def __init__(self, tag: str, repeat: int = 1) -> None:
+        super().__init__()
+
+
 class DroppingTheFrequency(Good):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -455,6 +465,14 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("cls", "message"),
     [
         (Loose, "Loose accepts an unknown setting. Set extra='forbid' in its Config, as HookConfig does."),
+        (
+            WithoutSettings,
+            r"cannot be built from \{\}: .* 2 were given. Define `__init__\(self, config=None, \*\*settings\)`",
+        ),
+        (
+            WithOwnParameters,
+            r"cannot be built from \{\}: .* missing .* Define `__init__\(self, config=None, \*\*settings\)`",
+        ),
         (
             DroppingTheFrequency,
             "DroppingTheFrequency accepts `frequency: 7`, but no listener changes. Pass the settings",
