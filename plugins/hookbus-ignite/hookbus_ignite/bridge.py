@@ -224,6 +224,14 @@ class IgniteBridge(Bridge):
             self._saved = path
             self.report_save(Path(path))
 
+    def _report_termination(self) -> None:
+        """Stop the run if a handler of the user has terminated the trainer before its end."""
+        trainer = self.host
+        is_early = trainer.should_terminate and not trainer._is_done(trainer.state)
+        if self.is_open and is_early and self._error is None and not self.active_run.should_stop:
+            self.active_run.request_stop("stopped by Ignite")
+            self.active_run.settle()
+
     def _check_outputs(self, outputs: Mapping[str, Any] | None) -> None:
         """Raise if a hook needs the loss or the outputs of the model, and the update function does not return them."""
         self._has_outputs = True
@@ -257,6 +265,7 @@ class IgniteBridge(Bridge):
                 raise
             if not self._is_interrupted:  # otherwise the next call of `run` continues the training
                 self._evaluations.end()
+                self._report_termination()
                 self.close(self._error)
             return state
 

@@ -173,6 +173,17 @@ class TestPoints:
         toy.trainer.run(toy.data)
         assert (bridge.is_open, bridge.active_run.iters_done, bus.emitted_points.count("before_run")) == (False, 2, 1)
 
+    @pytest.mark.parametrize(
+        ("iteration", "outcome", "epochs"), [(3, "stopped", 1), (4, "stopped", 2), (6, "finished", 3)]
+    )
+    def test_handler_that_terminates_the_trainer_stops_the_run(self, iteration: int, outcome: str, epochs: int) -> None:
+        toy, bus = Toy(), RecordingBus()
+        toy.attach(bus)
+        toy.trainer.add_event_handler(Events.ITERATION_COMPLETED(once=iteration), lambda engine: engine.terminate())
+        toy.trainer.run(toy.data, max_epochs=3)
+        run = bus.current
+        assert (run.outcome, run.epochs_done, run.iters_done) == (outcome, epochs, iteration)
+
     def test_detached_trainer_emits_nothing(self) -> None:
         toy, bus = Toy(), RecordingBus()
         toy.attach(bus, evaluators={"val": toy.evaluator}).detach()
