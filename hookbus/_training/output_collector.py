@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hookbus._training.predictions import SampleColumns, count_samples, split_samples
+from hookbus._training.predictions import Position, SampleColumns, count_samples, split_samples
 from hookbus.errors import LoopError
 
 if TYPE_CHECKING:
@@ -137,6 +137,6 @@ def _build_tree(columns: Mapping[tuple[str | int, ...], Any]) -> Any:
         return columns[()]
     keys = dict.fromkeys(path[0] for path in columns)
     items = {key: _build_tree({path[1:]: columns[path] for path in columns if path[0] == key}) for key in keys}
-    if all(isinstance(key, int) for key in keys) and keys:
+    if all(isinstance(key, Position) for key in keys) and keys:
         return tuple(items.values())
     return items["output"] if list(items) == ["output"] else items

@@ -12,6 +12,11 @@ from torch import Tensor, nn
 from hookbus.data.batches import TARGET_KEYS
 from hookbus.errors import LoopError
 
+
+class Position(int):
+    """Index of an item of a tuple or list in a path, in contrast to an integer key of a mapping."""
+
+
 SampleColumns = dict[tuple[str | int, ...], Any]
 """Values of samples by path: a tensor of shape (N, ...), or a list of N values."""
 
@@ -125,7 +130,7 @@ def _iter_leaves(value: Any, count: int, path: tuple[str | int, ...]) -> Iterato
     if isinstance(value, Mapping):
         items: Any = value.items()
     elif isinstance(value, (tuple, list)) and not _is_list_of_samples(value, count):
-        items = enumerate(value)
+        items = ((Position(index), item) for index, item in enumerate(value))
     else:
         yield path, value
         return

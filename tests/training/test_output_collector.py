@@ -129,3 +129,8 @@ def test_outputs_without_samples_are_an_error() -> None:
 def test_outputs_of_some_batches_only_are_an_error() -> None:
     with pytest.raises(LoopError, match=r"^outputs: expected the same outputs for every batch, got a, b for some"):
         gather(({"a": torch.ones(1)}, [0]), ({"b": torch.ones(1)}, [1]))
+
+
+def test_mapping_with_integers_as_keys_is_no_tuple() -> None:
+    levels = gather(({1: torch.tensor([1.0]), 3: (torch.tensor([3.0]), torch.tensor([4.0]))}, [0]))
+    assert levels == {1: torch.tensor([1.0]), 3: (torch.tensor([3.0]), torch.tensor([4.0]))}
