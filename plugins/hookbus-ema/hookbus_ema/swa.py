@@ -168,7 +168,7 @@ class SWAHook(AveragingHook):
         start = self.config.swa_epoch_start
         if isinstance(start, float):
             assert run.max_epochs is not None  # a precondition
-            start = int(run.max_epochs * start)
+            start = int(round(run.max_epochs * start, 6))  # 0.58 * 50 is 28.999999999999996
         return max(start, 1)
 
     def _begin(self, run: Run) -> None:

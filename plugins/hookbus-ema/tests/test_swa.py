@@ -166,6 +166,11 @@ class TestTorch:
         assert hook.average is not None
         assert hook.average.steps == 3
 
+    def test_share_is_not_subject_to_rounding_errors(self) -> None:
+        hook, rates = SWAHook(swa_lrs=0.5, swa_epoch_start=0.58, annealing_epochs=0), Rates()
+        train(rates, hook, epochs=50)  # 0.58 * 50 is 28.999999999999996
+        assert rates.used == [0.1] * 5 * 28 + [0.5] * 5 * 22
+
     @pytest.mark.parametrize("avg_fn", [get_swa_avg_fn(), get_ema_avg_fn(0.6)])
     def test_custom_average_is_that_of_torch(self, avg_fn: Any) -> None:
         hook = SWAHook(avg_fn=avg_fn)
