@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
+RANK = r"(-rank\d+)?"
+"""Pattern of the end of the name of the file of one rank."""
+BATCH = re.compile(r"(rank\d+-)?\d{6,}")
+"""Pattern of the name of the file of a batch, without suffix."""
 
-def find_predictions(path: Path, others: Iterable[Path] = ()) -> list[Path]:
-    """Return the existing files of predictions: of all loaders and ranks, and of batches.
+
+def find_predictions(paths: Iterable[Path], others: Iterable[Path] = (), recorded: Collection[Path] = ()) -> list[Path]:
+    """Return the existing files of predictions: of loaders, ranks and batches.
+
+    Other files are omitted, also if their names begin like that of the predictions: `predictions-old.pt` may be the
+    copy of a user.
 
     Args:
-        path: File of the predictions without the names of loaders and ranks.
-        others: Files of the predictions of other hooks. Theirs are omitted if their names begin with that of `path`,
-            such as `predictions-b.pt` for `predictions.pt`. Default: none.
+        paths: File of the predictions without the names of loaders and ranks, then the files of the loaders.
+        others: Files of the predictions of other hooks. Theirs are omitted if their names begin with that of the first
+            path, such as `predictions-b.pt` for `predictions.pt`. Default: none.
+        recorded: Files and directories that are known to be predictions, of loaders with any name. Default: none.
     """
+    path, *loaders = paths
     longer = [other for other in others if other.name.startswith(f"{path.stem}-") and other.parent == path.parent]
-    return sorted(_find(path).difference(*map(_find, longer)))
+    files = _find(path).difference(*map(_find, longer))
+    stems = "|".join(re.escape(own.stem) for own in (path, *loaders))
+    own = re.compile(f"({stems}){RANK}"), re.compile(f"({stems})-batches")
+
+    def is_prediction(file: Path) -> bool:
+        if file.parent == path.parent:
+            return file in recorded or own[0].fullmatch(file.stem) is not None
+        is_own = file.parent in recorded or own[1].fullmatch(file.parent.name) is not None
+        return is_own and BATCH.fullmatch(file.stem) is not None
+
+    return sorted(filter(is_prediction, files))
 
 
 def _find(path: Path) -> set[Path]:

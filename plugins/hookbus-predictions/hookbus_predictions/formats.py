@@ -25,7 +25,7 @@ def write_pt(path: Path, parts: Iterable[Rows], count: int) -> None:
 
 
 def write_npz(path: Path, parts: Iterable[Rows], count: int) -> None:
-    """Write an array of shape (N, ...) for each column, bfloat16 as float32.
+    """Write an array of shape (N, ...) for each column, bfloat16 and other types that NumPy lacks as float32.
 
     Raises:
         ValueError: If the samples of a column differ in shape, or are objects.
@@ -133,7 +133,10 @@ def _allocate(values: Tensor, count: int, path: Path) -> Tensor:
 
 def _to_array(name: str, values: Any) -> np.ndarray[Any, Any]:
     if isinstance(values, Tensor):
-        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        try:
+            return values.numpy()
+        except TypeError:  # a data type that NumPy lacks, such as bfloat16
+            return values.float().numpy()
     if any(isinstance(value, Tensor) for value in values):
         raise ValueError(_describe_irregular(".npz"))
     array = np.asarray(values)
@@ -156,7 +159,8 @@ def _name_cells(column: str, values: Any) -> Iterator[str]:
 def _iter_cells(values: Any) -> Iterator[list[Any]]:
     """Yield the values of each column of a table."""
     if isinstance(values, Tensor):
-        yield from values.reshape(len(values), -1).T.tolist()
+        # Not `reshape(len(values), -1)`, which is ambiguous for a batch without samples.
+        yield from (values[:, None] if values.dim() == 1 else values.flatten(1)).T.tolist()
     else:
         yield [value if isinstance(value, (str, int, float)) else json.dumps(_to_json(value)) for value in values]
 

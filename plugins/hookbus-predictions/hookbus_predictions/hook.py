@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -58,11 +58,8 @@ class PredictionsHook(Hook):
             setting="file",
             get_value=lambda hook: hook._get_path(run),
         )
-        existing = self._find_earlier(run)
-        if existing and not self.config.overwrite:
-            raise ConfigError(
-                f"file: the predictions exist, got {existing[0]}. Set `overwrite: true`, or another `file`."
-            )
+        if not self.config.overwrite:
+            _refuse(self._find_earlier(run))
 
     def before_run(self, run: Run, mode: str) -> None:
         """Find earlier predictions, and remove the temporary files of killed processes, before any rank writes."""
@@ -76,9 +73,10 @@ class PredictionsHook(Hook):
     def before_predict_epoch(self, run: Run, dataloader_name: str | None) -> None:
         """Begin the file of a loader."""
         self._close()
-        path = self._get_path(run)
-        name = "" if dataloader_name is None else f"-{sanitize_name(str(dataloader_name), FORBIDDEN, 100)}"
-        self._path = path.with_name(f"{path.stem}{name}{path.suffix}")
+        self._path = self._get_loader_path(run, dataloader_name)
+        # A loop may name its loaders here only.
+        if not self.config.overwrite and self._path not in self._get_paths(run):
+            run.ranks.call_on_main(f"{self.name}: existing files", lambda: _refuse(find_predictions([self._path])))
         if self.config.interval != "batch":
             self._spool = self._create_temporary("parts")
         if self.config.interval != "epoch":
@@ -153,6 +151,15 @@ class PredictionsHook(Hook):
     def _get_path(self, run: Run) -> Path:
         return resolve_output_path(run, self.name, "file", self.config.file)
 
+    def _get_loader_path(self, run: Run, loader: object) -> Path:
+        path = self._get_path(run)
+        return path if loader is None else path.with_stem(f"{path.stem}-{sanitize_name(str(loader), FORBIDDEN, 100)}")
+
+    def _get_paths(self, run: Run) -> list[Path]:
+        """Return the file without the name of a loader, and those of the loaders that are known in advance."""
+        loaders = run.predict_loader if isinstance(run.predict_loader, Mapping) else ()
+        return [self._get_path(run), *(self._get_loader_path(run, name) for name in loaders)]
+
     @property
     def _batch_directory(self) -> Path:
         return self._path.with_name(f"{self._path.stem}-batches")
@@ -178,7 +185,10 @@ class PredictionsHook(Hook):
         for output in set(omitted) - self._reported:
             self._reported.add(output)
             run.logger.warning("An output without a value for each sample is not written: %s.", output)
-        rows = build_rows(range(self._count, self._count + count) if indices is None else indices, columns)
+        try:
+            rows = build_rows(range(self._count, self._count + count) if indices is None else indices, columns)
+        except ValueError as error:
+            raise LoopError(f"outputs: {error}") from None
         self._check_names(set(rows))
         return rows
 
@@ -231,6 +241,12 @@ class PredictionsHook(Hook):
 
     def _find_earlier(self, run: Run) -> list[Path]:
         """Return the files of earlier predictions, without those of other instances."""
-        path = self._get_path(run)
-        others = self.find_others(run, PredictionsHook).values()
-        return find_predictions(path, [hook._get_path(run) for hook in others])
+        others = [hook._get_path(run) for hook in self.find_others(run, PredictionsHook).values()]
+        recorded = () if run.work_dir is None else run.work_dir.outputs
+        return find_predictions(self._get_paths(run), others, recorded)
+
+
+def _refuse(existing: Sequence[Path]) -> None:
+    """Raise if predictions exist."""
+    if existing:
+        raise ConfigError(f"file: the predictions exist, got {existing[0]}. Set `overwrite: true`, or another `file`.")

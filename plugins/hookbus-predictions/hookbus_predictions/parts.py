@@ -46,9 +46,15 @@ def build_rows(indices: Sequence[int], columns: Mapping[tuple[str | int, ...], A
     """Return the rows of a batch, with the parts of nested names joined by a point.
 
     Raises:
-        ValueError: If an output has the name of the column of the indices.
+        ValueError: If an output has the name of the column of the indices, or two outputs have the same name.
     """
     rows = {".".join(map(str, path)): values for path, values in columns.items()}
+    if len(rows) < len(columns):
+        paths = ", ".join("/".join(map(str, path)) for path in columns)
+        raise ValueError(
+            f"two outputs have the same name of a column, in which points join nested names, got {paths}. Rename one "
+            "of them."
+        )
     if INDEX in rows:
         raise ValueError(f"an output has the name {INDEX!r} of the sample indices, got {', '.join(rows)}. Rename it.")
     return {INDEX: torch.tensor(list(indices), dtype=torch.int64), **rows}

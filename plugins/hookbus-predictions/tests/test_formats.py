@@ -53,8 +53,9 @@ def test_npz_contains_arrays(tmp_path: Path) -> None:
         assert content["name"].tolist() == ["a", "b", "ü,"]
 
 
-def test_npz_contains_bfloat16_as_float32(tmp_path: Path) -> None:
-    parts = [{"index": INDEX, "output": torch.tensor([1.5, 2.5, 3.5], dtype=torch.bfloat16)}]
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_npz_contains_types_that_numpy_lacks_as_float32(tmp_path: Path, dtype: torch.dtype) -> None:
+    parts = [{"index": INDEX, "output": torch.tensor([1.5, 2.5, 3.5], dtype=dtype)}]
     with np.load(write(tmp_path, ".npz", parts)) as content:
         assert content["output"].tolist() == [1.5, 2.5, 3.5]
 

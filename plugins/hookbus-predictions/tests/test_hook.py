@@ -149,6 +149,34 @@ class TestExistingFiles:
         assert list_files(tmp_path) == [notes, "predictions.pt"]
         assert not (tmp_path / "predictions-a-batches").exists()
 
+    @pytest.mark.parametrize("is_in_work_dir", [True, False])
+    def test_files_of_users_with_similar_names_are_kept(self, tmp_path: Path, is_in_work_dir: bool) -> None:
+        directory = tmp_path / "work" if is_in_work_dir else tmp_path / "other"
+        users = ["p-old.csv", "p-rank0-old.csv", "p-a-old.csv", "p-batches/notes.csv", "p-old-batches/000000.csv"]
+        for name in users:
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (directory / name).write_text("mine")
+
+        def build_hook(**settings: Any) -> PredictionsHook:
+            return PredictionsHook(file=str(directory / "p.csv"), interval="batch_and_epoch", merge=False, **settings)
+
+        predict(tmp_path / "work", build_hook(), data={"a": [INPUTS, INPUTS]})
+        with pytest.raises(ConfigError, match="the predictions exist, got .*p-a-"):
+            predict(tmp_path / "work", build_hook(), data={"a": [INPUTS]})
+        predict(tmp_path / "work", build_hook(overwrite=True), data={"a": [INPUTS]})
+        own = ["p-a-batches/000000.csv", "p-a-rank0.csv"]
+        assert [name for name in list_files(directory) if name != "status.json"] == sorted([*own, *users])
+        assert {(directory / name).read_text() for name in users} == {"mine"}
+
+    def test_loop_that_names_its_loaders_late_replaces_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "predictions-late.pt").write_text("mine")
+        with (
+            HookBus([PredictionsHook()]).run(model=line(), mode="predict", work_dir=tmp_path) as run,
+            pytest.raises(ConfigError, match=r"the predictions exist, got .*predictions-late\.pt"),
+        ):
+            run.bus.emit("before_predict_epoch", dataloader_name="late")
+        assert (tmp_path / "predictions-late.pt").read_text() == "mine"
+
     def test_files_of_another_instance_with_a_longer_name_are_kept(self, tmp_path: Path) -> None:
         def build_hooks() -> list[Hook]:
             longer = PredictionsHook(name="longer", file="p-b.pt", overwrite=True, merge=False)
@@ -216,6 +244,16 @@ class TestErrors:
             )
         assert list_files(tmp_path) == []
 
+    @pytest.mark.parametrize("names", [("index",), ("a.b", "a")])
+    def test_outputs_that_would_share_a_column_are_an_error(self, tmp_path: Path, names: tuple[str, ...]) -> None:
+        class Named(nn.Module):
+            def forward(self, x: torch.Tensor) -> dict[str, Any]:
+                return dict(zip(names, (x, {"b": x}), strict=False))
+
+        with pytest.raises(LoopError, match=r"outputs: .*Rename"):
+            predict(tmp_path, PredictionsHook(), model=Named())
+        assert list_files(tmp_path) == []
+
     def test_outputs_of_some_batches_only_are_an_error(self, tmp_path: Path) -> None:
         class Sometimes(nn.Module):
             def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -224,6 +262,13 @@ class TestErrors:
         with pytest.raises(LoopError, match="expected the same outputs for every batch, got z for some of them only"):
             predict(tmp_path, PredictionsHook(file="p.jsonl"), model=Sometimes())
         assert list_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_batch_without_samples_has_no_rows(tmp_path: Path, suffix: str) -> None:
+    for name, data in {"a": [INPUTS, INPUTS[:0], INPUTS], "b": [INPUTS, INPUTS]}.items():
+        predict(tmp_path / name, PredictionsHook(file=f"p{suffix}"), data=data)
+    assert (tmp_path / f"a/p{suffix}").read_bytes() == (tmp_path / f"b/p{suffix}").read_bytes()
 
 
 def test_custom_loop_writes_the_same_file(tmp_path: Path) -> None:
