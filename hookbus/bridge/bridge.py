@@ -171,6 +171,16 @@ class Bridge:
         if self.is_open:
             self.active_run.close(error)
 
+    def report_stop(self) -> None:
+        """Stop the run, because the trainer ends before its limits. No effect if a hook has stopped it.
+
+        Call it between two iterations, such as for a trainer that a callback of its own has stopped.
+        """
+        run = self.active_run
+        if not run.should_stop:
+            run.request_stop(f"stopped by {self.capabilities.host}")
+            run.settle()
+
     # -- validations -------------------------------------------------------------------------
 
     def select_results(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -176,8 +176,17 @@ class KerasBridge(Bridge):
     def end_epoch_iterations(self) -> None:
         """Emit `after_train_epoch`, unless it has been emitted in this epoch."""
         if self._is_in_epoch:
+            run = self.active_run
+            if self.host.stop_training and run.epoch_iter + 1 != run.epoch_length:
+                self.report_stop()  # a callback has stopped `fit` within the epoch
             self._is_in_epoch = False
             self.bus.emit("after_train_epoch")
+
+    def end_training(self) -> None:
+        """End the run."""
+        if self.is_open and self.host.stop_training and self.active_run.epochs_done != self.active_run.max_epochs:
+            self.report_stop()  # a callback has stopped `fit` at the end of an epoch
+        self.close()
 
     @property
     def evaluated_part(self) -> str:

@@ -50,4 +50,4 @@ class RunCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has 
 
     def on_train_end(self, logs: Any = None) -> None:
         """End the run."""
-        self._bridge.close()
+        self._bridge.end_training()

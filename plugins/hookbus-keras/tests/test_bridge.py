@@ -40,7 +40,42 @@ def attach(hooks: list[Any], model: Any, **options: Any) -> KerasBridge:
     return bridge
 
 
+class StopAt(keras.callbacks.Callback):
+    """Stop `fit` after a batch or an epoch, as callbacks of Keras do."""
+
+    def __init__(self, batch: int = 0, epoch: int = 0) -> None:
+        super().__init__()
+        self.batch, self.epoch, self.batches = batch, epoch, 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
+        self.model.stop_training |= self.batches == self.batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training |= epoch + 1 == self.epoch
+
+
 class TestFit:
+    @pytest.mark.parametrize(
+        ("stop", "outcome", "epochs", "iterations"),
+        [
+            ({"batch": 8}, "stopped", 1, 8),  # within the second of three epochs of 6 batches
+            ({"batch": 12}, "stopped", 2, 12),
+            ({"batch": 18}, "finished", 3, 18),
+            ({"epoch": 2}, "stopped", 2, 12),
+            ({"epoch": 3}, "finished", 3, 18),
+        ],
+    )
+    def test_callback_that_stops_fit_stops_the_run(
+        self, stop: dict[str, int], outcome: str, epochs: int, iterations: int
+    ) -> None:
+        model = build_model()
+        bridge = attach([], model)
+        fit(model, 3, validate=True, callbacks=[StopAt(**stop)])
+        run = bridge.active_run
+        assert (run.outcome, run.epochs_done, run.iters_done) == (outcome, epochs, iterations)
+        assert run.stop_reasons == (["loop: stopped by Keras"] if outcome == "stopped" else [])
+
     def test_points_are_those_of_a_trainer(self) -> None:
         bus = RecordingBus()
         model = build_model()
