@@ -29,7 +29,7 @@ from hookbus._run.recorded_run import (
 )
 from hookbus._run.status import CHECKPOINT, DIRECTORY, ELSEWHERE, OUTPUTS_KEY, OVERWRITTEN, STATUS, replace_status
 from hookbus.checkpoint.atomic_files import atomic_write, write_json
-from hookbus.errors import WorkDirError
+from hookbus.errors import WorkDirError, format_path
 
 DIRECTORIES = {"checkpoints_dir": "checkpoints", "logs_dir": "logs", "visualization_dir": "visualization"}
 """Subdirectories of the work directory, by the name of their service."""
@@ -57,6 +57,7 @@ class WorkDir:
         recorded: RecordedRun | None = None,
     ) -> None:
         self.path = path
+        self._current_directory = "" if path.is_absolute() else os.getcwd()
         self.requested_path = requested_path
         self.kept_files = list(kept_files)
         self.removed_runs = tuple(removed_runs)
@@ -163,6 +164,16 @@ class WorkDir:
         except OSError as error:
             return replace_status(self.path / STATUS, self._describe_status(fields), error)
         return ""
+
+    def describe_scattered_files(self) -> str:
+        """Return a message if the path is relative and the current directory is not that of the start, else ""."""
+        if self.path.is_absolute() or os.getcwd() == self._current_directory:
+            return ""
+        return (
+            f"work_dir: {format_path(self.path)} is a relative path, and the current directory changed during the run, "
+            f"from {format_path(self._current_directory)} to {format_path(os.getcwd())}: the files of the run may be "
+            "in both. Set an absolute path."
+        )
 
     def record_checkpoint(self, path: Path) -> None:
         """Record in `status.json` that the run has committed a checkpoint.
