@@ -26,7 +26,7 @@ class TrainingEvents:
     """
 
     def __init__(self, bridge: LightningBridge) -> None:
-        self._bus, self._trainer = bridge.bus, bridge.host
+        self._bridge, self._bus, self._trainer = bridge, bridge.bus, bridge.host
         self._run: Run = bridge.active_run
         self.epoch: Literal["", "train", "end"] = ""
         self._batch: Any = None
@@ -69,8 +69,7 @@ class TrainingEvents:
             return
         if self.epoch == "train" and not self._trainer.is_last_batch and not self._run.should_stop:
             # A limit of Lightning, such as `max_time`: the epoch is not complete.
-            self._run.request_stop("stopped by Lightning")
-            self._run.settle()
+            self._bridge.report_stop()
         self.epoch = ""
         self._bus.emit("after_epoch")
 

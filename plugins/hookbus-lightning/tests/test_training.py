@@ -68,6 +68,15 @@ class TestOrder:
         fit(bus, tmp_path, Module())
         assert order == ["after_train_epoch", "module"]
 
+    @pytest.mark.parametrize(("epochs", "outcome"), [(9, "stopped"), (2, "finished")])
+    def test_module_that_stops_lightning_stops_the_run(self, tmp_path: Path, epochs: int, outcome: str) -> None:
+        class Module(Mean):
+            def on_train_epoch_end(self) -> None:
+                self.trainer.should_stop = self.trainer.current_epoch == 1
+
+        run = fit(HookBus(), tmp_path, Module(), max_epochs=epochs).run
+        assert (run.outcome, run.epochs_done) == (outcome, 2)
+
     def test_max_steps_is_the_limit_of_the_run(self, tmp_path: Path) -> None:
         run = fit(HookBus(), tmp_path, max_epochs=-1, max_steps=4).run
         assert (run.max_iters, run.iters_done, run.epochs_done, run.outcome) == (4, 4, 1, "finished")
