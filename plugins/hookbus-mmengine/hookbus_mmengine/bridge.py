@@ -108,7 +108,10 @@ class MMEngineBridge(Bridge):
     def _train(self, original: Callable[[], Any]) -> Any:
         """Train until the end, or until the iteration at which a hook has stopped the training."""
         try:
-            return original()
+            result = original()
+            if self.loop.is_stopped_early:
+                self.report_stop()  # a hook such as MMEngine's EarlyStoppingHook
+            return result
         except TrainingEnd:
             self.host.call_hook("after_train")
             return self.host.model

@@ -89,11 +89,23 @@ class TrainingLoop:
 
         return run_epoch
 
+    @property
+    def _progress(self) -> tuple[int, int]:
+        """Number of epochs, or iterations, that are done, and their limit."""
+        loop = self._loop
+        return (loop.epoch, loop.max_epochs) if self.by_epoch else (loop.iter, loop.max_iters)
+
+    @property
+    def is_stopped_early(self) -> bool:
+        """Whether a hook has ended the loop before its limit."""
+        done, last = self._progress
+        return self._loop.stop_training and done < last
+
     def is_validation_due(self) -> bool:
         """Return whether the loop validates now, at the end of an epoch or iteration."""
         loop = self._loop
         loop._decide_current_val_interval()  # idempotent; the loop calls it next
-        done, last = (loop.epoch, loop.max_epochs) if self.by_epoch else (loop.iter, loop.max_iters)
+        done, last = self._progress
         is_due = done >= loop.val_begin and (done % loop.val_interval == 0 or done == last)
         return is_due and self._bridge.host.val_loop is not None
 

@@ -137,6 +137,15 @@ def test_training_stops_after_the_same_epoch(results: list[float], epochs: int, 
     assert torch.equal(get_weights(runner.model), get_weights(trained.model))
 
 
+@pytest.mark.parametrize(("epochs", "outcome"), [(6, "stopped"), (3, "finished")])
+def test_run_is_stopped_by_the_native_hook(epochs: int, outcome: str, tmp_path: Path) -> None:
+    native = ForeignEarlyStoppingHook("loss", rule="less", min_delta=0.5, patience=2)
+    results = [Results([5, 6, 7])]
+    runner = build_plain_runner(HostTask(epochs=epochs), tmp_path, custom_hooks=[native], val_evaluator=results)
+    run = attach_and_train(runner).current
+    assert (run.outcome, run.epochs_done) == (outcome, 3)
+
+
 @runs_row("`val_interval`", "`eval`")
 def test_validations_follow_the_same_epochs(tmp_path: Path) -> None:
     native, ours = [], []
