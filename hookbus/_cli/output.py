@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -124,8 +123,11 @@ def _print_stacked(rows: Iterable[Sequence[Text]], titles: int) -> None:
     for row in rows:
         title = Text(" ").join(cell for cell in row[:titles] if cell)
         output_console().print(title)
-        cells = ", ".join(cell.plain or MISSING for cell in row[titles:])
-        if rest := re.sub(rf"(?:(?:, |^){MISSING})+$", "", cells):
+        cells = [cell.plain for cell in row[titles:]]
+        while cells and not cells[-1]:
+            cells.pop()
+        if cells:
+            rest = ", ".join(cell or MISSING for cell in cells)
             print_paragraph(rest, len(title.plain) - len(title.plain.lstrip()) + 4)
 
 

@@ -167,12 +167,12 @@ class WorkDir:
 
     def describe_scattered_files(self) -> str:
         """Return a message if the path is relative and the current directory is not that of the start, else ""."""
-        if self.path.is_absolute() or os.getcwd() == self._current_directory:
+        if self.path.is_absolute() or (now := os.getcwd()) == self._current_directory:
             return ""
         return (
             f"work_dir: {format_path(self.path)} is a relative path, and the current directory changed during the run, "
-            f"from {format_path(self._current_directory)} to {format_path(os.getcwd())}: the files of the run may be "
-            "in both. Set an absolute path."
+            f"from {format_path(self._current_directory)} to {format_path(now)}: the files of the run may be in both. "
+            "Set an absolute path."
         )
 
     def record_checkpoint(self, path: Path) -> None:

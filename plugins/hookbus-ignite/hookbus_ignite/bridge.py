@@ -228,9 +228,8 @@ class IgniteBridge(Bridge):
         """Stop the run if a handler of the user has terminated the trainer before its end."""
         trainer = self.host
         is_early = trainer.should_terminate and not trainer._is_done(trainer.state)
-        if self.is_open and is_early and self._error is None and not self.active_run.should_stop:
-            self.active_run.request_stop("stopped by Ignite")
-            self.active_run.settle()
+        if self.is_open and is_early and self._error is None:
+            self.report_stop()
 
     def _check_outputs(self, outputs: Mapping[str, Any] | None) -> None:
         """Raise if a hook needs the loss or the outputs of the model, and the update function does not return them."""

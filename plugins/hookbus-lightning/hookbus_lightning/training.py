@@ -67,7 +67,7 @@ class TrainingEvents:
         """End an epoch. No effect if the checkpoint that the training continues was saved after the epoch."""
         if not self.epoch:
             return
-        if self.epoch == "train" and not self._trainer.is_last_batch and not self._run.should_stop:
+        if self.epoch == "train" and not self._trainer.is_last_batch:
             # A limit of Lightning, such as `max_time`: the epoch is not complete.
             self._bridge.report_stop()
         self.epoch = ""

@@ -29,12 +29,12 @@ def find_predictions(paths: Iterable[Path], others: Iterable[Path] = (), recorde
     longer = [other for other in others if other.name.startswith(f"{path.stem}-") and other.parent == path.parent]
     files = _find(path).difference(*map(_find, longer))
     stems = "|".join(re.escape(own.stem) for own in (path, *loaders))
-    own = re.compile(f"({stems}){RANK}"), re.compile(f"({stems})-batches")
+    file_stem, batch_directory = re.compile(f"({stems}){RANK}"), re.compile(f"({stems})-batches")
 
     def is_prediction(file: Path) -> bool:
         if file.parent == path.parent:
-            return file in recorded or own[0].fullmatch(file.stem) is not None
-        is_own = file.parent in recorded or own[1].fullmatch(file.parent.name) is not None
+            return file in recorded or file_stem.fullmatch(file.stem) is not None
+        is_own = file.parent in recorded or batch_directory.fullmatch(file.parent.name) is not None
         return is_own and BATCH.fullmatch(file.stem) is not None
 
     return sorted(filter(is_prediction, files))
