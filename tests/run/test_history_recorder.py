@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def run_loop(bus: HookBus, *, batches: int = 3, points: bool = True, **options: 
                 bus.emit("before_train_epoch")
             for i, batch in run.batches(range(batches)):
                 bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                time.sleep(0.001)  # rows have milliseconds, and this loop has no work
                 loss = torch.tensor(float(run.iters_done + 1))
                 bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": loss})
             if points:
