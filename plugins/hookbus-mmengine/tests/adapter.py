@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from mmengine.evaluator import BaseMetric
@@ -91,7 +92,7 @@ def build_runner(task: HostTask, directory: Path, *, resume: bool = False, **arg
         **{**(validation if task.validate else {}), **defaults, **arguments},
         resume=resume,
         log_level="ERROR",
-        experiment_name=f"run_{id(model)}",
+        experiment_name=uuid4().hex,  # MMEngine warns of two runners with the same name
         default_scope="mmengine",
     )
 

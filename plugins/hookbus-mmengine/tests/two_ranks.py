@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from mmengine.dist import get_rank, get_world_size
@@ -79,7 +80,7 @@ def build_runner(name: str, epochs: int, **arguments: Any) -> Runner:
         launcher="pytorch",
         cfg={"model_wrapper_cfg": WRAPPER},
         log_level="ERROR",
-        experiment_name=f"{name}_{id(model)}",
+        experiment_name=uuid4().hex,  # MMEngine warns of two runners with the same name
         default_scope="mmengine",
         **arguments,
     )
