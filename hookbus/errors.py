@@ -36,7 +36,7 @@ import difflib
 import heapq
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from itertools import takewhile
 
@@ -282,14 +282,28 @@ def limit_lines(messages: Iterable[str], noun: str = "error") -> list[str]:
 
 
 def format_path(path: str | os.PathLike[str]) -> str:
-    """Return a path for a message; one with control characters or bytes that are not UTF-8 is quoted and escaped.
+    """Return a path for a message, relative to the current directory if it is inside it.
+
+    A path with control characters or bytes that are not UTF-8 is quoted and escaped.
 
     Args:
         path: Path, or a part of it.
     """
     # An escape sequence in a name would change the terminal, and a newline would look like another message.
-    text = os.fspath(path)
+    text = get_relative_path(path)
     return text if text.isprintable() else ascii(text)
+
+
+def get_relative_path(path: str | os.PathLike[str]) -> str:
+    """Return a path relative to the current directory if it is inside it, else unchanged.
+
+    Args:
+        path: Path, or a part of it.
+    """
+    text = os.fspath(path)
+    with suppress(OSError):  # the current directory may have been removed
+        return text.removeprefix(os.path.join(os.getcwd(), "")) or text
+    return text
 
 
 def format_error(error: BaseException) -> str:

@@ -175,6 +175,24 @@ def test_printable_path_is_shown_unchanged(path: str | Path) -> None:
     assert format_path(path) == str(path)
 
 
+def test_path_inside_the_current_directory_is_shown_relative_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert format_path(tmp_path / "runs/x") == "runs/x"
+    assert format_path(tmp_path) == str(tmp_path)
+    assert format_path(f"{tmp_path}-2/x") == f"{tmp_path}-2/x"
+
+
+def test_path_is_shown_unchanged_if_the_current_directory_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    (tmp_path / "x").rmdir()
+    assert format_path(tmp_path / "x/y") == str(tmp_path / "x/y")
+
+
 @pytest.mark.parametrize(
     ("path", "shown"),
     [

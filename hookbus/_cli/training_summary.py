@@ -18,6 +18,7 @@ from hookbus._config.overrides import drop_replaced
 from hookbus._utils.numbers import format_quantity
 from hookbus._utils.values import escape_control_characters
 from hookbus.distributed.process_group import world_size
+from hookbus.errors import get_relative_path
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -28,10 +29,11 @@ def print_summary(run: Run, file: Path, overrides: Sequence[str], requested: str
     if run.work_dir is None or not run.ranks.is_main:
         return
     directory = run.work_dir.path
-    moved = [] if requested is None or Path(requested) == directory else [f"work_dir={directory}"]
+    is_moved = requested is not None and Path(requested).absolute() != directory
+    moved = [f"work_dir={get_relative_path(directory)}"] if is_moved else []
     repeated = drop_replaced([*overrides, *moved])
     out = output_console()
-    out.print(f"\nThe files of this run are in [bold]{escape_text(str(directory))}[/]")
+    out.print(f"\nThe files of this run are in [bold]{escape_text(get_relative_path(directory))}[/]")
     files = [(_relative_path(path, directory), meaning) for path, meaning in _iter_files(run, directory)]
     print_pairs([(escape_control_characters(name), escape_control_characters(meaning)) for name, meaning in files])
     out.print("\nNext steps")
@@ -83,7 +85,7 @@ def _iter_commands(run: Run, file: str, overrides: list[str]) -> Iterator[list[s
     newest = _find_newest(run, _list_checkpoints(run))
     if newest is not None and run.outcome in ("finished", "stopped"):
         best = next((best.path for best in run.best.values() if best.path is not None), newest)
-        yield ["test", file, *overrides, "--checkpoint", str(best)]
+        yield ["test", file, *overrides, "--checkpoint", get_relative_path(best)]
     if newest is not None and run.outcome == "finished":
         # A finished run has nothing left to train, so the suggested command doubles the limit.
         limits = {"epochs": run.max_epochs, "iterations": run.max_iters, "tokens": run.max_tokens}
@@ -115,7 +117,7 @@ def _count_others(checkpoints: Sequence[Path], listed: Sequence[Path]) -> int:
 
 
 def _relative_path(path: Path, directory: Path) -> str:
-    return str(path.relative_to(directory) if path.is_relative_to(directory) else path)
+    return str(path.relative_to(directory)) if path.is_relative_to(directory) else get_relative_path(path)
 
 
 def _get_program(command: str) -> str:

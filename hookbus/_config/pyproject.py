@@ -10,7 +10,7 @@ from typing import Any
 from hookbus._config.document import Document, Origin, iter_paths
 from hookbus._config.reading import copy_mapping, read_text
 from hookbus._utils.values import escape_control_characters, format_value
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, get_relative_path
 
 FILE = "pyproject.toml"
 TABLE = "[tool.hookbus]"
@@ -34,7 +34,7 @@ def _read_table(path: str) -> Document | None:
     """Return the table of a file, or None if the file or the table does not exist."""
     if not os.path.isfile(path):
         return None
-    document = Document(_shorten(path))
+    document = Document(get_relative_path(path))
     try:
         text = read_text(document.name, "file")
         # A file that does not name hookbus need not be valid.
@@ -58,9 +58,3 @@ def _fill(document: Document, table: Any) -> None:
         return
     document.data = copy_mapping(table, document, "Quote it.")
     document.value_locations |= dict.fromkeys(iter_paths(document.data), origin)
-
-
-def _shorten(path: str) -> str:
-    """Return a path relative to the current directory if it is in it."""
-    directory = os.path.join(os.getcwd(), "")
-    return path.removeprefix(directory)

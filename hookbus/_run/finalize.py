@@ -118,10 +118,8 @@ def write_status(run: Run) -> None:
 
 def _write_final_status(run: Run) -> None:
     """Write the status of a run that has ended. A file that cannot be written does not fail the run."""
-    if work_dir := _get_status_directory(run):
-        for message in (work_dir.describe_scattered_files(), work_dir.write_final_status(**_collect_status(run))):
-            if message:
-                run.logger.warning("%s", message)
+    if (work_dir := _get_status_directory(run)) and (message := work_dir.write_final_status(**_collect_status(run))):
+        run.logger.warning("%s", message)
 
 
 def _write_report(run: Run) -> None:

@@ -90,7 +90,8 @@ class RunHistoryFile:
             self._is_foreign = not self._run.register_output(self._path, "metrics of each epoch")
             if self._is_foreign:
                 self._run.logger.warning(
-                    "%s was not written by a run and is not changed; the history is not written.", self._path
+                    "%s was not written by a run and is not changed; the history is not written.",
+                    format_path(self._path),
                 )
             else:
                 self._file = HistoryFile(self._path, self._run.id)

@@ -11,7 +11,7 @@ from hookbus._run.history_curves import get_unit, group_curves
 from hookbus._utils.curves import draw_curves
 from hookbus._utils.html import build_html_table, wrap_html
 from hookbus._utils.numbers import format_clock_time, format_elapsed_time, format_number
-from hookbus.errors import format_error
+from hookbus.errors import format_error, format_path
 
 if TYPE_CHECKING:
     from hookbus._run.results import BestResult
@@ -31,7 +31,7 @@ def build_run_html(run: Any) -> str:
     """Build the outcome and the best results of a run, the table of its history and its curves."""
     color = _OUTCOME_COLORS.get(run.outcome, "#ea7317")
     outcome = f'<b style="color:{color}">{escape(run.outcome)}</b>'
-    directory = [] if run.work_dir is None else [str(run.work_dir.path)]
+    directory = [] if run.work_dir is None else [format_path(run.work_dir.path)]
     facts = [*([] if run.mode == "train" else [run.mode]), *iter_positions(run), format_clock_time(run.seconds)]
     heading = " · ".join([outcome, *map(escape, [*facts, *directory])])
     reasons = run.redact(run.stop_reasons if run.exception is None else [format_error(run.exception)])

@@ -36,7 +36,9 @@ def write_report(run: Run) -> None:
     path = run.work_dir.path / REPORT
     try:
         if not run.register_output(path, "report of the run"):
-            run.logger.warning("%s was not written by a run and is not changed; no report is written.", path)
+            run.logger.warning(
+                "%s was not written by a run and is not changed; no report is written.", format_path(path)
+            )
             return
         content = build_report(run).encode("utf-8", "backslashreplace")
         atomic_write(path, lambda file: file.write(content), run=run.id)

@@ -29,7 +29,7 @@ from hookbus._run.recorded_run import (
 )
 from hookbus._run.status import CHECKPOINT, DIRECTORY, ELSEWHERE, OUTPUTS_KEY, OVERWRITTEN, STATUS, replace_status
 from hookbus.checkpoint.atomic_files import atomic_write, write_json
-from hookbus.errors import WorkDirError, format_path
+from hookbus.errors import WorkDirError
 
 DIRECTORIES = {"checkpoints_dir": "checkpoints", "logs_dir": "logs", "visualization_dir": "visualization"}
 """Subdirectories of the work directory, by the name of their service."""
@@ -39,7 +39,7 @@ class WorkDir:
     """Work directory of a run. Only the process that acquired it owns the lock; other ranks store the path.
 
     Attributes:
-        path: Path of the directory.
+        path: Absolute path of the directory, which the current directory of later events does not change.
         requested_path: Requested directory if it already contained a run; otherwise None.
         kept_files: Files that `overwrite` did not remove because the removed run did not write them.
         removed_runs: IDs of the overwritten runs whose files in other directories may not have been removed yet.
@@ -56,8 +56,8 @@ class WorkDir:
         removed_runs: Iterable[str] = (),
         recorded: RecordedRun | None = None,
     ) -> None:
-        self.path = path
-        self._current_directory = "" if path.is_absolute() else os.getcwd()
+        self.path = path.absolute()
+        self._acquired_path = path
         self.requested_path = requested_path
         self.kept_files = list(kept_files)
         self.removed_runs = tuple(removed_runs)
@@ -77,8 +77,9 @@ class WorkDir:
         self._status_lock = threading.RLock()  # a save on another thread records its checkpoint
 
     def __reduce__(self) -> tuple[type[WorkDir], tuple[Path]]:
-        # Rank 0 sends the object to the other ranks, without its lock.
-        return WorkDir, (self.path,)
+        # Rank 0 sends the object to the other ranks, without its lock. A relative path stays relative: another host may
+        # have mounted the file system elsewhere.
+        return WorkDir, (self._acquired_path,)
 
     def directory(self, name: str) -> Path:
         """Return a subdirectory, which is created on first use.
@@ -165,16 +166,6 @@ class WorkDir:
             return replace_status(self.path / STATUS, self._describe_status(fields), error)
         return ""
 
-    def describe_scattered_files(self) -> str:
-        """Return a message if the path is relative and the current directory is not that of the start, else ""."""
-        if self.path.is_absolute() or (now := os.getcwd()) == self._current_directory:
-            return ""
-        return (
-            f"work_dir: {format_path(self.path)} is a relative path, and the current directory changed during the run, "
-            f"from {format_path(self._current_directory)} to {format_path(now)}: the files of the run may be in both. "
-            "Set an absolute path."
-        )
-
     def record_checkpoint(self, path: Path) -> None:
         """Record in `status.json` that the run has committed a checkpoint.
 
@@ -197,8 +188,8 @@ class WorkDir:
 
     def _get_name(self, path: Path) -> str | None:
         """Return a path relative to the directory, which may be renamed or moved; None if it is outside."""
-        directory, path = self.path.absolute(), path.absolute()
-        return path.relative_to(directory).as_posix() if path.is_relative_to(directory) else None
+        path = path.absolute()
+        return path.relative_to(self.path).as_posix() if path.is_relative_to(self.path) else None
 
     def _rewrite_status(self) -> None:
         """Write the last status again, with the current outputs and checkpoint."""
@@ -212,7 +203,7 @@ class WorkDir:
     def _describe_status(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Return the content of `status.json`."""
         now = time.time()
-        directory = str(self.path.absolute())
+        directory = str(self.path)
         # Other ranks register outputs in the list only. A name that is not valid UTF-8 cannot be stored in the file.
         outputs = sorted(name for name in self._outputs | read_outputs(self.path) if name.isprintable())
         removed = self.removed_runs if fields.get("outcome") == "running" else ()

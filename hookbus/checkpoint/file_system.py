@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hookbus._utils.system import sync_file
+from hookbus.errors import format_path
 
 NOT_IMPLEMENTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 FSYNC_UNSUPPORTED = NOT_IMPLEMENTED | {errno.EBADF}
@@ -113,4 +114,6 @@ def _warn_once(feature: str, directory: Path, error: OSError, effect: str) -> No
     key = (feature, directory.stat().st_dev)
     if key not in _reported:
         _reported.add(key)
-        _logger.warning("%s: the file system does not support %s (%s), %s.", directory, feature, error.strerror, effect)
+        _logger.warning(
+            "%s: the file system does not support %s (%s), %s.", format_path(directory), feature, error.strerror, effect
+        )

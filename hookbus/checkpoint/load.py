@@ -103,8 +103,8 @@ def verify_checkpoint(path: Path) -> None:
     # A file of another program, such as a bare state dict, never had a sidecar.
     if not has_sidecar and ("meta" in content or POINTER_KEY in content):
         message = (
-            f"{path}: no valid sidecar {path.name}.json, so corruption cannot be detected. Copy it together with the "
-            "checkpoint."
+            f"{format_path(path)}: no valid sidecar {format_path(path.name)}.json, so corruption cannot be detected. "
+            "Copy it together with the checkpoint."
         )
         warnings.warn(message, HookWarning, stacklevel=3)
     directory = resolve_pointer(path, content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -423,30 +422,3 @@ def test_status_file_contains_no_secrets(tmp_path: Path) -> None:
     assert status["about"] == {"hub": {"api_key": "***"}, "command": ["--token", "***"], "count": 3}
     assert "keyvalue" not in json.dumps(status)
     assert "other" not in json.dumps(status)
-
-
-def test_changed_current_directory_of_a_relative_work_dir_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path)
-    with HookBus().run(epochs=1, work_dir="x"):
-        os.chdir("other")
-
-    assert [message for message in caplog.messages if message.startswith("work_dir")] == [
-        "work_dir: x is a relative path, and the current directory changed during the run, from "
-        f"{tmp_path} to {tmp_path}/other: the files of the run may be in both. Set an absolute path."
-    ]
-
-
-@pytest.mark.parametrize("work_dir", ["x", "absolute"])
-def test_current_directory_may_change_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, work_dir: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with HookBus().run(epochs=1, work_dir="x" if work_dir == "x" else tmp_path / "y"):
-        os.chdir("/")
-        if work_dir == "x":
-            os.chdir(tmp_path)
-
-    assert not [message for message in caplog.messages if message.startswith("work_dir")]

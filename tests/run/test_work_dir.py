@@ -9,10 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from hookbus import HookBus
 from hookbus._run.acquisition import acquire
 from hookbus._run.status import STATUS, read_status
 from hookbus.errors import WorkDirError
+from hookbus_checkpoint import CheckpointHook
+from hookbus_logger import CsvHook, JsonlHook, LoggerHook
+from tests import toys
 
 
 @pytest.fixture(autouse=True)
@@ -102,3 +107,54 @@ def test_pickled_work_dir_has_the_path_but_not_the_lock(tmp_path: Path) -> None:
     with pytest.raises(WorkDirError, match="in use by an active run"):
         acquire(tmp_path / "x", resume=True)
     work_dir.release()
+
+
+class TestCurrentDirectory:
+    @pytest.mark.parametrize("is_removed", [False, True])
+    def test_files_are_in_the_directory_of_the_start(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+    ) -> None:
+        other, model = tmp_path / "other", toys.net()
+        other.mkdir()
+        monkeypatch.chdir(tmp_path)
+        bus = HookBus([CheckpointHook(by_epoch=False, interval=1), LoggerHook(), JsonlHook(), CsvHook()])
+        with bus.run(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), epochs=2, work_dir="x") as run:
+            for epoch in toys.run_custom_loop(bus, run, toys.pairs(), model, run.optimizer):
+                if epoch == 0:
+                    os.chdir(other)
+                    if is_removed:
+                        other.rmdir()
+
+        names = {path.relative_to(tmp_path / "x").as_posix() for path in (tmp_path / "x").rglob("*")}
+        assert {"status.json", "history.jsonl", "report.html", "checkpoints/last.pth"} <= names
+        assert {f"checkpoints/iter_{run.iters_done}.pth", "logs/metrics.csv"} <= names
+        assert len((tmp_path / "x/history.jsonl").read_text().splitlines()) == 2
+        assert not list(tmp_path.glob("other/*"))
+
+    def test_next_run_of_a_trainer_uses_the_same_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path)
+        trainer = toys.trainer(CheckpointHook(interval=1), epochs=1, test_loader=toys.pairs(1), work_dir="x")
+        trainer.fit()
+        monkeypatch.chdir(tmp_path / "other")
+        trainer.test()
+        trainer.fit(epochs=2)
+
+        assert sorted(path.name for path in (tmp_path / "x/checkpoints").glob("epoch_*.pth")) == [
+            "epoch_1.pth",
+            "epoch_2.pth",
+        ]
+        assert not list(tmp_path.glob("other/*"))
+
+    def test_other_ranks_resolve_a_relative_path(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path)
+        work_dir = acquire(Path("x"))
+        sent = pickle.dumps(work_dir)
+        work_dir.release()
+        monkeypatch.chdir(tmp_path / "other")
+
+        assert work_dir.path == tmp_path / "x"
+        assert pickle.loads(sent).path == tmp_path / "other/x"

@@ -11,7 +11,7 @@ from typing import Any
 
 from hookbus import Hook, Needs, Run, hookimpl
 from hookbus.checkpoint import commit_file
-from hookbus.errors import ConfigError, LoopError
+from hookbus.errors import ConfigError, LoopError, format_path
 from hookbus.evaluation import count_samples, split_samples
 from hookbus.writers import OutputFiles, resolve_output_path, sanitize_name
 from hookbus_predictions.config import PredictionsConfig
@@ -226,7 +226,7 @@ class PredictionsHook(Hook):
         run.register_output(path, f"{count:,} predictions")
         self._create(path, iter_rows(ranks), count)
         self._written.append(path)
-        run.logger.info("Wrote %s predictions to %s.", count, path)
+        run.logger.info("Wrote %s predictions to %s.", count, format_path(path))
 
     def _create(self, path: Path, rows: Iterable[Rows], count: int) -> None:
         """Write a file under a temporary name, fsync and rename it."""

@@ -11,7 +11,7 @@ import torch
 from hookbus import Priority, Run, every, hookimpl
 from hookbus.checkpoint import write_json
 from hookbus.distributed import rank
-from hookbus.errors import format_error
+from hookbus.errors import format_error, format_path
 from hookbus.writers import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import MemoryProfilerConfig
@@ -148,7 +148,7 @@ class MemoryProfilerHook(MonitorHook):
             )
             return
         files = save_snapshot(self._output, rank(), self._collect_usage(run, error))
-        run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(str, files)))
+        run.logger.warning("%s: out of memory. Snapshot saved to %s.", self.name, " and ".join(map(format_path, files)))
 
     def _collect_usage(self, run: Run, error: BaseException) -> dict[str, Any]:
         memory, swap, process = self._read_host()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hookbus import Priority, Run
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, format_path
 from hookbus.writers import OutputFiles
 from hookbus_system_monitor.cgroup import Cgroup
 from hookbus_system_monitor.config import SystemMonitorConfig
@@ -88,7 +88,7 @@ class SystemMonitorHook(MonitorHook):
         if self.config.show_plots and values:
             files = OutputFiles(run, run.require("visualization_dir"), "plots of the system metrics")
             path = files.create(f"system_{run.mode}.png", lambda path: save_plots(path, seconds, values))
-            self._log_info(f"plots saved to {path}.")
+            self._log_info(f"plots saved to {format_path(path)}.")
 
     def cleanup(self) -> None:
         """Stop the thread and release the devices."""

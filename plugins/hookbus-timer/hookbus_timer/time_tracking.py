@@ -182,8 +182,8 @@ class TimeTrackingHook(Hook):
             append_line(path, f"{_format_time(self.wall_clock())} {line}")
         except OSError as error:
             raise HookError(
-                f"{self.name}: the line of this epoch could not be appended to {path} ({error}) and is only in the "
-                "log. Free disk space, or set another `log_path`."
+                f"{self.name}: the line of this epoch could not be appended to {format_path(path)} ({error}) and "
+                "is only in the log. Free disk space, or set another `log_path`."
             ) from error
 
     def _choose_file(self, run: Run) -> Path:
