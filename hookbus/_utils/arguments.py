@@ -189,20 +189,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def check_keywords(
-    label: str, signature: Callable[..., Any] | None = None
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def check_keywords(label: str, *signatures: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function so that an unknown keyword argument is reported with the closest accepted name.
 
     The signature of the function is unchanged, also for type checkers.
 
     Args:
         label: Name of the function, for the error message.
-        signature: Function that has the parameters, if the decorated one forwards its keyword arguments to it.
+        signatures: Functions that have the parameters, if the decorated one forwards its keyword arguments to them.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        parameters = inspect.signature(signature or function).parameters
+        parameters = {
+            name: parameter
+            for accepting in signatures or (function,)
+            for name, parameter in inspect.signature(accepting).parameters.items()
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        }
         known = [name for name in parameters if name not in ("self", "bus")]
 
         @functools.wraps(function)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookbus._run.host import Capabilities, Checkpoints
 from hookbus._run.host_needs import find_host_errors
+from hookbus._run.loop_session import run_context
 from hookbus._run.resume import resume_from_state
 from hookbus._run.sandbox import call_model
-from hookbus._utils.arguments import raise_errors
+from hookbus._utils.arguments import check_keywords, raise_errors
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.run_state import get_run_state
 from hookbus.errors import ConfigError
@@ -63,6 +64,8 @@ class Bridge:
         self.bus, self.host, self.checkpoints = bus, host, checkpoints
         self.run: Run | None = None
         self._prefixes = self.metric_prefixes if metric_prefix is None else (metric_prefix,)
+        # Reported now, and not when the training of the trainer begins.
+        check_keywords("bus.attach", type(self), Bridge, run_context)(run_context)(bus, **options)
         self._options = options
         self._pending_state: Mapping[str, Any] | None = None  # for the next run
         self._lacks_state = False

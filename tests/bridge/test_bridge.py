@@ -326,3 +326,29 @@ class TestNeeds:
         with pytest.raises(RequestError, match="which limited trainer does not carry out"):
             getattr(run, f"request_{request_name}")()
         bridge.close()
+
+
+class TestOptions:
+    """Options are checked when the bridge is attached, before the training of the trainer."""
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"work_dr": "x"}, r"bus.attach: unexpected keyword argument 'work_dr'\. Did you mean 'work_dir'\?"),
+            ({"checkpoint": "hookbus"}, r"argument 'checkpoint'\. Did you mean 'checkpoints'\?"),
+            ({"interval": 5}, r"bus.attach: unexpected keyword argument 'interval'\."),
+            ({"resume": 3}, "resume: should be auto, never or the path of a checkpoint, got 3"),
+            ({"hook_budget": 2.0}, "hook_budget: should be .* got 2.0"),
+        ],
+    )
+    def test_invalid_option_is_an_error(self, options: dict[str, Any], message: str) -> None:
+        with pytest.raises((ConfigError, TypeError), match=message):
+            make_bridge(**options)
+
+    def test_option_of_a_subclass_is_suggested(self) -> None:
+        class Timed(ForeignBridge):
+            def __init__(self, bus: HookBus, host: Any, *, timeout: float = 1.0, **options: Any) -> None:
+                super().__init__(bus, host, **options)
+
+        with pytest.raises(TypeError, match=r"argument 'timeuot'\. Did you mean 'timeout'\?"):
+            Timed(HookBus(), make_trainer(), timeuot=2.0)
