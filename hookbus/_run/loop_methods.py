@@ -368,6 +368,14 @@ class LoopMixin(RequestMixin):
         return self.validations.has_evaluator("val") or (host is not None and bool(host.can_validate))
 
     @property
+    def trial_obstacle(self) -> str:
+        """Type of the training loader if `trial.batches()` cannot read it, because its position would change, else "".
+
+        Such loaders are iterators, loaders that save their own position, and persistent workers of an iterable dataset.
+        """
+        return self.training_data.trial_obstacle
+
+    @property
     def can_save(self) -> bool:
         """Whether `request_save()` is possible: a hook writes checkpoints, or the trainer that executes the run."""
         host = self.host

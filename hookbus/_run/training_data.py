@@ -233,22 +233,35 @@ class TrainingData:
         Raises:
             LoopError: If the loader cannot be read a second time.
         """
-        from hookbus.data.limited_loader import LimitedLoader
-        from hookbus.data.resumable_loader import SeededLoader
         from hookbus.data.samplers import PassPosition
 
         run = self._run
-        loader = self.batch_size.resolve(loader)
-        source = loader.loader if isinstance(loader, LimitedLoader) else loader
-        resumable = self.loaders.build(loader, run.seed, run.logger)
-        is_copy = isinstance(resumable, SeededLoader)  # with workers and a sampler of its own
-        in_use = loader is run.train_loader or loader in self.loaders
-        if isinstance(source, Iterator) or (in_use and not is_copy and not resumable.concurrent):
+        resumable = self._build_trial_loader(loader)
+        if resumable is None:
             raise LoopError(
-                f"trial.batches: reading the loader changes its position, got {type(source).__name__}. Pass a second "
+                f"trial.batches: reading the loader changes its position, got {_get_type(loader)}. Pass a second "
                 "loader: trial.batches(loader)."
             )
         return resumable.batches(PassPosition(run.clock.epoch, 0, run.iters_done))
+
+    @property
+    def trial_obstacle(self) -> str:
+        """Type of the training loader if a trial would change its position, else ""."""
+        loader = self._run.train_loader
+        return "" if loader is None or self._build_trial_loader(loader) is not None else _get_type(loader)
+
+    def _build_trial_loader(self, loader: Iterable[Any]) -> ResumableLoader | None:
+        """Return a resumable loader for a trial, or None if a trial would change the position of the loader."""
+        from hookbus.data.resumable_loader import SeededLoader
+
+        run = self._run
+        loader = self.batch_size.resolve(loader)
+        if isinstance(_get_source(loader), Iterator):
+            return None
+        resumable = self.loaders.build(loader, run.seed, run.logger)
+        is_copy = isinstance(resumable, SeededLoader)  # with workers and a sampler of its own
+        in_use = loader is run.train_loader or loader in self.loaders
+        return None if in_use and not is_copy and not resumable.concurrent else resumable
 
     @contextmanager
     def preserved_position(self) -> Iterator[None]:
@@ -360,6 +373,17 @@ class TrainingData:
         self.batch_size.size = state.get("batch_size")
         self.batch_size.apply()
         clock.epoch_length = self._lengths.observed or clock.epoch_length
+
+
+def _get_source(loader: Any) -> Any:
+    """Return the loader that a limited loader reads, or the loader itself."""
+    from hookbus.data.limited_loader import LimitedLoader
+
+    return loader.loader if isinstance(loader, LimitedLoader) else loader
+
+
+def _get_type(loader: Any) -> str:
+    return type(_get_source(loader)).__name__
 
 
 def _are_equal(state: Any, other: Any) -> bool:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from hookbus import Hook, HookBus, Run, Trainer, hookimpl
 from hookbus.checkpoint.state import build_checkpoint
+from hookbus.data import limit_loader
 from hookbus.errors import LoopError
 from hookbus.testing import fake_training, fingerprint
 from hookbus_ema import EMAHook
@@ -360,6 +361,26 @@ class TestRefused:
             with run.sandbox() as trial, pytest.raises(LoopError, match="Pass a second loader"):
                 trial.batches()
             assert list(run.train_loader) == [1, 2]
+
+    def test_obstacle_is_the_type_of_a_loader_that_a_trial_cannot_read(self) -> None:
+        class Stream(IterableDataset[int]):
+            def __iter__(self) -> Iterator[int]:
+                yield from range(4)
+
+        workers = DataLoader(Stream(), num_workers=1, persistent_workers=True)
+        map_style = DataLoader([1, 2], num_workers=1, persistent_workers=True)
+        for loader, obstacle in (
+            (None, ""),
+            ([1, 2], ""),
+            (DataLoader(Stream()), ""),
+            (map_style, ""),
+            (iter([1, 2]), "list_iterator"),
+            (limit_loader(iter([1, 2]), 1), "list_iterator"),
+            (PositionLoader(), "PositionLoader"),
+            (workers, "DataLoader"),
+        ):
+            with HookBus().run(train_loader=loader) as run:
+                assert run.trial_obstacle == obstacle
 
     @pytest.mark.parametrize(("module", "count"), [(nn.LazyLinear(2), 2), (nn.LazyBatchNorm1d(affine=False), 2)])
     def test_model_that_is_not_initialized_is_refused(self, module: nn.Module, count: int) -> None:

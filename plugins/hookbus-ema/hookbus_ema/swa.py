@@ -100,10 +100,17 @@ class SWAHook(AveragingHook):
         )
 
     def _check_data(self, run: Run) -> None:
-        if run.train_loader is None and find_batch_norms(get_unwrapped_model(run)):
+        if not find_batch_norms(get_unwrapped_model(run)):
+            return
+        purpose = "to recompute the statistics of BatchNorm layers"
+        if run.train_loader is None:
             raise HookError(
-                "requires the training loader of the run to recompute the statistics of BatchNorm layers, got None. "
-                "Pass `train_loader` to the run."
+                f"requires the training loader of the run {purpose}, got None. Pass `train_loader` to the run."
+            )
+        if obstacle := run.trial_obstacle:
+            raise HookError(
+                f"requires a training loader that can be read twice at a time {purpose}, got {obstacle}. Pass a loader "
+                "that is no iterator, saves no position, and has no persistent workers of an iterable dataset."
             )
 
     def get_milestones(self, run: Run) -> dict[str, tuple[int, Unit]]:

@@ -316,6 +316,16 @@ class TestStatistics:
         with HookBus([SWAHook()]).run(model=nn.Linear(1, 1), epochs=2):
             pass
 
+    def test_loader_that_cannot_be_read_twice_is_refused_before_the_training(self) -> None:
+        message = "loader that can be read twice at a time to recompute .* BatchNorm layers, got list_iterator. Pass a"
+        with (
+            pytest.raises(HookError, match=message),
+            HookBus([SWAHook()]).run(model=net(), epochs=2, train_loader=iter(pairs())),
+        ):
+            pytest.fail("the loop has started")
+        with HookBus([SWAHook()]).run(model=nn.Linear(1, 1), epochs=2, train_loader=iter(pairs())):
+            pass
+
     def test_batches_of_other_types_are_passed_to_the_model(self) -> None:
         class Named(nn.Module):
             def __init__(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from hookbus import Hook, Run
+from hookbus.errors import ConfigError
 from hookbus_finders.config import BatchSizeFinderConfig, LRFinderConfig
 from hookbus_finders.trials import check_training, find_limit, is_possible
 
@@ -38,6 +39,11 @@ class FinderHook(Hook):
         if run.mode == "train":
             self.check_unique(run, f"searches for the {self.subject}", "Remove one of them.")
             check_training(run)
+            if obstacle := run.trial_obstacle:
+                raise ConfigError(
+                    f"requires a training loader that can be read before the training, got {obstacle}. Pass a loader "
+                    "that is no iterator, saves no position, and has no persistent workers of an iterable dataset."
+                )
             self._check_training(run)
 
     def before_run(self, run: Run) -> None:

@@ -262,6 +262,10 @@ class TestCustomLoop:
         with pytest.raises(HookError, match="requires the optimizer of the run, got None"):
             self.run_loop(LRFinderHook(), optimizer=None)
 
+    def test_loader_that_cannot_be_read_again_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="can be read before the training, got list_iterator. Pass a loader"):
+            self.run_loop(LRFinderHook(), train_loader=iter([1]))
+
     def test_learning_rate_of_zero_is_refused(self) -> None:
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.0)
         with pytest.raises(ConfigError, match="a learning rate > 0, which is scaled, got 0"):
