@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hookbus import BestResult, Direction, Hook, Run
 from hookbus.checkpoint import CheckpointStore
-from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
+from hookbus.errors import CheckpointError, ConfigError, MetricError
 from hookbus.metrics import Metrics, infer_direction, is_training_metric, resolve_metric_name
 from hookbus_checkpoint.config import CheckpointConfig
 from hookbus_checkpoint.file_names import BEST_PREFIX, MAX_NAME_BYTES, MAX_STEM_BYTES, SUFFIX, get_file_stem
@@ -45,13 +44,14 @@ class BestTracker:
 
     Args:
         config: Configuration with the metrics and their directions.
+        hook: Hook that the messages name.
 
     Attributes:
         ranking: Checkpoints with the best results of each metric, with `save_top_k` other than 0 and 1.
     """
 
-    def __init__(self, config: CheckpointConfig) -> None:
-        self._config = config
+    def __init__(self, config: CheckpointConfig, hook: Hook) -> None:
+        self._config, self._hook = config, hook
         self.ranking = Ranking(config.save_top_k)
         # Directions of the metrics that other hooks request.
         self._requested: dict[str, Direction | None] = {}
@@ -188,11 +188,11 @@ class BestTracker:
                 return True
         return False
 
-    def warn_if_unused(self, run: Run, hook: str) -> None:
+    def warn_if_unused(self, run: Run) -> None:
         """Log a warning if no validation has provided the metrics of the configuration, unless they are the default."""
         if self._config.keeps_best and not (self._config.has_default_metric or self._names):
             metrics = ", ".join(map(repr, self._config.metrics)) or "a metric"
-            run.logger.warning("%s: no validation provided %s; no best checkpoint was kept.", hook, metrics)
+            run.logger.warning("%s: no validation provided %s; no best checkpoint was kept.", self._hook.name, metrics)
 
     def file_name(self, metric: str) -> str:
         """Return the file name of a best checkpoint, such as `best_accuracy.pth`."""
@@ -254,11 +254,8 @@ class BestTracker:
         if self._warned:
             return
         self._warned = True
-        if is_own:
-            warnings.warn(f"{error} No best checkpoint is kept. Set `best_metric`.", HookWarning, stacklevel=2)
-        else:
-            advice = "Set the metric of the hook that requests it, or its `save_best: false`."
-            run.logger.warning("%s It has no best checkpoint. %s", error, advice)
+        advice = "`best_metric`" if is_own else "the metric of the hook that requests it, or its `save_best: false`"
+        run.logger.warning("%s: %s No best checkpoint is kept for it. Set %s.", self._hook.name, error, advice)
 
     def _register_name(self, full: str, configured: str) -> None:
         """Register the configured name of a metric, which determines its file name, and check for conflicts."""

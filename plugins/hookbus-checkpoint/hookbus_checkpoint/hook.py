@@ -59,7 +59,7 @@ class CheckpointHook(Hook):
         super().__init__(config, **settings)
         # The common key `frequency` counts in the same unit as `interval`.
         self.unit = "epoch" if self.config.by_epoch else "iter"
-        self.best = BestTracker(self.config)
+        self.best = BestTracker(self.config, self)
         self._writer = CheckpointWriter(self.config, self.best)
         self._listeners: list[str] = []
 
@@ -100,7 +100,7 @@ class CheckpointHook(Hook):
         if self.config.async_save == "overlap" and run.ranks.world_size > 1:
             message = "async_save: overlap is not supported with multiple processes. Set `async_save: true`."
             raise ConfigError([message])
-        BestTracker(self.config).collect_requested_metrics(run.bus.hooks.values())
+        BestTracker(self.config, self).collect_requested_metrics(run.bus.hooks.values())
 
     @property
     def keeps_best(self) -> bool:
@@ -177,7 +177,7 @@ class CheckpointHook(Hook):
         """Wait for a save in progress, and publish the weights if the training is complete."""
         self.wait_for_pending(run)
         if run.mode == "train" and run.outcome == "finished" and run.iters_done:
-            self.best.warn_if_unused(run, self.name)
+            self.best.warn_if_unused(run)
         # Not after a preemption or an interruption: the resumed run publishes its final weights.
         if self.config.publish and run.mode == "train" and run.outcome in ("finished", "stopped"):
             self._writer.publish(run)

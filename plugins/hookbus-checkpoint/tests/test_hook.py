@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hookbus import Hook, HookBus
 from hookbus._run.run import Run
 from hookbus.checkpoint.sidecars import verify
 from hookbus.checkpoint.state import read_checkpoint
-from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError, WorkDirError
+from hookbus.errors import CheckpointError, ConfigError, MetricError, WorkDirError
 from hookbus.testing import check_hook, fake_training
 from hookbus_checkpoint import CheckpointHook
 
@@ -359,13 +358,14 @@ class TestBest:
             train(tmp_path, CheckpointHook(save_best="accuracy"), scores=[None])
 
     @pytest.mark.parametrize("settings", [{}, {"save_best": True, "best_metric": "accuracy"}])
-    def test_missing_default_metric_is_one_warning(self, settings: dict[str, Any], tmp_path: Path) -> None:
-        with warnings.catch_warnings(record=True) as records:
-            warnings.simplefilter("always")
-            train(tmp_path, CheckpointHook(settings), scores=[None, None])
+    def test_missing_default_metric_is_one_warning(
+        self, settings: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        train(tmp_path, CheckpointHook(settings, name="best"), scores=[None, None])
 
-        assert [str(record.message) for record in records if record.category is HookWarning] == [
-            "Unknown metric 'accuracy'. Available: val/other. No best checkpoint is kept. Set `best_metric`."
+        assert [message for message in caplog.messages if "metric" in message] == [
+            "best: Unknown metric 'accuracy'. Available: val/other. No best checkpoint is kept for it. Set "
+            "`best_metric`."
         ]
         assert list_files(tmp_path) == {"epoch_1.pth", "epoch_2.pth", "last.pth"}
 

@@ -182,8 +182,8 @@ class TestBest:
         fake_training(hooks, scores=lambda epoch: {"loss": 0.5}, work_dir=tmp_path)
 
         assert [message for message in caplog.messages if "accuracy" in message] == [
-            "Unknown metric 'accuracy'. Available: val/loss. It has no best checkpoint. Set the metric of the hook "
-            "that requests it, or its `save_best: false`."
+            "checkpoint: Unknown metric 'accuracy'. Available: val/loss. No best checkpoint is kept for it. Set the "
+            "metric of the hook that requests it, or its `save_best: false`."
         ]
         assert {path.name for path in (tmp_path / "checkpoints").glob("best_*.pth")} == {"best_loss.pth"}
 
