@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -53,7 +54,7 @@ class Names:
             ConfigError: If a name is invalid, or an installed module or hook has it.
         """
         if problem := _find_problem(name, variant):
-            base = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
+            base = _to_ascii_words(name)
             stem = "" if base == "hookbus" else base.removeprefix(PREFIX)
             candidates = (base, f"{PREFIX}{stem}", f"{PREFIX}my-{stem}") if stem else ()
             raise _make_error(problem, (*candidates, *FALLBACKS), lambda candidate: _find_problem(candidate, variant))
@@ -64,6 +65,13 @@ class Names:
         """Derive all names from that of the distribution, without checks."""
         entry = name.removeprefix(PREFIX).replace("-", "_")
         return cls(name, name.replace("-", "_"), entry, to_class_name(entry))
+
+
+def _to_ascii_words(name: str) -> str:
+    """Return a name as lowercase ASCII words, separated by hyphens; letters lose their accents."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).casefold()
+    letters = (letter for letter in unicodedata.normalize("NFKD", words) if not unicodedata.combining(letter))
+    return re.sub(r"[^a-z0-9]+", "-", "".join(letters)).strip("-")
 
 
 def parse_module(name: str) -> str:

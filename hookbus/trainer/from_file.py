@@ -21,6 +21,7 @@ from hookbus._training.steps import iter_parameters
 from hookbus._utils.imports import describe_error
 from hookbus._utils.packages import cached_lookups
 from hookbus._utils.redaction import hide_in_message, redact
+from hookbus._utils.values import format_value
 from hookbus.data.resumable_loader import Splits
 from hookbus.data.rng import seed_everything
 from hookbus.errors import ConfigError, HookbusError
@@ -214,11 +215,24 @@ class _TrainerBuilder:
     def _report_factory_error(
         self, section: str, settings: Mapping[str, Any], cause: str, template: str = "{}"
     ) -> None:
-        """Report the error of a factory at the argument that the message names, else at the type."""
-        cause = hide_in_message(cause, settings, redact(settings))
+        """Report the error of a factory at the argument that the message names, else at a text, else at the type."""
+        shown = redact(settings)
+        cause = hide_in_message(cause, settings, shown)
         keys = [key for key in settings if re.search(rf"\b{re.escape(key)}\b", cause)]
+        texts = [] if keys else _find_texts_for_numbers(getattr(self._factories, section), settings)
+        if len(texts) == 1:
+            value = format_value(shown[texts[0]])
+            self._add_problem((section, texts[0]), f"should be a number, got {value} ({cause}).")
+            return
         place = keys[0] if len(keys) == 1 else "type"
         self._add_problem((section, place), template.format(cause.removeprefix(f"{place}: ")))
+
+
+def _find_texts_for_numbers(factory: Callable[..., Any], settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings that are texts where a factory has numbers as defaults, such as `lr: 0,01`."""
+    accepted = accepted_keywords(factory)
+    texts = [key for key, value in settings.items() if isinstance(value, str) and key in accepted]
+    return [key for key in texts if type(accepted[key].default) in (int, float)]
 
 
 def _to_splits(value: Any) -> Splits:

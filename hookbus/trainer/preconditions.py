@@ -142,9 +142,10 @@ def _check_disabled_validation(trainer: TrainerSetup) -> None:
     hooks = {name: hook for name, hook in trainer.bus.hooks.items() if isinstance(hook, Hook)}
     readers = [name for name, hook in hooks.items() if hook.requires_validation]
     if trainer.short_run.disables("val") and readers:
+        needing = f"{readers[0]} requires" if len(readers) == 1 else f"{' and '.join(readers)} require"
+        removed = "the hook" if len(readers) == 1 else "these hooks"
         raise ConfigError(
-            f"limit_val_batches: 0 disables the validations that {' and '.join(readers)} require. Set 1 for one batch, "
-            "or remove these hooks."
+            f"limit_val_batches: 0 disables the validations that {needing}. Set 1 for one batch, or remove {removed}."
         )
 
 

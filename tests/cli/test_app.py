@@ -131,9 +131,12 @@ class TestTrain:
         assert {path: path.stat().st_mtime_ns for path in (project.path / "runs").rglob("*")} == before
         assert f"train: {batches} of 4 batches" in result.output + caplog.text
 
-    def test_number_of_a_fast_dev_run_is_positive(self, project: Project) -> None:
+    @pytest.mark.parametrize("number", ["0", "-1"])
+    def test_number_of_a_fast_dev_run_is_positive(self, project: Project, number: str) -> None:
         project.write(RUN)
-        assert call("train", "run.yaml", "--fast-dev-run", "0").exit_code == 2
+        result = call("train", "run.yaml", "--fast-dev-run", number)
+        assert result.exit_code == 2
+        assert "Invalid value for '--fast-dev-run'" in result.stderr
 
     def test_limits_of_a_run_file_are_located(self, project: Project) -> None:
         project.write(RUN.replace("{epochs: 2}", "{epochs: 2, limit_train_batches: true, limit_val_batches: 2.0}"))

@@ -92,5 +92,5 @@ def test_command_prints_the_written_file(generation: Path) -> None:
 def test_command_with_a_missing_generation_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["consolidate", str(tmp_path / "generation_1")])
 
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "file does not exist" in done.output

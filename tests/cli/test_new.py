@@ -147,6 +147,7 @@ def iter_tests(module: ModuleType, without: str) -> Iterator[Callable[..., None]
         ("hookbus--mine", "got 'hookbus--mine'. Pass a name such as hookbus-mine."),
         ("hookbus-", "got 'hookbus-'. Pass a name such as hookbus-mine."),
         ("-", "Pass a name such as hookbus-mine."),
+        ("Größe", "got 'Größe'. Pass a name such as grosse."),
         ("Json", "got 'Json'. Pass a name such as hookbus-json."),
         ("2-hooks", "must be a valid Python module, got '2_hooks'. Pass a name such as hookbus-my-2-hooks."),
         ("class", "must be a valid Python module, got 'class'. Pass a name such as hookbus-class."),

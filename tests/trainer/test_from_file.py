@@ -205,6 +205,13 @@ class TestErrors:
             "run.yaml:10:8: scheduler.T_0: cannot be built: ValueError: Expected positive integer T_0, but got 0."
         )
 
+    def test_text_that_should_be_a_number_is_located(self, project: Project) -> None:
+        override = "optimizer={type: SGD, lr: '0,01'}"
+        assert get_errors(project, override) == [
+            f"command line: {override}: optimizer.lr: should be a number, got '0,01' (TypeError: '<' not supported "
+            "between instances of 'str' and 'float')."
+        ]
+
     @pytest.mark.parametrize("kind", ["{type: CosineAnnealingLR, T_max: 0}", "{type: StepLR, step_size: 0}"])
     def test_failing_scheduler_step_is_an_error(self, project: Project, kind: str) -> None:
         with pytest.raises(ConfigError) as caught:

@@ -108,7 +108,7 @@ class TestLimits:
             def after_val(self) -> None: ...
 
         trainer = toys.trainer(Reader(), train_loader=data(), val_loader=data(), limit_val_batches=0, epochs=1)
-        with pytest.raises(ConfigError, match="limit_val_batches: 0 disables the validations that reader require"):
+        with pytest.raises(ConfigError, match=r"limit_val_batches: 0 disables the validations that reader requires\."):
             trainer.fit()
 
     def test_stream_without_length(self) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from hookbus._cli.console import escape_text, handle_errors, output_console
 from hookbus._cli.output_file import check_output
+from hookbus.errors import CheckpointError, ConfigError
 
 
 def consolidate(
@@ -22,7 +23,12 @@ def consolidate(
     """Merge the checkpoint of a distributed run into one file."""
     with handle_errors():
         from hookbus._cli.consolidate import consolidate as merge
+        from hookbus.checkpoint.load import resolve_path
 
         check_output(output)
+        try:
+            resolve_path(directory)
+        except CheckpointError as error:
+            raise ConfigError(str(error)) from None
         written = merge(directory, output)
         output_console().print(escape_text(f"Wrote {written}, {written.stat().st_size:,} bytes."))

@@ -21,7 +21,7 @@ class TrainCommand(TyperCommand):
         """Add the default value of the option unless an integer follows."""
         option, complete = "--fast-dev-run", list[str]()
         for arg, following in zip(args, [*args[1:], ""], strict=False):
-            complete.append(f"{option}=1" if arg == option and not following.isdecimal() else arg)
+            complete.append(f"{option}=1" if arg == option and not following.removeprefix("-").isdecimal() else arg)
         return super().parse_args(ctx, complete)
 
 

@@ -26,7 +26,7 @@ def print_summary(summary: ModelSummary, console: Console) -> None:
     """Print a summary.
 
     Args:
-        summary: The summary.
+        summary: The summary. Without rows, only the totals are printed.
         console: Console to print on. The table has no lines and no styles if it is not a terminal.
     """
     table = Table(box=box.SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
@@ -35,7 +35,8 @@ def print_summary(summary: ModelSummary, console: Console) -> None:
         table.add_column(Text(column), justify="right" if column in NUMERIC else "left", no_wrap=is_name)
     for row in summary.rows:
         table.add_row(*(Text(cell) for cell in _format_row(row)))
-    console.print(table)
+    if summary.rows:
+        console.print(table)
     for line in describe_totals(summary):
         console.print(Text(line), soft_wrap=True)
 
