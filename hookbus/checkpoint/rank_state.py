@@ -17,6 +17,7 @@ import torch
 from hookbus.data.rng import derive_seed, get_rng_state, isolate_rng, seed_everything
 from hookbus.distributed.sharding import has_sharded_tensors
 from hookbus.errors import CheckpointError
+from hookbus.metrics.rank_states import average_states
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -66,8 +67,8 @@ def get_parallel_metadata(run: Run) -> dict[str, Any]:
 def reshard(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     """Return a checkpoint adapted to the world size of a run.
 
-    Accumulated gradients are replaced by their mean over the ranks, as DistributedDataParallel would average them. All
-    ranks get the metric sums of rank 0. New ranks are reseeded.
+    Accumulated gradients are replaced by their mean over the ranks, as DistributedDataParallel would average them, and
+    so are the logged values of which means are computed. New ranks are reseeded.
 
     Raises:
         CheckpointError: If the number of samples per iteration would change.
@@ -84,8 +85,12 @@ def reshard(checkpoint: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     _check_samples_per_iter(before, now, run)
     rank_states: Sequence[Mapping[str, Any]] = checkpoint.get("ranks", ())
     grads = _average_grads([state["grads"] for state in rank_states if "grads" in state])
-    common = {**(rank_states[0] if rank_states else {}), **grads}
-    return {**checkpoint, **grads, "ranks": [{**common, "rng": state["rng"]} for state in rank_states]}
+    if not rank_states:
+        return {**checkpoint, **grads}
+    metrics = average_states([state["metrics"] for state in rank_states])
+    common = {**rank_states[0], **grads, "metrics": metrics}
+    ranks = [{**common, "rng": state["rng"]} for state in rank_states]
+    return {**checkpoint, **grads, "loop": {**checkpoint["loop"], "metrics": metrics}, "ranks": ranks}
 
 
 def _replace_batch_size(checkpoint: Mapping[str, Any], size: int) -> Mapping[str, Any]:

@@ -78,7 +78,9 @@ def make_run(processes: int, batch_size: int | None, rank: int = 0) -> Run:
 
 
 def make_rank_state(rank: int) -> dict[str, Any]:
-    return {"rng": f"rng of {rank}", "metrics": f"sums of {rank}", "data": {"position": rank}}
+    column = {"values": [float(rank)], "count": 1, "open": False}
+    metrics = {"columns": {"train/loss": column}, "windows": {}, "results": {}}
+    return {"rng": f"rng of {rank}", "metrics": metrics, "data": {"position": rank}}
 
 
 def make_checkpoint(processes: int, batch_size: int | None, **more: Any) -> dict[str, Any]:
@@ -103,12 +105,19 @@ def test_same_world_size_leaves_the_checkpoint_unchanged() -> None:
     assert reshard(checkpoint, make_run(2, 4)) is checkpoint
 
 
-def test_existing_rank_keeps_its_rng_and_gets_the_state_of_rank_0() -> None:
+def test_existing_rank_keeps_its_rng_and_gets_the_position_of_rank_0() -> None:
     resumed = select_rank_state(reshard(make_checkpoint(2, 4), make_run(4, 2, rank=1)), make_run(4, 2, rank=1))
 
     assert resumed["rng"] == "rng of 1"
     assert resumed["loop"]["data"] == {"position": 0}
-    assert resumed["loop"]["metrics"] == "sums of 0"
+
+
+@pytest.mark.parametrize(("processes", "rank"), [(1, 0), (4, 1), (4, 3)], ids=["single", "existing", "new"])
+def test_all_ranks_get_the_mean_of_the_logged_values(processes: int, rank: int) -> None:
+    run = make_run(processes, 8 // processes, rank)
+    resumed = select_rank_state(reshard(make_checkpoint(2, 4), run), run)
+
+    assert resumed["loop"]["metrics"]["columns"]["train/loss"]["values"] == [0.5]
 
 
 def test_new_rank_is_reseeded() -> None:
