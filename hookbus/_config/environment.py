@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hookbus._config.document import Document, Origin
+from hookbus._config.document import Document, Origin, iter_paths
 from hookbus._config.yaml import MAX_DEPTH, parse_value
 from hookbus._utils.variables import OWN_VARIABLES, PREFIX
 
@@ -23,7 +23,7 @@ def read_variables(environ: Mapping[str, str] = os.environ) -> Document | None:
     Two underscores separate keys, which are converted to lower case unless they mix upper and lower case. Values are
     parsed like those of overrides.
     """
-    names = [name for name in environ if name.upper().startswith(PREFIX) and name.upper() not in OWN_VARIABLES]
+    names = [name for name in environ if name.upper().startswith(PREFIX) and name not in OWN_VARIABLES]
     document = Document("environment", data={})
     # Those with fewer keys first: HOOKBUS_LOADER is set before HOOKBUS_LOADER__SHUFFLE.
     for name in sorted(names, key=lambda name: (name.count(SEPARATOR), name)):
@@ -46,13 +46,15 @@ def _set(document: Document, name: str, text: str) -> None:
     if keys[-1] in target:
         raise ValueError(f"{document.find_location(keys)} is set as well. Unset one of the two variables.")
     target[keys[-1]] = value
-    locations[keys] = Origin(name)
+    locations.update(dict.fromkeys(iter_paths(value, keys), Origin(name)))
 
 
 def _split_keys(name: str) -> tuple[str, ...]:
     first, *others = name[len(PREFIX) :].split(SEPARATOR)
     # Arguments of models and schedulers may contain capital letters, such as T_max.
     keys = (first.lower(), *(key.lower() if key == key.upper() else key for key in others))
+    if name.upper() in OWN_VARIABLES:
+        raise ValueError(f"invalid name. Write {name.upper()}.")
     if not all(keys):
         raise ValueError(f"invalid name. Write {PREFIX}KEY, or {PREFIX}SECTION{SEPARATOR}KEY.")
     if len(keys) > MAX_DEPTH:

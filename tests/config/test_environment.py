@@ -9,6 +9,7 @@ import pytest
 
 from hookbus._config.environment import read_variables
 from hookbus._config.load import load_config
+from hookbus._config.sources import list_settings
 from hookbus.errors import ConfigError
 
 
@@ -46,7 +47,7 @@ def test_variable_sets_a_key(variables: dict[str, str], data: Any) -> None:
 
 
 def test_other_variables_are_no_settings() -> None:
-    others = {"HOOKBUS_BLOCK": "ema", "hookbus_debug_ranks": "1", "HOOKBUSX": "1", "X_HOOKBUS_SEED": "1", "SEED": "1"}
+    others = {"HOOKBUS_BLOCK": "ema", "HOOKBUS_DEBUG_RANKS": "1", "HOOKBUSX": "1", "X_HOOKBUS_SEED": "1", "SEED": "1"}
     assert read_variables(others) is None
 
 
@@ -83,6 +84,7 @@ def test_hook_is_added_and_changed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("HOOKBUS_LOADER", "[1", "invalid YAML: expected ',' or ']', but got '<stream end>'."),
         ("HOOKBUS_", "5", "invalid name. Write HOOKBUS_KEY, or HOOKBUS_SECTION__KEY."),
         ("HOOKBUS_LOADER__", "5", "invalid name. Write HOOKBUS_KEY, or HOOKBUS_SECTION__KEY."),
+        ("hookbus_block", "ema", "invalid name. Write HOOKBUS_BLOCK."),
         ("HOOKBUS_DEFAULTS", "no.yaml", "defaults.0: no.yaml: the file cannot be read"),
         ("HOOKBUS_DEFAULTS", "[no.yaml]", "defaults.0: no.yaml: the file cannot be read"),
         ("HOOKBUS_MODEL__LINK", "${env:UNSET_X}", "model.link: the environment variable UNSET_X is not set."),
@@ -100,6 +102,21 @@ def test_two_variables_of_one_key_are_an_error(monkeypatch: pytest.MonkeyPatch) 
     assert get_problems(monkeypatch, HOOKBUS_SEED__A="1") == [
         "HOOKBUS_SEED__A: HOOKBUS_SEED is set as well, and has no keys. Unset one of the two variables."
     ]
+    monkeypatch.delenv("HOOKBUS_SEED__A")
+    assert get_problems(monkeypatch, HOOKBUS_MODEL="{type: x, a: {b: 1}}", HOOKBUS_MODEL__A__B="2") == [
+        "HOOKBUS_MODEL__A__B: HOOKBUS_MODEL is set as well. Unset one of the two variables."
+    ]
+
+
+def test_source_of_each_value_in_a_variable_is_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOKBUS_MODEL", "{type: x, width: 3}")
+    monkeypatch.setenv("HOOKBUS_MODEL__DEPTH", "2")
+    settings = list_settings({"model": {"type": "x"}})
+    assert {setting.path: setting.source for setting in settings} == {
+        "model.type": "config",
+        "model.width": "HOOKBUS_MODEL",
+        "model.depth": "HOOKBUS_MODEL__DEPTH",
+    }
 
 
 def test_value_of_a_variable_is_not_in_the_message_about_its_secret(monkeypatch: pytest.MonkeyPatch) -> None:
