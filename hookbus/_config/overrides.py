@@ -11,6 +11,7 @@ from hookbus._config.document import Document, Path
 from hookbus._config.hooks import DEFAULT_HOOKS
 from hookbus._config.yaml import MAX_DEPTH, invalid_character, parse_value
 from hookbus._utils.imports import suggest_if_close
+from hookbus._utils.known_keys import LIMITS
 from hookbus._utils.packages import hook_names_of_entry
 from hookbus._utils.redaction import redact
 from hookbus._utils.values import format_value, shorten
@@ -93,6 +94,8 @@ class _Override:
         path: Path = ()
         if len(keys) > 1:
             expand_short_form(self._document, keys[0])
+        if len(keys) == 2 and keys[0] == "training" and keys[1] in LIMITS and value is not None:
+            self._replace_limits(keys[1])
         for key in keys[:-1]:
             inner = _to_index(target, key)
             path = (*path, inner)
@@ -109,6 +112,15 @@ class _Override:
         last = _to_index(target, keys[-1])
         target[last] = value
         self._set_location((*path, last))
+
+    def _replace_limits(self, limit: str) -> None:
+        """Set the other limits of the training to null, except those of overrides: two of them are an error."""
+        training = self._document.data.get("training")
+        for other in LIMITS if isinstance(training, dict) else ():
+            is_override = isinstance(self._document.find_location(("training", other)), str)
+            if other != limit and training.get(other) is not None and not is_override:
+                training[other] = None
+                self._set_location(("training", other))
 
     def _delete(self, keys: list[Any]) -> None:
         if keys[0] == "hooks" and len(keys) > 1:

@@ -24,10 +24,16 @@ def test_limit_is_a_whole_number(tmp_path: Path, text: str) -> None:
     assert type(training.tokens) is int
 
 
-def test_override_replaces_the_limit_of_the_file(tmp_path: Path) -> None:
-    overrides = ["~training.epochs", "training.tokens=1e6"]
-    training = load(tmp_path, "epochs: 3, batch_tokens: num_tokens", overrides).training
-    assert (training.epochs, training.tokens) == (None, 1_000_000)
+@pytest.mark.parametrize("others", [(), ("~training.epochs",), ("training.epochs=null",)])
+def test_override_replaces_the_limit_of_the_file(tmp_path: Path, others: tuple[str, ...]) -> None:
+    for overrides in ([*others, "training.tokens=1e6"], ["training.tokens=1e6", *others]):
+        training = load(tmp_path, "epochs: 3, batch_tokens: num_tokens", overrides).training
+        assert (training.epochs, training.tokens) == (None, 1_000_000)
+
+
+def test_two_limits_on_the_command_line_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="exactly one limit is required"):
+        load(tmp_path, "epochs: 3", ["training.iterations=5", "training.epochs=4"])
 
 
 def test_name_of_the_key_is_no_secret(tmp_path: Path) -> None:
