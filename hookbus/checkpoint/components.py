@@ -49,10 +49,15 @@ def collect_components(run: Run) -> dict[str, Any]:
         states[key] = named if isinstance(part, Mapping) else named[""]
     for name, weights in run.weights.modes.collect_training_weights().items():
         _get_optimizer_state(states, name)[TRAINING_WEIGHTS] = weights
-    if run.accumulating and run.model is not None:
-        grads = {name: parameter.grad for name, parameter in _get_parameters(run).items()}
-        states["grads"] = {name: grad for name, grad in grads.items() if grad is not None}
-    return states
+    return {**states, **collect_grads(run)}
+
+
+def collect_grads(run: Run) -> dict[str, Any]:
+    """Return the gradients under the key `grads` in the middle of an accumulation, otherwise {}."""
+    if not run.accumulating or run.model is None:
+        return {}
+    grads = {name: parameter.grad for name, parameter in _get_parameters(run).items()}
+    return {"grads": {name: grad for name, grad in grads.items() if grad is not None}}
 
 
 def check_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
@@ -69,6 +74,15 @@ def check_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
         parts, states = get_by_name(part), _get_states(part, saved)
         for name in parts.keys() & states.keys():
             _check_component(key, name, parts[name], states[name])
+    check_accumulated_grads(run, checkpoint)
+
+
+def check_accumulated_grads(run: Run, checkpoint: Mapping[str, Any]) -> None:
+    """Check the gradients of an incomplete accumulation.
+
+    Raises:
+        CheckpointError: If a gradient does not match its parameter.
+    """
     with wrap_invalid_data():
         check_grads(_get_parameters(run), checkpoint.get("grads", {}))
 
@@ -106,12 +120,14 @@ def load_components(run: Run, checkpoint: Mapping[str, Any]) -> None:
     for name in run.optimizers:
         weights = _get_optimizer_state(checkpoint, name).get(TRAINING_WEIGHTS, {})
         run.weights.modes.load_training_weights(name, weights)
-    if run.model is not None:
-        _load_grads(run, strip_wrappers(run.model), checkpoint.get("grads", {}))
+    load_grads(run, checkpoint.get("grads", {}))
 
 
-def _load_grads(run: Run, model: nn.Module, grads: Mapping[str, Any]) -> None:
+def load_grads(run: Run, grads: Mapping[str, Any]) -> None:
     """Restore the gradients of an incomplete accumulation; the gradient of any other parameter is set to None."""
+    if run.model is None:
+        return
+    model: nn.Module = strip_wrappers(run.model)
     renaming = match_names(model, [name for name in grads if not name.startswith(LOSS_PREFIX)])
     saved = {renaming.get(name, name): grad for name, grad in grads.items()}
     for name, parameter in [*model.named_parameters(), *_get_loss_parameters(run).items()]:

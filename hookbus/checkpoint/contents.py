@@ -187,7 +187,13 @@ _state = mapping_of(any_value)
 _grads = mapping_of(tensor())
 _rank = record({"rng": _rng, "metrics": _metrics, "data": _data}, {"grads": _grads, "state": _state})
 _RUN_STATE = {"meta": _meta, "hooks": _hooks, "rng": _rng, "loop": _loop}
-_OPTIONAL = {"ema_state_dict": _state, "averages": mapping_of(_state), "state": _state, "ranks": list_of(_rank)}
+_OPTIONAL = {
+    "ema_state_dict": _state,
+    "averages": mapping_of(_state),
+    "grads": _grads,
+    "state": _state,
+    "ranks": list_of(_rank),
+}
 _run_state = record(_RUN_STATE, _OPTIONAL)
 _checkpoint = record(
     {**_RUN_STATE, "state_dict": _state},
@@ -195,7 +201,6 @@ _checkpoint = record(
         **_OPTIONAL,
         "training_weights": _state,
         **dict.fromkeys(("optimizer", "scheduler", "scaler", "loss"), _state),
-        "grads": _grads,
     },
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookbus.checkpoint.components import check_accumulated_grads, collect_grads, load_grads
 from hookbus.checkpoint.contents import check_contents
 from hookbus.checkpoint.hook_states import check_hook_states
 from hookbus.checkpoint.plain_data import validate_plain_data
@@ -31,8 +32,9 @@ def get_run_state(run: Run) -> dict[str, Any]:
     """Return the state of the hooks and the loop of a run, for the checkpoint of a loop that saves the rest itself.
 
     It contains the hook states, counts, metrics, best results, positions in the data, RNG states, the entries of
-    `state=`, and averaged weights under `ema_state_dict`. Weights, optimizers, schedulers and scaler are left to the
-    owner of the loop. With multiple ranks this is a collective call.
+    `state=`, averaged weights under `ema_state_dict`, and the gradients of an incomplete accumulation under `grads`.
+    Weights, optimizers, schedulers and scaler are left to the owner of the loop. With multiple ranks this is a
+    collective call.
 
     Args:
         run: Run in progress, between two iterations.
@@ -52,7 +54,7 @@ def get_run_state(run: Run) -> dict[str, Any]:
     # Another thread may be updating the averaged weights.
     run.weights.wait()
     with run.weights.eval_mode():
-        state = {"meta": build_meta(run), **collect_averages(run), **collect_hooks_and_loop(run)}
+        state = {"meta": build_meta(run), **collect_averages(run), **collect_grads(run), **collect_hooks_and_loop(run)}
     validate_plain_data(state, "state")
     add_rank_states(state, run)
     return state
@@ -73,9 +75,12 @@ def set_run_state(run: Run, state: Mapping[str, Any]) -> None:
             hooks; the run is then unchanged.
     """
     check_run_state(state)
-    states = dict(state["hooks"])
+    states, own = dict(state["hooks"]), select_rank_state(reshard(state, run), run)
     check_hook_states(run, states)
-    load_hooks_and_loop(run, {**select_rank_state(reshard(state, run), run), "hooks": states})
+    check_accumulated_grads(run, own)
+    if "grads" in own:
+        load_grads(run, own["grads"])
+    load_hooks_and_loop(run, {**own, "hooks": states})
 
 
 def check_run_state(state: Mapping[str, Any]) -> None:

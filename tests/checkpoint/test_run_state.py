@@ -111,6 +111,37 @@ def test_state_has_no_weights_but_the_averages() -> None:
     host.run.close()
 
 
+class TestAccumulation:
+    """Gradients of micro-batches without an optimizer step."""
+
+    @staticmethod
+    def accumulate(host: Host) -> None:
+        host.bus.emit("before_train_iter")
+        host.model(torch.ones(1, 4)).sum().backward()
+        host.bus.emit("after_train_iter")
+
+    def test_gradients_are_restored(self) -> None:
+        first = Host()
+        self.accumulate(first)
+        state = get_run_state(first.run)
+        second = Host()
+        set_run_state(second.run, state)
+        self.accumulate(second)
+        assert second.model.weight.grad is not None
+        assert torch.equal(second.model.weight.grad, torch.full((2, 4), 2.0))
+        for host in (first, second):
+            host.run.close()
+
+    def test_gradient_of_another_shape_is_refused(self) -> None:
+        host = Host()
+        self.accumulate(host)
+        state = get_run_state(host.run)
+        state["grads"]["weight"] = torch.zeros(3)
+        with pytest.raises(CheckpointError, match=r"grads\.weight: expected a tensor of shape \(2, 4\)"):
+            set_run_state(host.run, state)
+        host.run.close()
+
+
 def test_state_of_the_loop_is_included() -> None:
     values = [3]
     bus = HookBus()

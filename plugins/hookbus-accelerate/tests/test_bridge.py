@@ -223,6 +223,23 @@ class TestCheckpoints:
         assert train(stop=True, resume="never")[1] == 0
         assert train(stop=False, resume="auto")[1] == 1
 
+    def test_gradients_of_a_group_travel_in_the_checkpoint(self, tmp_path: Path) -> None:
+        def train(*hooks: Hook, **options: Any) -> float:
+            accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+            bridge = attach(HookBus(hooks), accelerator, work_dir=tmp_path / "run")
+            loop = Loop(accelerator, bridge, batches=[1.0, 2.0, 4.0], **options)
+            loop()
+            return loop.weight
+
+        def save_and_stop(run: Run) -> None:
+            run.request_save()
+            run.request_stop()
+
+        assert train(RequestAt(1, save_and_stop)) == 0.0
+        checkpoint = tmp_path / "run" / "checkpoints" / "step_0"
+        accelerator_loads = {"in_run": lambda run: run.host.host.load_state(checkpoint)}
+        assert train(**accelerator_loads) == pytest.approx(-(1 + 2 + 4) / 3)
+
 
 class TestRequests:
     def test_stop_ends_the_loop_after_the_iteration(self) -> None:

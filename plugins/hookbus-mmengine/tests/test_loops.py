@@ -87,6 +87,13 @@ class TestStop:
         assert torch.equal(weights, expected)
         assert (len(task.inputs), bus.current.iters_done, bus.current.epochs_done) == (12 - stop, 12, 2)
 
+    def test_accumulation_in_progress_is_continued(self, tmp_path: Path) -> None:
+        wrapper = {"optimizer": {"type": "SGD", "lr": 0.1}, "accumulative_counts": 4}
+        expected = train(HookBus(), build_runner(HostTask(), tmp_path / "whole", optim_wrapper=wrapper))
+        train(HookBus([RequestAt(6, "stop")]), build_runner(HostTask(), tmp_path / "parts", optim_wrapper=wrapper))
+        resumed = build_runner(HostTask(), tmp_path / "parts", optim_wrapper=wrapper, resume=True)
+        assert torch.equal(train(HookBus(), resumed), expected)
+
     def test_aborted_training_saves_nothing(self, tmp_path: Path) -> None:
         bus = HookBus([RequestAt(3, "abort")])
         train(bus, build_runner(HostTask(), tmp_path))
