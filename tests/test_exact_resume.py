@@ -253,3 +253,29 @@ def test_final_states_differ_if_the_checkpoint_was_modified(tmp_path: Path) -> N
         with pytest.warns(UserWarning, match="no valid sidecar"):
             resumed, _, _ = train(case, tmp_path / name, tmp_path / f"{name}.pth", seed=99)
         assert resumed["model"] != expected["model"], name
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_model_that_the_first_forward_pass_initializes_is_exact(tmp_path: Path, accumulate: int) -> None:
+    def train(iterations: int, resume: str) -> str:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d(), nn.Linear(3, 2))
+        trainer = Trainer(
+            model,
+            lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+            nn.functional.cross_entropy,
+            [(torch.full((4, 2), float(i)), torch.tensor([0, 1, 0, 1])) for i in range(6)],
+            iterations=iterations,
+            accumulate=accumulate,
+            work_dir=tmp_path / "run",
+            resume=resume,
+            hooks=[Saver()],
+            default_hooks=False,
+            device="cpu",
+        )
+        trainer.fit()
+        return fingerprint(trainer.model.state_dict())
+
+    train(3, "never")
+    resumed = train(6, "auto")
+    assert resumed == train(6, "never")

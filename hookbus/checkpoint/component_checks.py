@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor, optim
+from torch.nn.parameter import is_lazy
 
 from hookbus._utils import schema
 
@@ -85,7 +86,7 @@ def _check_value(name: str, value: Any, parameter: Tensor, key: str) -> None:
     if value is None and name == "momentum_buffer":
         return
     schema.tensor()(value, key)
-    if value.shape != parameter.shape:
+    if not _has_shape_of(parameter, value):
         raise schema.InvalidDataError(key, f"a tensor of shape {tuple(parameter.shape)}", schema.shorten(value))
 
 
@@ -138,6 +139,12 @@ def _to_number(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) and value.numel() == 1 and value.device.type != "meta" else value
 
 
+def _has_shape_of(parameter: Tensor, value: Tensor) -> bool:
+    """Return whether a tensor has the shape of a parameter."""
+    # A parameter that the first forward pass initializes has no shape before the weights are loaded.
+    return is_lazy(parameter) or value.shape == parameter.shape
+
+
 def check_grads(parameters: Mapping[str, Tensor], grads: Mapping[str, Any]) -> None:
     """Raise if a gradient has another shape than its parameter.
 
@@ -146,7 +153,7 @@ def check_grads(parameters: Mapping[str, Tensor], grads: Mapping[str, Any]) -> N
     """
     for name, grad in grads.items():
         schema.tensor()(grad, schema.join("grads", name))
-        if name in parameters and grad.shape != parameters[name].shape:
+        if name in parameters and not _has_shape_of(parameters[name], grad):
             raise schema.InvalidDataError(
                 schema.join("grads", name), f"a tensor of shape {tuple(parameters[name].shape)}", schema.shorten(grad)
             )
