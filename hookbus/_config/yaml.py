@@ -61,7 +61,15 @@ def parse_value(text: str) -> Any:
     document = parse(text, "value")
     if document.problems:
         raise ValueError(document.problems[0].partition(": ")[2])
+    if "#" in text and _ends_with_comment(text):
+        raise ValueError("the value contains a comment in YAML, which starts with #. Quote the value.")
     return document.data
+
+
+def _ends_with_comment(text: str) -> bool:
+    """Return whether a comment, which would be dropped, follows a valid value."""
+    node = YAML(typ="safe", pure=True).compose(text)
+    return bool(text[node.end_mark.index :].strip())
 
 
 def invalid_character(text: str) -> str:
@@ -177,6 +185,10 @@ class _Converter:
                 if key not in result:
                     self._document.key_locations[*path, key] = _get_location(key_node)
                     result[key] = self.convert(value_node, (*path, key))
+                    if value_node.start_mark.index == value_node.end_mark.index:  # nothing follows the colon
+                        # The parser locates an empty value at the next key, which may be several lines below.
+                        end = key_node.end_mark
+                        self._document.value_locations[*path, key] = end.line + 1, end.column + 2
         # Keys merged by `<<` have the lowest precedence (YAML merge-key specification), so they are added last.
         for merged_node in merged:
             self._merge(result, merged_node, path)
@@ -248,5 +260,17 @@ def _describe_error(error: YAMLError, text: str) -> tuple[Location, str]:
     lines = text.split("\n")
     if mark and mark.line < len(lines) and lines[mark.line][: mark.column + 1].endswith("\t"):
         return location, "tab character; indent and separate with spaces only"
-    problem = str(error.problem or error.context).strip()
-    return location, f"{error.context}, {problem}" if problem.startswith("but ") else problem
+    return _explain_problem(error, location)
+
+
+def _explain_problem(error: MarkedYAMLError, location: tuple[int, int]) -> tuple[Location, str]:
+    """Return the location and the reason of an error, which the parser often notices in a later line."""
+    problem, context, start = str(error.problem or error.context).strip(), str(error.context), error.context_mark
+    place = (start.line + 1, start.column + 1) if start else location
+    if context == "while scanning a simple key":
+        return place, "expected a colon and a space after the key"
+    if context == "while scanning a quoted scalar" and problem == "found unexpected end of stream":
+        return place, "the quotation mark is not closed"
+    if context.startswith("while parsing a flow") and place[0] != location[0]:
+        return location, f"{problem}; the bracket is opened in line {place[0]}"
+    return location, f"{context}, {problem}" if problem.startswith("but ") else problem

@@ -115,6 +115,7 @@ class TestErrors:
             ),
             ("seed:\n  - 1", "2:3: seed: should be a valid integer, got [1]."),
             ("work_dir:", "1:10: work_dir: should be a valid string, got null."),
+            ("work_dir:\n\n# hooks\nhooks: []", "1:10: work_dir: should be a valid string, got null."),
             ("experiment_dir: 3", "1:17: work_dir: should be a valid string, got 3."),
             ("model: cnn", "1:8: model: should be a mapping, such as {type: cnn}, got 'cnn'."),
             ("model: {width: 3}", "1:8: model.type: required, but missing."),

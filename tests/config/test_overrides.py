@@ -217,6 +217,8 @@ class TestDeleting:
         ("~", "invalid key ''. Separate keys with single dots."),
         ("a=[1", "invalid YAML: expected ',' or ']', but got '<stream end>'."),
         ("a={b: 1, b: 2}", "b: duplicate key; the first is in line 1."),
+        ("a=runs/x #2", "the value contains a comment in YAML, which starts with #. Quote the value."),
+        ("a=[1] # b", "the value contains a comment in YAML, which starts with #. Quote the value."),
         ("a=#f00", "the value is a comment in YAML, which starts with #. Quote the value."),
         ("training.epochs.x=1", "training.epochs is 5, which has no keys."),
         ("metrics.2=x", "invalid index '2' in a list of length 2. Use an integer, starting at 0."),

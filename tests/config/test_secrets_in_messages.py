@@ -94,6 +94,10 @@ def test_settings_of_a_hook_are_hidden(settings: dict[str, Any], problem: str) -
         (f"hooks.note={{link: [{SECRET}]}}", "command line: hooks.note=***: hooks.0.link: should be a valid string, "),
         (f"hooks.note.api_key={SECRET}", "command line: hooks.note.api_key=***: hooks.0.api_key: should be a valid "),
         (f"hooks.note.api_key=[{SECRET}", "command line: hooks.note.api_key=***: invalid YAML: "),
+        (
+            f"hooks.note.api_key=a #{SECRET}",
+            "command line: hooks.note.api_key=***: the value contains a comment in YAML, ",
+        ),
         (f"hooks.note.api_key=#{SECRET}", "command line: hooks.note.api_key=***: the value is a comment in YAML, "),
         (f"api_key={SECRET}", "command line: api_key=***: api_key: unknown key."),
         ("hooks.note.mode=x", "command line: hooks.note.mode=x: hooks.0.mode: should be a valid integer, got 'x'."),
