@@ -120,6 +120,7 @@ def resume_run(run: Run, source: str | Path | Mapping[str, Any] | None) -> None:
     run.bus.fire("after_load_checkpoint", checkpoint=checkpoint, path=path)
     with state.prefix_path(path):
         state.restore_checkpoint(run, checkpoint)
+    run.iteration_gap.record_resume()
     _locate_best_files(run, path.parent)
     _report_position(run, path)
 

@@ -244,10 +244,20 @@ def _on_step(optimizer: Any, *_: Any) -> None:
         any(steps.record(optimizer) for steps in reversed(_active))
 
 
+LATE_STEP = (
+    "%s: stepped after after_train_iter of iteration %s. A checkpoint of an iteration does not contain this step, so a "
+    "run that resumes from it differs. Call step() before after_train_iter is emitted."
+)
+REPEATED_STEP = (
+    "%s: stepped before the next iteration of an epoch that the run resumes after iteration %s. The checkpoint "
+    "contains the step at the start of the epoch, so the run differs. Call step() after the batches of an epoch."
+)
+
+
 class IterationGap:
     """Find optimizers and schedulers that step between `after_train_iter` and the next `before_train_iter`.
 
-    The iterations up to the one after the first optimizer step are checked.
+    The iterations up to the one after the first optimizer step are checked, and the first one of a resumed run.
 
     Attributes:
         is_watching: Whether the end of the iteration has to be recorded.
@@ -256,30 +266,31 @@ class IterationGap:
     def __init__(self, run: Any) -> None:
         self._run = run
         self.is_watching = False
-        self._recorded: tuple[int, dict[str, Any]] | None = None
+        self._recorded: tuple[int, dict[str, Any], str] | None = None
 
     def record(self) -> None:
         """Record the steps at the end of an iteration."""
         if self.is_watching:
-            self._recorded = self._run.clock.epoch_first_iter, self._count()
+            self._recorded = self._run.clock.epoch_first_iter, self._count(), LATE_STEP
+
+    def record_resume(self) -> None:
+        """Record the steps of a run that continues an epoch: the loop executes the code before its batches again."""
+        clock = self._run.clock
+        if clock.epoch_open and clock.iters_done > clock.epoch_first_iter:
+            self._recorded = clock.epoch_first_iter, self._count(), REPEATED_STEP
 
     def check(self) -> None:
         """Warn, at the start of an iteration, if there were steps since the previous iteration of the epoch."""
         if self._recorded is None:
             return
-        (first_iter, before), self._recorded = self._recorded, None
+        (first_iter, before, message), self._recorded = self._recorded, None
         run, counts = self._run, self._count()
         if first_iter != run.clock.epoch_first_iter:  # the end of an epoch is in the checkpoints of epochs
             return
         self.is_watching = bool(run.optimizers) and not any(run.optimizer_events.counts.values())
         if stepped := [name for name, count in counts.items() if count != before.get(name)]:
             self.is_watching = False
-            run.logger.warning(
-                "%s: stepped after after_train_iter of iteration %s. A checkpoint of an iteration does not contain "
-                "this step, so a run that resumes from it differs. Call step() before after_train_iter is emitted.",
-                ", ".join(stepped),
-                run.iters_done,
-            )
+            run.logger.warning(message, ", ".join(stepped), run.iters_done)
 
     def _count(self) -> dict[str, Any]:
         """Return the number of steps of each optimizer and scheduler."""

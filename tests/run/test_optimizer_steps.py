@@ -775,6 +775,46 @@ def test_steps_within_iterations_and_at_the_end_of_epochs_are_not_reported(
     assert not any("stepped after" in message for message in caplog.messages)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_resumed_epoch_whose_scheduler_steps_before_its_batches_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_first: bool
+) -> None:
+    def train(stop_at: int = 0) -> list[float]:
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        bus, rates = HookBus([CheckpointHook(save_best=False)]), []
+        with bus.run(
+            model=model, optimizer=optimizer, scheduler=scheduler, epochs=3, work_dir=tmp_path, resume="auto"
+        ) as run:
+            for epoch in run.epochs():
+                if is_first and epoch:
+                    scheduler.step()
+                bus.emit("before_train_epoch")
+                for i, batch in run.batches([torch.ones(1, 2)] * 2):
+                    bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                    optimizer.zero_grad()
+                    model(batch).sum().backward()
+                    optimizer.step()
+                    rates.append(optimizer.param_groups[0]["lr"])
+                    if run.iters_done + 1 == stop_at:
+                        run.request_stop("enough")
+                    bus.emit("after_train_iter", batch_idx=i, batch=batch)
+                bus.emit("after_train_epoch")
+                if not is_first:
+                    scheduler.step()
+        return rates
+
+    rates = train(stop_at=3) + train()
+    reported = [message for message in caplog.messages if "stepped" in message]
+    assert [rates, reported == []] == (
+        [[1, 1, 0.5, 0.25, 0.125, 0.125], False] if is_first else [[1, 1, 0.5, 0.5, 0.25, 0.25], True]
+    )
+    if is_first:
+        [message] = reported
+        assert message.startswith("scheduler: stepped before the next iteration of an epoch that the run resumes after")
+
+
 def test_steps_of_a_listener_before_the_training_are_not_counted() -> None:
     class RangeTest(Hook):
         def before_train(self, run: Run, model: nn.Module) -> None:
