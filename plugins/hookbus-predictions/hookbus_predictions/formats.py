@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hookbus_predictions.parts import Rows
+from hookbus_predictions.parts import Rows, save
 
 Write = Callable[[Path, Iterable[Rows], int], None]
 """Function that writes rows to a path, given an upper bound of their number."""
@@ -21,7 +21,7 @@ Write = Callable[[Path, Iterable[Rows], int], None]
 
 def write_pt(path: Path, parts: Iterable[Rows], count: int) -> None:
     """Write a mapping of column to tensor of shape (N, ...), or to a list of N values, with `torch.save`."""
-    torch.save(_collect(path, parts, count), path)
+    save(_collect(path, parts, count), path)
 
 
 def write_npz(path: Path, parts: Iterable[Rows], count: int) -> None:

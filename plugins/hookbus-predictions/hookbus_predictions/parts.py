@@ -60,9 +60,26 @@ def build_rows(indices: Sequence[int], columns: Mapping[tuple[str | int, ...], A
     return {INDEX: torch.tensor(list(indices), dtype=torch.int64), **rows}
 
 
+def save(content: Mapping[str, Any], path: Path) -> None:
+    """Write a file with `torch.save`.
+
+    Raises:
+        OSError: If the file could not be written completely.
+    """
+    try:
+        with path.open("wb") as file:
+            torch.save(content, file)
+    except (OSError, RuntimeError) as error:
+        # When finishing the file fails, torch raises a RuntimeError while handling the OSError that caused it.
+        cause = error if isinstance(error, OSError) else error.__context__
+        if not isinstance(cause, OSError):
+            raise
+        raise OSError(cause.errno, cause.strerror, str(path)) from None
+
+
 def save_part(path: Path, rows: Rows, *, counted: bool) -> Part:
     """Write the rows of a batch to a temporary file."""
-    torch.save(rows, path)
+    save(rows, path)
     indices = rows[INDEX].tolist()
     ascending = all(a < b for a, b in pairwise(indices))
     return Part(path, len(indices), min(indices, default=0), max(indices, default=-1), ascending, counted)

@@ -75,3 +75,10 @@ def test_list_of_the_parts_is_restored_from_the_directory(tmp_path: Path) -> Non
     parts = save(tmp_path, [3, 1], [], [4, 5], counted=True)
     save_parts(tmp_path, parts)
     assert load_parts(tmp_path) == parts
+
+
+@pytest.mark.parametrize("count", [3, 100_000])
+def test_full_disk_is_an_error_of_the_file(count: int) -> None:
+    rows = build_rows(range(count), {("output",): torch.zeros(count)})
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        save_part(Path("/dev/full"), rows, counted=True)
