@@ -80,18 +80,32 @@ def known_keys_text() -> str:
     }
     sections = {name: keys for name, keys in sections.items() if keys}
     keys = {"top_level": list(RunConfig.model_fields), "sections": sections, "common": list(common)}
-    return json.dumps({**keys, "packages": packages, "hooks": settings}, indent=1) + "\n"
+    published = {"packages": packages, "factories": read_published_factories()}
+    return json.dumps({**keys, **published, "hooks": settings}, indent=1) + "\n"
 
 
 def read_published_hooks() -> dict[str, dict[str, str]]:
     """Return the class of each hook of the project, by package and by name of the hook."""
-    projects = [tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
-    entries = {project["name"]: project.get("entry-points", {}).get("hookbus.hooks", {}) for project in projects}
     return {
         name: {hook: value.rpartition(":")[2] for hook, value in sorted(hooks.items())}
-        for name, hooks in entries.items()
+        for name, hooks in read_entry_points("hookbus.hooks").items()
         if hooks
     }
+
+
+def read_published_factories() -> dict[str, dict[str, str]]:
+    """Return the package of each model and dataset of the project, by kind and by name."""
+    groups = {"model": "hookbus.models", "dataset": "hookbus.datasets"}
+    return {
+        kind: {name: package for package, names in read_entry_points(group).items() for name in sorted(names)}
+        for kind, group in groups.items()
+    }
+
+
+def read_entry_points(group: str) -> dict[str, dict[str, str]]:
+    """Return the entry points of each plugin package in a group."""
+    projects = [tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
+    return {project["name"]: project.get("entry-points", {}).get(group, {}) for project in projects}
 
 
 def emit_text() -> str:

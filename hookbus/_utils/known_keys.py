@@ -28,6 +28,9 @@ COMMON_KEYS: list[str] = _KEYS["common"]
 PUBLISHED_HOOKS: dict[str, dict[str, str]] = _KEYS["packages"]
 """Class of each hook, by package and by name of the hook."""
 
+PUBLISHED_FACTORIES: dict[str, dict[str, str]] = _KEYS["factories"]
+"""Package of each model and dataset of run files, by kind (`model`, `dataset`) and by name."""
+
 HOOK_SETTINGS: dict[str, list[str]] = _KEYS["hooks"]
 """Settings of each hook, without the common keys."""
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from hookbus._utils.imports import suggest_if_close
-from hookbus._utils.known_keys import PUBLISHED_HOOKS
+from hookbus._utils.known_keys import PUBLISHED_FACTORIES, PUBLISHED_HOOKS
 from hookbus._utils.packages import broken_distributions, normalize_name
 from hookbus._utils.values import format_value, shorten
 from hookbus._utils.variables import BLOCK_VARIABLE
@@ -86,17 +86,18 @@ def explain_missing(name: str, kind: str, installed: Collection[str]) -> str:
 
     Args:
         name: The requested name.
-        kind: Noun for the message, "hook" for a plugin that may be in `PUBLISHED_HOOKS`.
+        kind: Noun for the message: `hook` for those of `PUBLISHED_HOOKS`, `model` or `dataset` for factories.
         installed: Names of the installed plugins.
 
     Returns:
         The message, with the package to install or the closest match.
     """
-    package = get_publishing_package(name) if kind == "hook" else None
+    factories = PUBLISHED_FACTORIES.get(kind, {})
+    package = get_publishing_package(name) if kind == "hook" else factories.get(name)
     if package is not None:
-        return f"The hook {name!r} is not installed. Run: pip install {package}"
-    published = [alias for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for alias in pair]
-    hint = suggest_if_close(name, installed) or (suggest_if_close(name, published) if kind == "hook" else "")
+        return f"The {kind} {name!r} is not installed. Run: pip install {package}"
+    hooks = [alias for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for alias in pair]
+    hint = suggest_if_close(name, installed) or suggest_if_close(name, hooks if kind == "hook" else factories)
     flaws = "".join(
         f" The entry points of {package} cannot be read: {flaw}." for package, flaw in broken_distributions().items()
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hookbus._utils.known_keys import PUBLISHED_HOOKS
-from hookbus._utils.plugin_entries import get_publishing_package
+from hookbus._utils.plugin_entries import explain_missing, get_publishing_package
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -97,3 +97,13 @@ def test_package_of_a_missing_hook_is_known() -> None:
 def test_published_names_are_unique() -> None:
     names = [name for hooks in PUBLISHED_HOOKS.values() for pair in hooks.items() for name in pair]
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("model", "cnn"), ("model", "mlp"), ("dataset", "digits")])
+def test_package_of_a_missing_model_or_dataset_is_named(kind: str, name: str) -> None:
+    assert explain_missing(name, kind, []) == f"The {kind} {name!r} is not installed. Run: pip install hookbus-zoo"
+
+
+def test_close_match_among_published_datasets_is_suggested() -> None:
+    assert "publishes the dataset 'digit'. Did you mean 'digits'?" in explain_missing("digit", "dataset", [])
+    assert "Did you mean" not in explain_missing("digits", "model", [])
