@@ -26,6 +26,9 @@ SAMPLE_SECRET = "Zq9xK2vL8mN4"
 MAX_TOTAL_LENGTH = 2**20
 """Maximum number of characters of all resolved values: a variable may be long and referred to often."""
 
+TOKEN_LIMIT: Path = ("training", "tokens")
+"""Path of a number whose key resembles that of a secret."""
+
 # Other text after `${`, such as a formula, is literal.
 _TOKEN = re.compile(r"\$\$\{|\$\{((?=env:|[A-Za-z_][\w.]*[:}])[^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -54,7 +57,7 @@ def resolve_references(document: Document) -> None:
         parent[key] = text
         if names := [_split(match[1])[1] for match in _TOKEN.finditer(template) if match[1]]:
             document.references[path] = Reference(template, text, tuple(names))
-            if _TOKEN.fullmatch(template) and not is_secret(get_key(path)):
+            if _TOKEN.fullmatch(template) and (path == TOKEN_LIMIT or not is_secret(get_key(path))):
                 parent[key] = _parse_scalar(text)
 
 

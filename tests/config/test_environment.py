@@ -123,3 +123,12 @@ def test_value_of_a_variable_is_not_in_the_message_about_its_secret(monkeypatch:
     (problem,) = get_problems(monkeypatch, HOOKBUS_LOADER__PASSWORD="h4shh4sh")
     assert problem.startswith("HOOKBUS_LOADER__PASSWORD: loader.password: unknown key.")
     assert "h4shh4sh" not in problem
+
+
+def test_limit_in_tokens_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOKBUS_TRAINING__TOKENS", "2e9")
+    monkeypatch.setenv("HOOKBUS_TRAINING__BATCH_TOKENS", "n")
+    training = load_config({}).training
+    assert training is not None
+    assert training.tokens == 2_000_000_000
+    assert {setting.path: setting.value for setting in list_settings({})}["training.tokens"] == 2e9
