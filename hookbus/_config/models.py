@@ -473,7 +473,8 @@ class RunConfig(Section):
                 except ConfigError as error:
                     problems += [message for text in error.problems for message in self._hook_problem(path, text)]
                 except PluginError as error:
-                    problems.append(self._type_problem(path, settings, str(error)))
+                    if not (isinstance(error, PluginNotFoundError) and self._is_disabled_later(settings, path)):
+                        problems.append(self._type_problem(path, settings, str(error)))
         problems += self._find_duplicate_names(built)
         if problems:
             raise ConfigError(self.sort_problems(problems))
@@ -507,6 +508,17 @@ class RunConfig(Section):
                         path, f"duplicate hook name {format_value(hook.name)}. Set a unique name."
                     )
                 names.add(hook.name)
+
+    def _is_disabled_later(self, settings: Mapping[str, Any], path: Path) -> bool:
+        """Return whether a layer or an override disables a hook that an earlier layer sets.
+
+        Its package need not be installed, and its name is not a misspelling of another one.
+        """
+        if settings.get("enabled") is not False:
+            return False
+        locations = self._document.value_locations
+        places = {type(location) for place, location in locations.items() if place[: len(path)] == path}
+        return len(places) > 1 or any(place[: len(path)] == path for place in self._document.replaced)
 
     def _hook_paths(self) -> list[Path]:
         return self._paths or [("hooks", i) for i in range(len(self.hooks))]

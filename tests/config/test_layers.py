@@ -58,6 +58,29 @@ class TestOrder:
         config = load_config({"defaults": ["base.yaml"], "order": "nested"})
         assert (config.device, config.seed, config.order) == ("cpu", 3, "nested")
 
+    @pytest.mark.parametrize(
+        ("top", "overrides"),
+        [
+            ("hooks: {acme: null}", ()),
+            ("hooks: {acme: {enabled: false}}", ()),
+            ("hooks: [{type: acme, enabled: false}]", ()),
+            ("seed: 1", ("~hooks.acme",)),
+        ],
+    )
+    @pytest.mark.parametrize("base", ["hooks: {acme: {x: 1}}", "hooks: [acme]", "hooks: {acme: {type: 'no_mod:Hook'}}"])
+    def test_hook_of_defaults_that_is_not_installed_can_be_disabled(
+        self, project: Project, base: str, top: str, overrides: tuple[str, ...]
+    ) -> None:
+        project.write(f"{base}\n", "base.yaml")
+        project.write(f"defaults: [base.yaml]\n{top}\n")
+        config = load_config("run.yaml", overrides)
+        assert ([hook["enabled"] for hook in config.hooks], config.build_hooks()) == ([False], [])
+
+    def test_misspelled_hook_is_not_disabled(self, project: Project) -> None:
+        project.write("hooks: {acme: null}\n")
+        assert "No installed package publishes the hook 'acme'" in get_problems("run.yaml")[0]
+        assert "No installed package publishes the hook 'acme'" in get_problems({}, "hooks.acme.enabled=false")[0]
+
     def test_alias_of_a_key_is_resolved_in_each_layer(self, project: Project) -> None:
         project.write("experiment_dir: a\n", "base.yaml")
         assert load_config({"defaults": ["base.yaml"]}).work_dir == "a"
