@@ -59,7 +59,18 @@ class MMEngineBridge(Bridge):
         self.batch: Any = None
 
     def attach(self) -> None:
-        """Register the hook of the bridge with the Runner."""
+        """Register the hook of the bridge with the Runner.
+
+        Raises:
+            ConfigError: If another bridge is registered, or an entry of `custom_hooks` is to build one.
+        """
+        if any(isinstance(hook, BridgeHook) for hook in self.host.hooks):
+            raise ConfigError(
+                [
+                    "bus.attach: the Runner should be connected with one bus, whose state its checkpoints contain, got "
+                    "a second one. Register all hooks with the bus of the first bus.attach, or in custom_hooks."
+                ]
+            )
         allow_checkpoint_types()
         observe_passes()
         self.host.register_hook(self.hook)

@@ -202,6 +202,17 @@ class TestFailures:
         runner.train()
         assert bus.events == []
 
+    def test_second_bus_is_refused(self, tmp_path: Path) -> None:
+        bus, runner = HookBus(), build_runner(HostTask(), tmp_path)
+        bridge = attach(bus, runner)
+        for other in (bus, HookBus()):
+            with pytest.raises(
+                ConfigError, match=r"bus\.attach: the Runner should be connected with one bus.*a second"
+            ):
+                attach(other, runner)
+        bridge.detach()
+        attach(HookBus(), runner)
+
     def test_other_loops_are_refused(self, tmp_path: Path) -> None:
         class OwnLoop(EpochBasedTrainLoop.__base__):  # type: ignore[misc, name-defined]
             max_epochs = max_iters = 1
