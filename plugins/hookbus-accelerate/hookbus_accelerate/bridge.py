@@ -34,7 +34,7 @@ class AccelerateBridge(LoopBridge):
     capabilities = CAPABILITIES
 
     def attach(self) -> None:
-        """Wrap `backward` and `save_state` of the accelerator, and register the bridge for its checkpoints.
+        """Wrap methods of the accelerator, and register the bridge for its checkpoints.
 
         Raises:
             ConfigError: If the accelerator distributes the training in a way that is not supported.
@@ -52,6 +52,7 @@ class AccelerateBridge(LoopBridge):
         self.replace(self.host, "save_state", self._wrap_save_state)
         if self.checkpoints == "host":
             self.host.register_for_checkpointing(self)
+            self.replace(self.host, "load_state", self._wrap_load_state)
             self._replaced.callback(self.host._custom_objects.remove, self)
 
     @contextmanager
@@ -154,6 +155,20 @@ class AccelerateBridge(LoopBridge):
             return path
 
         return save_state
+
+    def _wrap_load_state(self, original: Callable[..., None]) -> Callable[..., None]:
+        def load_state(*arguments: Any, **options: Any) -> None:
+            try:
+                original(*arguments, **options)
+            except RuntimeError as error:
+                if "custom checkpoints" in str(error):
+                    error.add_note(
+                        "hookbus: bus.attach has registered an object with the accelerator. Load a checkpoint that was "
+                        "saved without hookbus before bus.attach."
+                    )
+                raise
+
+        return load_state
 
 
 def _check_prepared(optimizer: Any) -> None:

@@ -184,6 +184,15 @@ class TestCheckpoints:
         run, average = train(3, load=True)
         assert (run.epochs_done, run.steps_done, average) == (3, 12, expected)
 
+    def test_checkpoint_without_hooks_is_loaded_before_the_bus_is_attached(self, tmp_path: Path) -> None:
+        Accelerator(cpu=True).save_state(tmp_path)
+        accelerator = Accelerator(cpu=True)
+        accelerator.load_state(tmp_path)
+        attach(HookBus(), accelerator)
+        with pytest.raises(RuntimeError, match=r"Number of custom checkpoints") as caught:
+            accelerator.load_state(tmp_path)
+        assert "saved without hookbus before bus.attach" in caught.value.__notes__[0]
+
     def test_save_is_reported_with_its_path(self, tmp_path: Path) -> None:
         bus, accelerator = RecordingBus(), Accelerator(cpu=True)
         loop = Loop(accelerator, attach(bus, accelerator), in_run=lambda run: accelerator.save_state(str(tmp_path)))
