@@ -8,6 +8,7 @@ from typing import Any
 
 from mmengine.hooks import Hook as ForeignHook
 from mmengine.hooks import ParamSchedulerHook
+from mmengine.optim import _ParamScheduler
 from mmengine.registry import HOOKS
 from mmengine.runner import get_priority
 
@@ -26,13 +27,15 @@ class MMEngineHook(Hook):
         settings: Common settings of hooks. Default of `name`: the class of the hook; of `priority`: that of the hook.
 
     Raises:
-        ConfigError: If the hook uses a part of the Runner that a run does not have, or has no effect.
+        ConfigError: If an argument is invalid, or the hook uses a part of the Runner that a run does not have, or has
+            no effect.
     """
 
     makes_requests = True
 
     def __init__(self, hook: ForeignHook | Mapping[str, Any], *, param_schedulers: Sequence[Any] = (), **settings: Any):
-        self.hook = HOOKS.build(dict(hook)) if isinstance(hook, Mapping) else hook
+        self.hook = _build(hook)
+        _check_schedulers(param_schedulers)
         name = type(self.hook).__name__
         if problem := find_problem(type(self.hook)):
             raise ConfigError([f"MMEngineHook: {name} {problem}"])
@@ -64,6 +67,40 @@ class MMEngineHook(Hook):
             self._view = RunnerView(run, self._schedulers)
         self._view.point = point
         getattr(self.hook, point)(self._view, **arguments)
+
+
+def _build(hook: Any) -> ForeignHook:
+    """Return a hook of MMEngine from itself or its settings.
+
+    Raises:
+        ConfigError: If it is neither, or MMEngine cannot build it.
+    """
+    if isinstance(hook, ForeignHook):
+        return hook
+    if not isinstance(hook, Mapping):
+        raise ConfigError(
+            [f"MMEngineHook: hook should be a hook of MMEngine or its settings, got {hook!r}. Pass an instance."]
+        )
+    try:
+        return HOOKS.build(dict(hook))
+    except (AssertionError, KeyError, TypeError, ValueError) as error:
+        reason = error.args[0] if error.args else type(error).__name__
+        raise ConfigError([f"MMEngineHook: MMEngine cannot build the hook, got {dict(hook)}. {reason}"]) from error
+
+
+def _check_schedulers(schedulers: Any) -> None:
+    """Raise unless it is a list of parameter schedulers of MMEngine, not of settings that a Runner would build.
+
+    Raises:
+        ConfigError: If it is not.
+    """
+    if not isinstance(schedulers, Sequence) or not all(isinstance(part, _ParamScheduler) for part in schedulers):
+        raise ConfigError(
+            [
+                "MMEngineHook: param_schedulers should be a list of parameter schedulers of mmengine.optim, got "
+                f"{schedulers!r}. Build them with the optimizer of the Trainer."
+            ]
+        )
 
 
 def _make_listener(point: str) -> Callable[..., None]:

@@ -145,8 +145,33 @@ def test_schedulers_are_required_and_for_no_other_hook() -> None:
     expected = "param_schedulers should be set for ParamSchedulerHook, and for no other hook, got 0 schedulers"
     with pytest.raises(ConfigError, match=expected):
         MMEngineHook(stock.ParamSchedulerHook())
+    scheduler = MultiStepLR(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), milestones=[1])
     with pytest.raises(ConfigError, match="got 1 schedulers for IterTimerHook"):
-        MMEngineHook(stock.IterTimerHook(), param_schedulers=[object()])
+        MMEngineHook(stock.IterTimerHook(), param_schedulers=[scheduler])
+
+
+def test_schedulers_are_built() -> None:
+    expected = "param_schedulers should be a list of parameter schedulers of mmengine.optim, got"
+    for schedulers in ([{"type": "MultiStepLR", "milestones": [1]}], object()):
+        with pytest.raises(ConfigError, match=expected):
+            MMEngineHook({"type": "ParamSchedulerHook"}, param_schedulers=schedulers)
+
+
+@pytest.mark.parametrize(
+    ("hook", "expected"),
+    [
+        (stock.EarlyStoppingHook, "hook should be a hook of MMEngine or its settings, got <class .*Pass an instance"),
+        ("EarlyStoppingHook", "hook should be a hook of MMEngine or its settings, got 'EarlyStoppingHook'"),
+        ({"type": "EmptyCacheHok"}, r"cannot build the hook, got {'type': 'EmptyCacheHok'}\. EmptyCacheHok is not in"),
+        (
+            {"type": "EarlyStoppingHook", "monitr": "loss"},
+            r"cannot build the hook.*unexpected keyword argument 'monitr'",
+        ),
+    ],
+)
+def test_invalid_hook_is_refused(hook: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"^MMEngineHook: .*{expected}"):
+        MMEngineHook(hook)
 
 
 def test_times_of_iter_timer_are_logged(tmp_path: Path) -> None:
