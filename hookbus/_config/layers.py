@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookbus._config.diagnostics import resolve_aliases
+from hookbus._config.diagnostics import resolve_aliases, to_yaml_terms
 from hookbus._config.document import Document, Origin
 from hookbus._config.environment import read_variables
 from hookbus._config.interpolation import resolve_text
@@ -110,5 +110,6 @@ def _pop_names(layer: Document) -> list[str]:
     if isinstance(names, list) and all(isinstance(name, str) and name for name in names):
         return names
     if names is not False and (KEY,) not in layer.invalid_paths:
-        layer.add_problem((KEY,), f"should be a file, or a list such as [base.yaml], got {format_value(names)}.")
+        problem = f"should be a file, or a list such as [base.yaml], got {format_value(names)}."
+        layer.add_problem((KEY,), to_yaml_terms(problem))
     return []

@@ -139,7 +139,8 @@ class TestFiles:
         ("value", "problem"),
         [
             ("[3]", "run.yaml:1:11: defaults: should be a file, or a list such as [base.yaml], got [3]."),
-            ("true", "run.yaml:1:11: defaults: should be a file, or a list such as [base.yaml], got True."),
+            ("true", "run.yaml:1:11: defaults: should be a file, or a list such as [base.yaml], got true."),
+            ("null", "run.yaml:1:11: defaults: should be a file, or a list such as [base.yaml], got null."),
             (
                 "no.yaml",
                 "run.yaml:1:11: defaults.0: no.yaml: the file cannot be read: No such file or directory.",
