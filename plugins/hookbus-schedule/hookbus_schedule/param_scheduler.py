@@ -156,6 +156,17 @@ class ParamSchedulerHook(Hook):
             except MetricError as error:
                 self._warn_missing_metric(str(entry.monitor), str(error))
 
+    def after_run(self, run: Run) -> None:
+        """Log a warning if a scheduler was never stepped, because the run had no validation."""
+        if run.mode != "train" or run.outcome != "finished" or not run.iters_done:
+            return
+        for entry in self._schedulers or ():
+            # A metric that a validation did not provide was reported there.
+            is_reported = entry.monitor in self._missing_metrics
+            if entry.monitor is not None and not is_reported and getattr(entry.scheduler, "last_epoch", None) == 0:
+                message = "%s: no validation provided %r; its scheduler was never stepped."
+                run.logger.warning(message, self.name, entry.monitor)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the configured schedulers."""
         if self._schedulers is None:

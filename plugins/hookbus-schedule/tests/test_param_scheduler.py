@@ -250,6 +250,16 @@ class TestMetrics:
         assert len(warned) == 1
         assert recorder.at_epochs == [1.0, 1.0]
 
+    @pytest.mark.parametrize(("scores", "count"), [(None, 1), ([{"loss": 0.5}] * 2, 0)])
+    def test_custom_loop_without_validation_is_one_warning(
+        self, caplog: pytest.LogCaptureFixture, scores: Any, count: int
+    ) -> None:
+        recorder = run_custom_loop(ParamSchedulerHook(schedulers=PLATEAU), scores=scores)[1]
+
+        message = "param_scheduler: no validation provided 'val/loss'; its scheduler was never stepped."
+        assert caplog.messages.count(message) == count
+        assert recorder.at_epochs[0] == 1.0
+
     @pytest.mark.parametrize("kind", ["ReduceLROnPlateau", f"{__name__}:build_plateau"])
     @pytest.mark.parametrize("entry", ["check", "fit"])
     def test_missing_validation_of_a_trainer_is_an_error(self, kind: str, entry: str) -> None:
