@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hookbus_predictions.parts import Rows, save
+from hookbus_predictions.parts import INDEX, Rows, save
 
 Write = Callable[[Path, Iterable[Rows], int], None]
 """Function that writes rows to a path, given an upper bound of their number."""
@@ -72,11 +72,11 @@ def write_parquet(path: Path, parts: Iterable[Rows], _count: int) -> None:
     writer = None
     try:
         for rows in parts:
-            table = pa.table({name: [_to_plain(value) for value in values] for name, values in rows.items()})
+            columns = {name: [_to_plain(value) for value in values] for name, values in rows.items()}
+            # An empty list has no type.
+            table = pa.table({**columns, INDEX: rows[INDEX].numpy()})
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table.cast(writer.schema))
-        if writer is None:
-            pq.write_table(pa.table({}), path)
     finally:
         if writer is not None:
             writer.close()

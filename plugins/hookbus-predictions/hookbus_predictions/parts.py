@@ -101,7 +101,7 @@ def iter_rows(ranks: Sequence[Sequence[Part]]) -> Iterator[Rows]:
     """Yield the rows of all parts in the order of the data; one batch at a time, unless the batches overlap.
 
     Samples that a sampler repeats on several ranks are yielded once. Counted indices of a rank follow those of the
-    rank before.
+    rank before. Without samples, an empty column of indices is yielded.
 
     Args:
         ranks: Parts of each rank, in the order in which they were predicted.
@@ -110,10 +110,13 @@ def iter_rows(ranks: Sequence[Sequence[Part]]) -> Iterator[Rows]:
     if any(part.counted for part in parts):
         yield from _iter_counted(ranks)
         return
+    if not parts:  # a rank with fewer batches than the others has none: its file is read like theirs
+        yield {INDEX: torch.empty(0, dtype=torch.int64)}
+        return
     parts.sort(key=lambda part: part.first)
     if all(part.ascending for part in parts) and all(a.last < b.first for a, b in pairwise(parts)):
         yield from (_load(part) for part in parts)
-    elif parts:
+    else:
         yield sort_rows([_load(part) for part in parts], unique=len(ranks) > 1)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hookbus_predictions.formats import WRITERS
+from hookbus_predictions.parts import iter_rows
 
 INDEX = torch.tensor([0, 1, 2])
 LOGITS = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, float("nan")]])
@@ -104,6 +105,15 @@ def test_numbers_that_json_does_not_have_are_refused(tmp_path: Path) -> None:
         WRITERS[".jsonl"](tmp_path / "p.jsonl", [rows], 1)
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".npz", ".csv", ".jsonl"])
-def test_file_without_samples_is_written(tmp_path: Path, suffix: str) -> None:
-    assert write(tmp_path, suffix, [], 0).exists()
+def test_file_without_samples_has_the_column_of_the_indices(tmp_path: Path) -> None:
+    paths = {suffix: write(tmp_path, suffix, list(iter_rows([[]])), 0) for suffix in (".pt", ".npz", ".csv", ".jsonl")}
+    assert torch.load(paths[".pt"], weights_only=True)["index"].tolist() == []
+    assert np.load(paths[".npz"])["index"].dtype == np.int64
+    assert paths[".csv"].read_text().strip() == "index"
+    assert paths[".jsonl"].read_text() == ""
+
+
+def test_parquet_without_samples_has_the_column_of_the_indices(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install pyarrow")
+    table = parquet.read_table(write(tmp_path, ".parquet", list(iter_rows([[]])), 0))
+    assert (table.column_names, str(table.schema.field("index").type), len(table)) == (["index"], "int64", 0)
