@@ -160,3 +160,14 @@ class TestState:
         other.fabric.load(tmp_path / "last.ckpt", state)
         with other.bridge.train(epochs=2) as resumed:
             assert (resumed.iters_done, resumed.resumed, resumed.id) == (1, True, run.id)
+
+    def test_accumulated_gradients_are_in_the_saved_state(self, tmp_path: Path) -> None:
+        loop, other = Loop(HookBus()), Loop(HookBus())
+        with loop.bridge.train(epochs=1):
+            loop.bus.emit("before_train_iter")
+            loop.fabric.backward(loop.model(torch.full((1, 1), 3.0)).sum())
+            loop.bus.emit("after_train_iter")
+            loop.fabric.save(tmp_path / "last.ckpt", {"hookbus": loop.bridge})
+        other.fabric.load(tmp_path / "last.ckpt", {"hookbus": other.bridge})
+        with other.bridge.train(epochs=1):
+            assert other.model.weight.grad.item() == 3.0
