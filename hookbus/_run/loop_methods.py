@@ -373,7 +373,8 @@ class LoopMixin(RequestMixin):
 
         Such loaders are iterators, loaders that save their own position, and persistent workers of an iterable dataset.
         """
-        return self.training_data.trial_obstacle
+        obstacle: str = self.training_data.trial_obstacle
+        return obstacle
 
     @property
     def can_save(self) -> bool:

@@ -54,7 +54,9 @@ class Observer(Hook):
         for key in ("meta", "hooks"):
             del checkpoint[key]
         # Of the wall clock, and of the run.
-        del checkpoint["loop"]["clock"]["seconds"], checkpoint["loop"]["id"]
+        loop = checkpoint["loop"]
+        loop["clock"] = {name: value for name, value in loop["clock"].items() if "second" not in name}
+        del loop["id"]
         self.state = fingerprint(checkpoint)
 
 

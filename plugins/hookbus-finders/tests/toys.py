@@ -53,7 +53,8 @@ class Observer(Hook):
     def after_train(self, run: Run) -> None:
         parts = [run.model, run.optimizer, *run.schedulers.values(), *([run.scaler] if run.scaler else [])]
         state = copy.deepcopy(get_run_state(run))
-        del state["loop"]["clock"]["seconds"], state["loop"]["id"], state["meta"], state["hooks"]
+        del state["loop"]["id"], state["meta"], state["hooks"]
+        state["loop"]["clock"] = {name: value for name, value in state["loop"]["clock"].items() if "second" not in name}
         self.state = fingerprint([[part.state_dict() for part in parts], state])
 
 
