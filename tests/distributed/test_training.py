@@ -142,7 +142,7 @@ CUSTOM_LOOP = """
                 optimizer.step()
                 bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": loss})
             bus.emit("after_train_epoch")
-    report([run.outcome, run.iters_done, run.epochs_done, run.stop_reasons, hook.model, str(run.work_dir.path), run.id])
+    report([run.outcome, run.iters_done, run.epochs_done, run.stop_reasons, hook.model, run.work_dir.path.name, run.id])
     dist.destroy_process_group()
 """
 
