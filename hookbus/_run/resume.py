@@ -122,7 +122,7 @@ def resume_run(run: Run, source: str | Path | Mapping[str, Any] | None) -> None:
         state.restore_checkpoint(run, checkpoint)
     run.iteration_gap.record_resume()
     _locate_best_files(run, path.parent)
-    _report_position(run, path)
+    _report_position(run, format_path(path))
 
 
 def resume_from_state(run: Run, state: Mapping[str, Any]) -> None:
@@ -212,7 +212,7 @@ def _find_checkpoint(run: Run) -> tuple[FoundCheckpoint | None, str]:
     return checkpoint, recorded or (checkpoint.run if checkpoint is not None else "") or run.id
 
 
-def _report_position(run: Run, source: object) -> None:
+def _report_position(run: Run, source: str) -> None:
     write_status(run)
     run.logger.info(
         "Resumed from %s: epoch %s, iteration %s, step %s.", source, run.epochs_done, run.iters_done, run.steps_done
@@ -225,7 +225,7 @@ def _report_restart(run: Run) -> None:
         run.logger.warning(
             "resume: the run in %s stopped before it saved a checkpoint (%s iterations are recorded). Training "
             "restarts from iteration 0, and the logs of that run are kept under another name.",
-            run.work_dir.path,
+            format_path(run.work_dir.path),
             run.work_dir.recorded_status.get("iters_done", 0),
         )
 

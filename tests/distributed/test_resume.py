@@ -62,7 +62,7 @@ PREEMPT_AND_RESUME = '''
         return {
             "outcome": run.outcome, "iters": run.iters_done, "losses": losses.values, "windows": windows.means,
             "weights": toys.flat_weights(trainer.model), "rng": get_rng_state()["torch"].tolist(), "id": run.id,
-            "files": [str(run.work_dir.path), str(run.get("checkpoints_dir"))],
+            "files": [os.path.relpath(path) for path in (run.work_dir.path, run.get("checkpoints_dir"))],
         }
 
     uninterrupted = fit("uninterrupted")
