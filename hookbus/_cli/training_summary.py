@@ -117,7 +117,8 @@ def _count_others(checkpoints: Sequence[Path], listed: Sequence[Path]) -> int:
 
 
 def _relative_path(path: Path, directory: Path) -> str:
-    return str(path.relative_to(directory)) if path.is_relative_to(directory) else get_relative_path(path)
+    """Return a path relative to the work directory, or the absolute path of a file outside of it."""
+    return str(path.relative_to(directory) if path.is_relative_to(directory) else path.absolute())
 
 
 def _get_program(command: str) -> str:
