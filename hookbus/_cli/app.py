@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 error, 2 invalid configuration, 75 preempted, 130 inter
 
 from __future__ import annotations
 
+import inspect
 import io
 import sys
 from typing import Annotated, NoReturn
@@ -21,9 +22,12 @@ from hookbus._cli.commands.plan import plan
 from hookbus._cli.commands.run_files import check, explain, summary
 from hookbus._cli.commands.trace import trace
 from hookbus._cli.commands.train import TrainCommand, train
+from hookbus._cli.console import report_error
+from hookbus._cli.usage_errors import RunFileCommand, RunFileGroup
 from hookbus.distributed.process_group import exit_process, is_distributed
 
 app = typer.Typer(
+    cls=RunFileGroup,
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -36,7 +40,8 @@ _COMMANDS = (
     test, predict, runs, plot, hooks, points, explain, check, summary, plan, trace, schema, doctor, consolidate, new
 )  # fmt: skip
 for _command in _COMMANDS:
-    app.command()(_command)
+    has_overrides = "overrides" in inspect.signature(_command).parameters
+    app.command(cls=RunFileCommand if has_overrides else None)(_command)
 
 
 @app.callback(invoke_without_command=True)
@@ -58,4 +63,6 @@ def main() -> NoReturn:
             # A thread that is blocked in a collective call could crash the interpreter during its shutdown.
             exit_process(end.code)
         raise
+    except OSError as error:  # of the output of typer itself, such as --help
+        sys.exit(report_error(error))
     sys.exit()

@@ -39,10 +39,10 @@ def handle_errors() -> Iterator[None]:
         except (typer.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            raise typer.Exit(_report_error(error)) from None
+            raise typer.Exit(report_error(error)) from None
 
 
-def _report_error(error: BaseException) -> int:
+def report_error(error: BaseException) -> int:
     """Print the error that ended a command and return its exit code."""
     match error:
         case HookbusError():

@@ -38,6 +38,8 @@ _FRAMEWORK_NAMES = {
     "device": ("devices",),
     "hooks": ("callbacks", "custom_hooks", "writer", "writers"),
     "loss": ("criterion", "loss_function"),
+    "optimizer.lr": ("base_lr", "learning_rate", "lr"),
+    "optimizer.weight_decay": ("weight_decay",),
     "resume": ("ckpt_path", "resume_from", "resume_from_checkpoint"),
     "scheduler": ("lr_scheduler",),
     "train_loader": ("train_dataloader", "train_dataloaders"),
@@ -136,7 +138,7 @@ def _describe_home(key: str, sections: list[str], *, settings: Collection[str] =
     sections = sections or [name for name, keys in SECTION_KEYS.items() if key in keys]
     if key in TOP_LEVEL_KEYS or TOP_LEVEL in sections:
         return "belongs at the top level."
-    if key in FRAMEWORK_KEYS and _is_run_file_key(FRAMEWORK_KEYS[key]):
+    if key in FRAMEWORK_KEYS and is_run_file_key(FRAMEWORK_KEYS[key]):
         return f"is `{FRAMEWORK_KEYS[key]}` in hookbus."
     if key in COMMON_KEYS and key != "name":
         return "is a setting of every hook: write it in the settings of a hook."
@@ -166,9 +168,12 @@ def _describe_settings(sections: list[str], hooks: list[str]) -> str:
     return f"{', or '.join(homes)}." if homes else ""
 
 
-def _is_run_file_key(path: str) -> bool:
+def is_run_file_key(path: str) -> bool:
+    """Return whether a run file accepts a key, such as `training.epochs`."""
     section, _, key = path.rpartition(".")
-    return key in (SECTION_KEYS[section] if section else TOP_LEVEL_KEYS)
+    if not section:
+        return key in TOP_LEVEL_KEYS
+    return key in SECTION_KEYS.get(section, (key,))  # the keys of an optimizer are arguments of its class
 
 
 def _get_all_keys() -> list[str]:

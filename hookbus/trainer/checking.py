@@ -184,7 +184,8 @@ def _check_loader(
         expected.observe_batch(name, outputs, trainer.eval_metrics)
     reset_metrics(trainer.eval_metrics, trainer.device)
     length = loader_length(loader)
-    return f"{kind}{f' {name}' if name else ''}: {'unknown number of' if length is None else length} batches"
+    count = "unknown number of" if length is None else f"{length:,}"
+    return f"{kind}{f' {name}' if name else ''}: {count} {'batch' if length == 1 else 'batches'}"
 
 
 def read_first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:

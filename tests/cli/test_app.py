@@ -848,6 +848,8 @@ class TestPipes:
         ("points >&- 2>&-", 0, ""),
         ("points >/dev/full", 1, "error: Standard output cannot be written: No space left on device.\n"),
         ("points --json >/dev/full", 1, "error: Standard output cannot be written: No space left on device.\n"),
+        ("--version >/dev/full", 1, "error: Standard output cannot be written: No space left on device.\n"),
+        ("train --help >/dev/full", 1, "error: Standard output cannot be written: No space left on device.\n"),
     ],
 )
 def test_unwritable_output_prints_no_traceback(command: str, code: int, message: str) -> None:

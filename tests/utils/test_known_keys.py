@@ -42,6 +42,8 @@ def test_known_keys_file_is_up_to_date() -> None:
         ("num_workers", "belongs in `loader`."),
         ("max_epochs", "is `training.epochs` in hookbus."),
         ("custom_hooks", "is `hooks` in hookbus."),
+        ("lr", "is `optimizer.lr` in hookbus."),
+        ("weight_decay", "is `optimizer.weight_decay` in hookbus."),
         ("frequency", "is a setting of every hook: write it in the settings of a hook."),
         ("ema", "is a hook: write it in hooks."),
         ("EMAHook", "is a hook: write it in hooks."),

@@ -6,15 +6,15 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from hookbus._cli.console import handle_errors, tolerate_output_errors
 from hookbus._cli.options import File, Overrides
 from hookbus._cli.trainers import build_trainer
+from hookbus._cli.usage_errors import RunFileCommand
 from hookbus.errors import ConfigError
 
 
-class TrainCommand(TyperCommand):
+class TrainCommand(RunFileCommand):
     """Command whose option `--fast-dev-run` has an optional value: an override that follows it is no value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
