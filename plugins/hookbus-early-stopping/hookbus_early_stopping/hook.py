@@ -61,7 +61,9 @@ class EarlyStoppingHook(Hook):
         self.stopped_epoch: int | None = None
         self._best: BestWeights | None = None
         self._score_count = self._missing_scores = 0
-        self._monitor = Monitor(self.config.monitor, self.config.direction, strict=self.config.strict)
+        self._monitor = Monitor(
+            self.config.monitor, self.config.direction, strict=self.config.strict, warn=self._log_warning
+        )
 
     @property
     def best_score(self) -> float | None:
@@ -233,6 +235,9 @@ class EarlyStoppingHook(Hook):
         self._monitor.load_state_dict(state["monitor"])
 
     # -- helpers ---------------------------------------------------------------------------------
+
+    def _log_warning(self, message: str) -> None:
+        self.run.logger.warning("%s: %s", self.name, message)
 
     def _request_stop_if_due(self, run: Run) -> bool:
         """Request a stop if the stopping rule is met, and return whether it is."""

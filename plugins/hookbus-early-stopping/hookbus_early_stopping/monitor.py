@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hookbus import Metrics
-from hookbus.errors import HookWarning, MetricError
+from hookbus.errors import MetricError
 from hookbus.metrics import resolve_metric_name
 from hookbus_early_stopping.stopping_rule import Mode
 
@@ -18,14 +17,15 @@ class Monitor:
     Args:
         metric: Name of the metric as configured, abbreviated or full.
         mode: "min" if lower is better, "max" if higher is better.
-        strict: Whether to raise if a validation lacks the metric; otherwise one warning is emitted.
+        strict: Whether to raise if a validation lacks the metric; otherwise one warning is logged.
+        warn: Function that logs a warning.
 
     Attributes:
         full_name: Full name of the metric; None if no validation has provided it.
     """
 
-    def __init__(self, metric: str, mode: Mode, *, strict: bool) -> None:
-        self._metric, self._mode, self._strict = metric, mode, strict
+    def __init__(self, metric: str, mode: Mode, *, strict: bool, warn: Callable[[str], None]) -> None:
+        self._metric, self._mode, self._strict, self._warn = metric, mode, strict, warn
         self.full_name: str | None = None
         self._warned = False
 
@@ -46,8 +46,7 @@ class Monitor:
             # Once per run, resumes included: a metric that is missing in one validation is usually missing in all.
             if not self._warned:
                 self._warned = True
-                message = f"early stopping: the monitored metric is missing. {error} Set `monitor`."
-                warnings.warn(message, HookWarning, stacklevel=2)
+                self._warn(f"the monitored metric is missing. {error} Set `monitor`.")
             return None
         return metrics[self.full_name]
 
@@ -58,11 +57,9 @@ class Monitor:
         # `val/accuracy`.
         if before is None or (mode == self._mode and self._metric in Metrics({before: 0.0})):
             return True
-        warnings.warn(
-            f"early stopping: the checkpoint monitors {before!r} ({mode}), this run {self._metric!r} ({self._mode}). "
-            "The best score and the number of validations without improvement are reset.",
-            HookWarning,
-            stacklevel=3,
+        self._warn(
+            f"the checkpoint monitors {before!r} ({mode}), this run {self._metric!r} ({self._mode}). The best score "
+            "and the number of validations without improvement are reset."
         )
         return False
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any, Literal
 
 from hookbus import Hook, Metrics, Needs, Priority, Run, Unit, hookimpl
 from hookbus.checkpoint import check_scheduler_steps, get_first_changes, load_scheduler, schema
-from hookbus.errors import CheckpointError, ConfigError, HookWarning, MetricError
+from hookbus.errors import CheckpointError, ConfigError, MetricError
 from hookbus_schedule.accumulation import AccumulationHook
 from hookbus_schedule.config import ParamSchedulerConfig, SchedulerConfig
 from hookbus_schedule.scheduler_entries import (
@@ -230,10 +229,8 @@ class ParamSchedulerHook(Hook):
     def _warn_missing_metric(self, monitor: str, problem: str) -> None:
         if monitor not in self._missing_metrics:
             self._missing_metrics.add(monitor)
-            warnings.warn(
-                f"hook {self.name!r}: a scheduler is not stepped without its metric. {problem} Set `monitor`.",
-                HookWarning,
-                stacklevel=2,
+            self.run.logger.warning(
+                "%s: a scheduler is not stepped without its metric. %s Set `monitor`.", self.name, problem
             )
 
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
 from hookbus import Hook, HookBus, Metrics, Run, Trainer
-from hookbus.errors import CheckpointError, ConfigError, HookWarning
+from hookbus.errors import CheckpointError, ConfigError
 from hookbus.testing import check_hook
 from hookbus_schedule import AccumulationHook, ParamSchedulerHook
 
@@ -241,13 +241,12 @@ class TestMetrics:
 
         assert run_custom_loop(ParamSchedulerHook(schedulers=settings), scores=scores)[1].at_epochs == [1.0, 0.5]
 
-    def test_missing_metric_is_one_warning_with_the_available_names(self) -> None:
-        with pytest.warns(
-            HookWarning, match=r"Unknown metric 'val/loss'\. Available: val/acc\. Set `monitor`"
-        ) as warned:
-            recorder = run_custom_loop(ParamSchedulerHook(schedulers=PLATEAU), scores=[{"acc": 0.5}] * 2)[1]
+    def test_missing_metric_is_one_warning_with_the_available_names(self, caplog: pytest.LogCaptureFixture) -> None:
+        recorder = run_custom_loop(ParamSchedulerHook(schedulers=PLATEAU), scores=[{"acc": 0.5}] * 2)[1]
 
-        assert len(warned) == 1
+        message = "Unknown metric 'val/loss'. Available: val/acc. Set `monitor`."
+        expected = f"param_scheduler: a scheduler is not stepped without its metric. {message}"
+        assert caplog.messages.count(expected) == 1
         assert recorder.at_epochs == [1.0, 1.0]
 
     @pytest.mark.parametrize(("scores", "count"), [(None, 1), ([{"loss": 0.5}] * 2, 0)])
