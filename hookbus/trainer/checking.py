@@ -19,7 +19,7 @@ from hookbus._utils.arguments import raise_errors
 from hookbus._utils.imports import describe_error
 from hookbus._utils.packages import package_label
 from hookbus.data.batches import move_to_device
-from hookbus.data.loaders import loader_length
+from hookbus.data.loaders import is_shardable, loader_length
 from hookbus.data.resumable_loader import make_resumable
 from hookbus.data.rng import isolate_rng
 from hookbus.data.samplers import PassPosition
@@ -183,9 +183,16 @@ def _check_loader(
     if kind == "val" and outputs is not None:
         expected.observe_batch(name, outputs, trainer.eval_metrics)
     reset_metrics(trainer.eval_metrics, trainer.device)
-    length = loader_length(loader)
+    return f"{kind}{f' {name}' if name else ''}: {_describe_length(trainer, kind, loader)}"
+
+
+def _describe_length(trainer: TrainerSetup, kind: str, loader: Any) -> str:
+    """Return the number of batches: of each rank in training, and of all ranks in evaluation, which may be uneven."""
+    shard = trainer.train_shard if kind == "train" and is_shardable(loader) else None
+    length = loader_length(loader, shard)
     count = "unknown number of" if length is None else f"{length:,}"
-    return f"{kind}{f' {name}' if name else ''}: {count} {'batch' if length == 1 else 'batches'}"
+    where = " per rank" if shard is not None and shard.world_size > 1 else ""
+    return f"{count} {'batch' if length == 1 else 'batches'}{where}"
 
 
 def read_first_batch(trainer: TrainerSetup, loader: Iterable[Any] | None) -> Any:

@@ -152,3 +152,19 @@ def test_custom_loop_with_its_own_process_group_stops_on_all_ranks(launch: Launc
 
     assert reports[0] == reports[1]
     assert reports[0][:-1] == ["stopped", 6, 1, ["stop: enough on rank 1"], "Sequential", "custom"]
+
+
+CHECK = """
+    import toys
+    from worker import report
+
+    trainer = toys.trainer(train_loader=toys.loader(8, count=56), val_loader=toys.loader(8, count=56))
+    report(trainer.check())
+"""
+
+
+def test_check_counts_training_batches_per_rank_and_validation_batches_of_all_ranks(launch: Launch) -> None:
+    reports = launch(CHECK).reports
+
+    # 7 batches of 8 samples: the ranks share those of the last one.
+    assert [reports[rank][1:3] for rank in (0, 1)] == [["train: 4 batches per rank", "val: 7 batches"]] * 2
