@@ -237,6 +237,19 @@ class Hook(BaseListeners):
     _name: str | None = None
     _run: Run | None = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check that `Config` is a subclass of `HookConfig`.
+
+        Raises:
+            HookError: If it is not.
+        """
+        super().__init_subclass__(**options)
+        if not (isinstance(cls.Config, type) and issubclass(cls.Config, HookConfig)):
+            raise HookError(
+                f"{cls.__name__}.Config: should be a subclass of hookbus.HookConfig, got {cls.Config!r}. Define "
+                "class Config(HookConfig) with one field for each setting."
+            )
+
     def __init__(self, config: Mapping[str, Any] | HookConfig | None = None, **settings: Any) -> None:
         """Build the hook from keyword arguments, a mapping, or an instance of its config class.
 

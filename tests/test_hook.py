@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ImportString, SecretStr
 
 from hookbus import BaseHook, Hook, HookBus, HookConfig, Priority, Run, every, hookimpl, last
 from hookbus.checkpoint import schema
-from hookbus.errors import ConfigError
+from hookbus.errors import ConfigError, HookError
 from hookbus.hook import snake_case
 
 
@@ -145,6 +145,12 @@ def test_all_invalid_settings_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         GreetHook(interval=0, txt="hi", ratio="x")
     assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("config", [BaseModel, dict, HookConfig(), None])
+def test_config_that_is_no_subclass_of_hook_config_raises(config: Any) -> None:
+    with pytest.raises(HookError, match=r"Wrong.Config: should be a subclass of hookbus.HookConfig, got "):
+        type("Wrong", (Hook,), {"Config": config})
 
 
 def test_missing_required_setting_raises() -> None:

@@ -194,7 +194,8 @@ class Inspection:
         known = target in self.points or target in self.actions
         is_hook = is_configured(self.plugin)
         if not isinstance(function, (FunctionType, MethodType)):
-            if known and is_hook and callable(function):
+            # Descriptors such as a property or a `partialmethod` are not callable, but look like a method.
+            if known and is_hook and (callable(function) or hasattr(type(function), "__get__")):
                 kind = type(function).__name__
                 raise self.fail(f"{name}: expected a method, got a {kind}. Define a method {name} that calls it.")
             return None
@@ -226,11 +227,17 @@ class Inspection:
         for point in difflib.get_close_matches(name, self.points, n=1, cutoff=MISSPELLING_CUTOFF):
             allowed = {"run", *ARGUMENT_ALIASES, *self.points[point].args}
             # A helper with a similar name usually takes other arguments.
-            if set(inspect.signature(getattr(self.plugin, name)).parameters) <= allowed:
+            if set(self._get_signature(name, getattr(self.plugin, name)).parameters) <= allowed:
                 raise self.fail(
                     f"{name} is similar to the point {point}. Define {self.points[point].signature}, or rename the "
                     "method."
                 )
+
+    def _get_signature(self, name: str, call: Callable[..., Any]) -> inspect.Signature:
+        try:
+            return inspect.signature(call)
+        except ValueError:  # a bound method without any parameter
+            raise self.fail(f"{name}(): the parameter for the hook is missing. Define {name}(self, ...).") from None
 
     def _unknown_point_message(self, name: str) -> str:
         if alias := self.find_alias(name):
@@ -248,7 +255,8 @@ class Inspection:
         is_action = target in self.actions
         args = ("run", *(self.actions[target] if is_action else self.points[target].args))
         call, argument_names, accepts_kwargs = bind_method(self.plugin, name), [], False
-        name, signature = call.__name__ if name in self.own_options else name, inspect.signature(call)
+        name = call.__name__ if name in self.own_options else name
+        signature = self._get_signature(name, call)
         for problem in self._find_problems(target, function, options):
             raise self.fail(f"{name}: {problem}")
         for parameter in signature.parameters.values():
@@ -259,8 +267,7 @@ class Inspection:
                 raise self.fail(f"{name}{signature}: {problem}")
             argument_names.append(ARGUMENT_ALIASES.get(parameter.name, parameter.name))
         if len(set(argument_names)) < len(argument_names):
-            listed = ", ".join(argument_names)
-            raise self.fail(f"{name}: an argument is listed under two names: {listed}. Remove one of them.")
+            raise self.fail(f"{name}{signature}: an argument is listed under two names. Remove one of them.")
         return Implementation(
             self.name, self.plugin, name, call, target, options, tuple(argument_names), accepts_kwargs
         )

@@ -72,9 +72,13 @@ def hookimpl(
         wrapper: Actions only: the function is a generator that yields once and wraps the other implementations.
 
     Raises:
-        RegistrationError: If `before` or `after` is not a name or a list of names, `when` is not a schedule, or
-            `frequency` is not a boolean.
+        RegistrationError: If `before` or `after` is not a name or a list of names, `when` is not a schedule,
+            `frequency` is not a boolean, or an option is passed without its name.
     """
+    if function is not None and not callable(function):
+        raise RegistrationError(
+            f"hookimpl: expected a function, got {function!r}. Pass options by name, as in @hookimpl(when=every(50))."
+        )
     if not isinstance(frequency, bool):
         raise RegistrationError(
             f"hookimpl: invalid `frequency`, got {frequency!r}. Pass False to receive every event, or when=every(...)."

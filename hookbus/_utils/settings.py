@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 import sys
 import warnings
@@ -211,6 +212,8 @@ def _format_message(error: Any, model: type[BaseModel], path: Path, declared: An
             str(loc[-1]), [key for key in value if key not in known] if isinstance(value, dict) else []
         )
     shown = hide_value(value, path, declared)
+    if error_type == "needs_python_object":
+        return f"should be a Python object{_describe_type(model, loc)}, got {format_value(shown)}."
     if error_type == "import_error":
         return (
             f"should be an import string package.module.name, but {format_value(shown)} cannot be imported: "
@@ -218,6 +221,11 @@ def _format_message(error: Any, model: type[BaseModel], path: Path, declared: An
         )
     message = shorten(hide_in_message(_get_expectation(error), value, shown), MAX_MESSAGE_LENGTH)
     return message if error_type == "value_error" or message.endswith(".") else f"{message}, got {format_value(shown)}."
+
+
+def _describe_type(model: type[BaseModel], loc: tuple[Any, ...]) -> str:
+    field = model.model_fields.get(str(loc[0]))
+    return "" if field is None or len(loc) > 1 else f" of type {inspect.formatannotation(field.annotation)}"
 
 
 def missing_key_message(key: str, others: Iterable[Any]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from hookbus.bus import HookBus
+from hookbus.errors import format_error
 from hookbus.hook import Hook
 
 
@@ -53,7 +54,8 @@ def initial_fingerprint(cls: type[Hook], settings: Mapping[str, Any]) -> str:
     Raises:
         AssertionError: If two new instances have different states.
     """
-    first, second = (fingerprint(_new_instance(cls, settings).state_dict()) for _ in range(2))
+    with explain_errors(f"{cls.__name__}.state_dict() fails in a new instance: ", form=format_error):
+        first, second = (fingerprint(_new_instance(cls, settings).state_dict()) for _ in range(2))
     ensure(
         first == second,
         f"{cls.__name__}.state_dict() differs between two new instances. Return a deterministic initial state.",
@@ -103,7 +105,8 @@ def _is_found_by_name(cls: type) -> bool:
 
 def _check_loading(fresh: Hook, saved: bytes, name: str) -> None:
     loaded = _load(saved)
-    fresh.load_state_dict(loaded)
+    with explain_errors(f"{name}.load_state_dict() fails for the state of state_dict(): ", form=format_error):
+        fresh.load_state_dict(loaded)
     ensure(
         fingerprint(fresh.state_dict()) == fingerprint(_load(saved)),
         f"{name}: a new instance differs from the state that it loaded. Restore all entries in load_state_dict.",

@@ -147,7 +147,12 @@ SIGNATURES: list[tuple[str, Callable[..., Any], str]] = [
     (
         "one argument under two names",
         lambda self, run, runner: None,
-        "after_train_iter: an argument is listed under two names: run, run.",
+        "after_train_iter(run, runner): an argument is listed under two names.",
+    ),
+    (
+        "no parameter",
+        lambda: None,
+        "after_train_iter(): the parameter for the hook is missing. Define after_train_iter(self, ...).",
     ),
     (
         "an unknown argument with a default",
@@ -366,6 +371,25 @@ def test_callable_object_at_a_point_raises(value: Any) -> None:
     assert expected in refusal(Attribute())
 
 
+def evaluate(hook: Hook) -> None:
+    raise AssertionError("a property was evaluated")
+
+
+@pytest.mark.parametrize(
+    "kind", [property, functools.cached_property, functools.partialmethod, functools.singledispatchmethod]
+)
+@pytest.mark.parametrize("name", ["after_train", "train_step"])
+def test_descriptor_at_a_point_or_an_action_raises_without_evaluation(kind: Any, name: str) -> None:
+    hook = type("Described", (Hook,), {name: kind(evaluate)})()
+    assert f"{name}: expected a method, got a {kind.__name__}. Define a method {name} that" in refusal(hook)
+
+
+def test_similar_name_without_a_parameter_raises() -> None:
+    assert "clean_up(): the parameter for the hook is missing. Define clean_up(self, ...)." in refusal(
+        make_hook("clean_up", lambda: None)
+    )
+
+
 def test_subclass_can_disable_a_listener() -> None:
     class Quiet(Bystander):
         after_train_iter = None  # type: ignore[assignment]
@@ -428,7 +452,7 @@ def test_registration_does_not_execute_code_of_the_plugin() -> None:
 
     class ExplosiveHook(Hook):
         @property
-        def after_train(self) -> None:
+        def after_training_loss(self) -> None:
             raise AssertionError("a property was evaluated")
 
     bus = HookBus()

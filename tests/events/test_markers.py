@@ -59,6 +59,11 @@ def test_when_accepts_schedules_and_functions_only(wrong: object) -> None:
         hookimpl(when=wrong)  # type: ignore[call-overload]
 
 
+def test_option_without_its_name_raises() -> None:
+    with pytest.raises(RegistrationError, match=r"expected a function, got every\(50\). Pass options by name"):
+        hookimpl(every(50))  # type: ignore[type-var]
+
+
 def test_hookspec_stores_the_unit() -> None:
     class Spec:
         @hookspec

@@ -129,6 +129,21 @@ class Objects(Good):
         return {"path": Path("runs")}
 
 
+class Late(Hook):
+    def before_train(self) -> None:
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+
+class Unsaved(Hook):
+    def after_train_iter(self) -> None: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
 class Breaking(Good):
     observer = False
 
@@ -480,6 +495,8 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (Misspelt, "unknown point after_trian_epoch. Did you mean 'after_train_epoch'"),
         (Forgetful, "Forgetful: a new instance differs from the state that it loaded."),
         (Objects, r"Objects.state_dict\(\) contains objects that torch.load"),
+        (Late, r"Late.state_dict\(\) fails in a new instance: AttributeError: .* no attribute 'count'"),
+        (Unsaved, r"Unsaved.load_state_dict\(\) fails for the state of state_dict\(\): KeyError: 'count'"),
         (Breaking, "Breaking fails in a small training: ValueError: epoch 0"),
         (BreakingTheSecondRun, "BreakingTheSecondRun fails in a small training of .*: ValueError: used already"),
         (Meddling, "Meddling is declared an observer, but the weights differ from a training without it"),

@@ -189,3 +189,27 @@ def test_validation_error_is_a_location_and_a_message(settings: dict[str, Any], 
         Settings.model_validate(settings)
 
     assert format_validation_error(caught.value, Settings, settings) == [problem]
+
+
+class ObjectsConfig(HookConfig):
+    span: slice | None = None
+    spans: list[slice] = Field(default=[])
+    length: slice | int = 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"span": "1:2"}, "span: should be a Python object of type slice | None, got '1:2'."),
+        ({"spans": ["1:2"]}, "spans.0: should be a Python object, got '1:2'."),
+        ({"length": "1"}, "length: should be a Python object or a valid integer, got '1'."),
+    ],
+)
+def test_text_for_a_python_object_is_an_error_with_its_type(settings: dict[str, Any], message: str) -> None:
+    class ObjectsHook(Hook):
+        Config = ObjectsConfig
+
+    with pytest.raises(ConfigError) as caught:
+        ObjectsHook(settings)
+
+    assert caught.value.problems == [f"ObjectsHook: {message}"]
