@@ -91,7 +91,7 @@ def find_entry(name: str, group: str = HOOKS_GROUP, kind: str = "hook") -> Plugi
         )
     # Two entry points of one package may be aliases of the same class.
     if len({(plugin.package, plugin.entry.value) for plugin in allowed}) > 1:
-        packages = " and ".join(f"{plugin.package} {plugin.version}" for plugin in allowed)
+        packages = " and ".join(dict.fromkeys(f"{plugin.package} {plugin.version}" for plugin in allowed))
         choices = " or ".join(repr(plugin.full_name) for plugin in allowed)
         raise PluginConflictError(
             f"The {kind} {name!r} is published by {packages}. Use one of the full names: {choices}."

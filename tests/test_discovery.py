@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 import pytest
 
+from hookbus import discovery
+from hookbus._utils.packages import HOOKS_GROUP
+from hookbus._utils.plugin_entries import PluginEntry
 from hookbus.discovery import warn_of_unknown_blocks
-from hookbus.errors import HookWarning
+from hookbus.errors import HookWarning, PluginConflictError
 
 if TYPE_CHECKING:
     from tests.conftest import Environment
@@ -89,6 +93,18 @@ class TestConflicts:
         for package in ("twin-one 1.0", "twin-two 2.0", *other.split(" and ")[1:]):
             assert package in loaded[name]
         assert "'twin-one/twin' or 'twin-two/twin'." in loaded[name]
+
+    def test_package_with_two_classes_of_a_name_is_named_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        entries = [
+            PluginEntry(name, "TwinHook", "twins", "1.0", EntryPoint(name, f"twins.{name}:TwinHook", HOOKS_GROUP))
+            for name in ("a", "b")
+        ]
+        monkeypatch.setattr(discovery, "list_entries", lambda group: entries)
+        with pytest.raises(PluginConflictError) as caught:
+            discovery.find_entry("TwinHook")
+        assert str(caught.value) == (
+            "The hook 'TwinHook' is published by twins 1.0. Use one of the full names: 'twins/a' or 'twins/b'."
+        )
 
     def test_full_name_resolves_a_conflict(self, loaded: dict[str, str]) -> None:
         assert loaded["twin-one/twin"] == "twin_one:TwinHook"

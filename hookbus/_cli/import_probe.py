@@ -23,6 +23,7 @@ POLL_INTERVAL_S = 0.05
 PROBE = """
 import json, os, sys
 from hookbus import discovery
+from hookbus._config.hooks import find_class_problem
 import torch, hookbus.hook  # the time of a hook does not include theirs
 
 results = open(sys.argv[1], "w", encoding="utf-8")
@@ -40,7 +41,8 @@ def find_problem(plugin):
         return message or f"the import exited with code {error.code or 0}"
     except BaseException as error:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
-    return "" if isinstance(hook, type) else f"{plugin.entry.value} should be a hook class, got {hook!r}"
+    problem = find_class_problem(hook)
+    return f"{plugin.entry.value}: {problem}" if problem else ""
 
 
 plugins = {plugin.full_name: plugin for plugin in discovery.list_entries()}

@@ -110,11 +110,22 @@ def get_hook_class(name: str) -> type:
         raise PluginNotFoundError(f"hook: {error}") from error
     except PluginNotFoundError as error:
         raise PluginNotFoundError(f"{error}{suggest_if_close(name, HOOKS)}") from None
-    if not isinstance(implementation, type):
-        raise PluginError(f"{format_value(name)}: should refer to a hook class, got {implementation!r}.")
-    if not _is_hook_class(implementation):
-        raise PluginError(f"{format_value(name)}: not a hook class. {_advise(implementation)}")
+    if problem := find_class_problem(implementation):
+        raise PluginError(f"{format_value(name)}: {problem}")
+    assert isinstance(implementation, type)
     return implementation
+
+
+def find_class_problem(implementation: object) -> str:
+    """Return why an object is no hook class from which hooks can be built, or ""."""
+    if not isinstance(implementation, type):
+        return f"should refer to a hook class, got {implementation!r}."
+    if not _is_hook_class(implementation):
+        return f"not a hook class. {_advise(implementation)}"
+    if inspect.isabstract(implementation):
+        missing = ", ".join(sorted(getattr(implementation, "__abstractmethods__")))  # noqa: B009
+        return f"an abstract class, without {missing}. Refer to a subclass that implements all methods."
+    return ""
 
 
 def build_hook(config: Mapping[str, Any] | object) -> Any:

@@ -103,6 +103,9 @@ def _find_check_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusE
             yield ConfigError(f"{format_hook(name, hook)}: {problem}" for problem in error.problems)
         except HookbusError as error:
             yield replace_message(error, f"{format_hook(name, hook)}: {error}")
+        except Exception as error:
+            error.add_note(f"raised by {format_hook(name, hook)} in check")
+            raise
 
 
 def _has_validation_function(run: Run) -> bool:

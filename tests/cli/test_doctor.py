@@ -59,7 +59,7 @@ def test_broken_hook_has_a_reason(reports_and_code: Any, name: str, problem: str
 @pytest.mark.slow
 def test_entry_point_without_a_class_is_broken(reports_and_code: Any) -> None:
     assert reports_and_code[0]["odd"]["problem"].startswith(
-        "acme_hooks:not_a_class should be a hook class, got <function"
+        "acme_hooks:not_a_class: should refer to a hook class, got <function"
     )
 
 
@@ -92,6 +92,7 @@ MODULES = {
     "f_hanging": "import time\ntime.sleep(1000)",
     "g_exiting": "import sys\nsys.exit('a library is missing')",
     "h_threaded": f"import threading, time\nthreading.Thread(target=time.sleep, args=[1000]).start()\n{HOOK}",
+    "i_instance": "ProbedHook = 3",
 }
 PROBLEMS = {
     "a_good": "",
@@ -100,6 +101,7 @@ PROBLEMS = {
     "e_killed": "the import was killed by SIGSEGV",
     "g_exiting": "a library is missing",
     "h_threaded": "",
+    "i_instance": "i_instance:ProbedHook: no class.",
 }
 TIMEOUT_S = 5.0
 
@@ -116,8 +118,10 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         class discovery:
             list_entries = staticmethod(lambda: [Entry(name) for name in {list(MODULES)}])
         """
-    modules = {"hookbus/__init__": dedent(listing), "hookbus/hook": "", "torch": "", **MODULES}
-    (tmp_path / "hookbus").mkdir()
+    check = "find_class_problem = lambda value: '' if isinstance(value, type) else 'no class.'"
+    modules = {"hookbus/__init__": dedent(listing), "hookbus/hook": "", "torch": "", "hookbus/_config/hooks": check}
+    modules |= MODULES
+    (tmp_path / "hookbus/_config").mkdir(parents=True)
     for name, text in modules.items():
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -127,7 +131,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("stub")
 def test_hooks_that_end_the_process_do_not_affect_the_others() -> None:
     names = [name for name in MODULES if name != "f_hanging"]
-    assert import_all(names) == ["b_raising", "c_leaving", "e_killed", "g_exiting"]
+    assert import_all(names) == ["b_raising", "c_leaving", "e_killed", "g_exiting", "i_instance"]
 
 
 @pytest.mark.usefixtures("stub")

@@ -262,6 +262,15 @@ class TestPaths:
     def test_class_with_marked_methods_is_a_hook(self, project: Project) -> None:
         assert type(build_hook({"type": "parts:Plain"})).__name__ == "Plain"
 
+    def test_abstract_class_is_an_error_with_the_missing_methods(self, project: Project) -> None:
+        lines = ("import abc", "from hookbus import Hook", "class Base(Hook, abc.ABC):", "    @abc.abstractmethod")
+        project.write("\n".join([*lines, "    def draw(self): ...", ""]), "bases_1.py")
+        with pytest.raises(PluginError) as caught:
+            get_hook_class("bases_1:Base")
+        assert str(caught.value) == (
+            "'bases_1:Base': an abstract class, without draw. Refer to a subclass that implements all methods."
+        )
+
     def test_object_that_is_not_a_class_is_an_error(self, project: Project) -> None:
         with pytest.raises(PluginError, match="'parts:net': should refer to a hook class, got <function net at .*>."):
             get_hook_class("parts:net")

@@ -37,6 +37,12 @@ def test_failed_check_of_a_hook_prevents_the_run() -> None:
     assert "before_run" not in bus.emitted_points
 
 
+def test_bug_in_the_check_of_a_hook_names_the_hook() -> None:
+    with pytest.raises(AttributeError) as caught, HookBus([FailingCheck(AttributeError("x"), name="maps")]).run():
+        pytest.fail("the loop has started")
+    assert caught.value.__notes__ == [f"raised by hook 'maps' ({PACKAGE}) in check"]
+
+
 def test_errors_of_all_hooks_are_raised_at_once() -> None:
     two = ConfigError(["layer: no", "size: no"])
     with (
