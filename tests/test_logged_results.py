@@ -214,6 +214,13 @@ class TestRefusedNames:
         with pytest.raises(MetricError, match="the validation already has the result 'val/loss', got a second value"):
             trainer.validate()
 
+    @pytest.mark.parametrize("point", ["before_val_iter", "after_val_iter"])
+    def test_second_value_of_a_batch_is_refused(self, point: str) -> None:
+        trainer = toys.trainer(val_loader=toys.pairs(1))
+        trainer.bus.on(point)(lambda run: run.log(loss=1))
+        with pytest.raises(MetricError, match="the batch already has a value of 'val/loss', got a second one. Log it"):
+            trainer.validate()
+
     def test_value_outside_the_validation_of_a_run_is_refused(self) -> None:
         trainer = toys.trainer(val_loader=toys.pairs(1))
         trainer.bus.on("before_run")(lambda run: run.log(x=1))

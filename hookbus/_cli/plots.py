@@ -160,6 +160,7 @@ def _build_figure(charts: Charts, unit: str, title: str) -> Any:
             shown = f" {label}" if label.startswith("_") else label  # such a label has no entry in the legend
             axes.plot([x for x, _ in points], [y for _, y in points], label=shown, marker=marker)
         axes.set(xlabel=unit)
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)
         texts.append(axes.set_title(name))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)

@@ -499,7 +499,8 @@ class Run(ProgressMixin, LoopMixin):
 
         Raises:
             MetricError: If a value is not a single number, a name has the prefix of something that is not in progress,
-                the validation already has a result of this name, or a run without training logs outside a validation.
+                the validation or its batch already has a value of this name, or a run without training logs outside a
+                validation.
         """
         if self.mode != "train" and self.is_running and not self.validating:
             raise MetricError(

@@ -331,8 +331,8 @@ class Validations:
         return self._evaluation.weight
 
     def _measure(self, batch: Any) -> None:
-        """Set the weight of a batch to its number of samples."""
-        self._evaluation.weight = None if batch is None else self._run.batch_sizes.measure(batch)
+        """Begin a batch with its number of samples as its weight."""
+        self._evaluation.begin_batch(None if batch is None else self._run.batch_sizes.measure(batch))
 
     def end_loader(self, kind: EvaluationKind, metrics: Mapping[str, Any] | None, name: str | None) -> Metrics:
         """Add the results of a loader under their full names; called before the listeners of `after_val_epoch`.

@@ -74,6 +74,11 @@ class EvaluationMeans:
         self.weight: int | None = None
         # Sums and weights, not means: means over batches or ranks of different sizes cannot be combined.
         self._totals: dict[str, list[Any]] = {}
+        self._names: set[str] | None = None  # of the current batch; None in a loop without events of batches
+
+    def begin_batch(self, weight: int | None) -> None:
+        """Begin a batch with a number of samples, None if it is unknown. Each name has one value in it."""
+        self.weight, self._names = weight, set()
 
     def add(self, name: str, value: Any, weight: float | None = None) -> None:
         """Add a mean over `weight` samples.
@@ -82,7 +87,17 @@ class EvaluationMeans:
             name: Name without prefix.
             value: Number or tensor with one element; it is detached.
             weight: Number of samples. Default: number of samples of the current batch.
+
+        Raises:
+            MetricError: If the current batch has a value of this name. The mean would be that of neither.
         """
+        if self._names is not None:
+            if name in self._names:
+                raise MetricError(
+                    f"run.log: the batch already has a value of {self.scope.prefix + name!r}, got a second one. Log it "
+                    "under another name."
+                )
+            self._names.add(name)
         if weight is None:
             weight = 1 if self.weight is None else self.weight
         total = self._totals.setdefault(name, [0.0, 0])

@@ -126,6 +126,16 @@ def test_names_in_an_image_are_no_formulas_and_have_an_entry_in_the_legend(tmp_p
     assert [text.get_text().strip() for text in texts] == ["_b train/loss", "a"]
 
 
+@pytest.mark.parametrize("last", [1, 2, 3, 200])
+def test_axis_of_an_image_has_whole_epochs(last: int) -> None:
+    curve = [(float(epoch), 0.5) for epoch in range(1, last + 1)]
+    axes = _build_figure({"loss": {"a": curve}}, "epoch", "title").axes[0]
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == int(tick) for tick in ticks)
+
+
 def test_damaged_lines_are_reported_with_their_number(runs: Path, tmp_path: Path) -> None:
     with (runs / "a" / "history.jsonl").open("a") as file:
         file.write("damaged\n")

@@ -7,9 +7,11 @@ import math
 import weakref
 
 import numpy as np
+import pytest
 import torch
 
 from hookbus.distributed.collectives import Collectives
+from hookbus.errors import MetricError
 from hookbus.metrics.logged import EvaluationMeans
 
 
@@ -38,6 +40,16 @@ class TestEvaluation:
         evaluation.add("b", 7.0)
 
         assert evaluation.results(Collectives()) == {"a": 4.0, "b": 7.0}
+
+    def test_name_has_one_value_per_batch(self) -> None:
+        evaluation = EvaluationMeans()
+        for value in (1.0, 3.0):
+            evaluation.begin_batch(2)
+            evaluation.add("a", value)
+
+        with pytest.raises(MetricError, match="the batch already has a value of 'val/a', got a second one"):
+            evaluation.add("a", 5.0)
+        assert evaluation.results(Collectives()) == {"a": 2.0}
 
     def test_mean_without_samples_is_nan(self) -> None:
         evaluation = EvaluationMeans()
