@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from hookbus.bridge import Bridge
 from hookbus.checkpoint import get_run_state
+from hookbus.data import get_rng_state, set_rng_state
 from hookbus.errors import ConfigError, RequestError
 from hookbus_lightning.callback import BusCallback, get_package, make_callback
 from hookbus_lightning.capabilities import TRAINER
@@ -28,6 +29,7 @@ class LightningBridge(Bridge):
     evaluation: Evaluation
     _callback: Any
     _has_state = _is_requested = False
+    _rng_before_data: Mapping[str, Any] | None = None
     _final_state: Mapping[str, Any] = MappingProxyType({})
 
     def attach(self) -> None:
@@ -95,10 +97,30 @@ class LightningBridge(Bridge):
         )
         self.training = TrainingEvents(self)
         self.replace(trainer.strategy, "training_step", self.training.wrap_training_step)
+        if not hasattr(trainer.fit_loop, "is_resuming"):  # before Lightning 2.6
+            self.replace(trainer.fit_loop, "setup_data", self._wrap_setup_data)
 
     def _open_run(self, **arguments: Any) -> None:
         # Not `open`: Lightning loads the data and restores the optimizers between `before_run` and `before_train`.
         self.begin(self.bus.open(**self.get_run_arguments({**self._get_objects(), **arguments})))
+
+    def _wrap_setup_data(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def setup_data() -> None:
+            self._rng_before_data = get_rng_state()
+            original()
+
+        return setup_data
+
+    def undo_first_iterator(self) -> None:
+        """Restore the RNG state that the first iterator of the training loaders has changed, if there is a second one.
+
+        Before Lightning 2.6, a training that continues after a complete epoch creates an iterator when it loads the
+        data and another one at the start of the epoch, and each draws random numbers.
+        """
+        fit_loop, rng = self.host.fit_loop, self._rng_before_data
+        has_second = self.host.current_epoch > 0 and not fit_loop.epoch_loop.restarting
+        if rng is not None and self.active_run.resumed and has_second:
+            set_rng_state(rng)
 
     def begin_training(self) -> None:
         """Emit `before_train`, unless it has been emitted."""

@@ -63,6 +63,7 @@ class BusCallback:
         """Emit `before_train`, with the data loaded and all states restored."""
         self._bridge.set_train_data()
         self._bridge.begin_training()
+        self._bridge.undo_first_iterator()
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Emit `after_train`, while the model is still on its device."""

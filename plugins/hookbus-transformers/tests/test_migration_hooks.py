@@ -81,6 +81,7 @@ def test_both_resume(tmp_path: Path) -> None:
     assert torch.equal(get_weights(run.model), get_weights(whole.model))
 
 
+@pytest.mark.filterwarnings("ignore:mtime may not be reliable")  # Transformers 4, of two saves within a second
 @covers(
     "`save_total_limit` with `load_best_model_at_end`",
     "`checkpoint` with `max_keep_ckpts`, which does not count the best ones; `save_top_k` is their number",
