@@ -29,7 +29,7 @@ class LightningBridge(Bridge):
     evaluation: Evaluation
     _callback: Any
     _has_state = _is_requested = False
-    _rng_before_data: Mapping[str, Any] | None = None
+    _rng_before_data: dict[str, Any] | None = None
     _final_state: Mapping[str, Any] = MappingProxyType({})
 
     def attach(self) -> None:
