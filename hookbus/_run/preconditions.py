@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from hookbus._events.registry import FunctionPlugin
 from hookbus._run.clock import Clock
+from hookbus._run.declarations import find_declaration_errors, find_name_errors
 from hookbus._run.host_needs import find_host_errors, find_second_lr_schedules, format_hook, report_differences
 from hookbus._run.participants import WITHIN
 from hookbus._run.point_counters import PointCounters
@@ -79,8 +80,11 @@ def _find_token_errors(run: Run) -> Iterator[ConfigError]:
 
 def find_hook_errors(run: Run, hooks: Mapping[str, Hook]) -> Iterator[HookbusError]:
     """Yield the errors of hooks of a run: validations and directories that they require, and their own checks."""
+    if declared := list(find_declaration_errors(hooks)):  # the checks of other hooks read them
+        yield from declared
+        return
     # First, because a hook may find the metrics that it requires in its check.
-    errors = list(_find_check_errors(run, hooks))
+    errors = [*_find_check_errors(run, hooks), *find_name_errors(hooks)]
     if run.host is not None:
         yield from find_host_errors(
             hooks,

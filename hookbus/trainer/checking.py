@@ -76,7 +76,9 @@ class ExpectedMetrics:
             ConfigError: If a name is unknown or ambiguous. The message contains the available metrics.
         """
         readers = {
-            f"hook {name!r} ({package_label(hook)})": hook.required_metrics for name, hook in self._hooks.items()
+            f"hook {name!r} ({package_label(hook)})": hook.required_metrics
+            for name, hook in self._hooks.items()
+            if not isinstance(hook.required_metrics, str)  # which is a failed precondition
         }
         if (monitor := self._trainer.scheduler.monitor) is not None:
             readers["scheduler"] = [monitor]
