@@ -7,7 +7,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from hookbus._utils.known_keys import FRAMEWORK_KEYS, SECTION_KEYS, TOP_LEVEL_KEYS, is_run_file_key
+from hookbus._utils.known_keys import SECTION_KEYS, TOP_LEVEL_KEYS, find_setting
 from hookbus._utils.values import shorten
 
 RUN_FILE_SUFFIXES = (".yaml", ".yml")
@@ -47,7 +47,4 @@ def _find_setting(option: str) -> str | None:
     sections = [section for section, keys in SECTION_KEYS.items() if name in keys]
     if name.partition(".")[0] in TOP_LEVEL_KEYS:
         return name
-    if sections:
-        return f"{sections[0]}.{name}"
-    key = FRAMEWORK_KEYS.get(name)
-    return key if key is not None and is_run_file_key(key) else None
+    return f"{sections[0]}.{name}" if sections else find_setting(name)

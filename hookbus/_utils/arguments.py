@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
 
 from hookbus._utils.imports import suggest_if_close
-from hookbus._utils.known_keys import HOOK_SETTINGS, find_equivalent
+from hookbus._utils.known_keys import HOOK_SETTINGS, OPTIMIZER_ARGUMENTS, find_equivalent
 from hookbus._utils.values import format_value
 from hookbus.errors import ArgumentError, ConfigError, HookbusError, suggest_names
 
@@ -235,7 +235,9 @@ def _describe(label: str, name: str, known: list[str]) -> str:
     equivalent: Any = find_equivalent(name, known)
     hooks = [hook for hook, settings in HOOK_SETTINGS.items() if name in settings]
     hint = f" Pass {equivalent!r}, its name in hookbus." if equivalent else suggest_names(name, known)
-    if len(hooks) == 1 and not equivalent:
+    if name in OPTIMIZER_ARGUMENTS and "optimizer" in known:
+        hint = f" It is the argument {OPTIMIZER_ARGUMENTS[name]!r} of the optimizer: pass it to `optimizer`."
+    elif len(hooks) == 1 and not equivalent:
         hint = f" It is a setting of the hook {hooks[0]!r}: pass it to that hook."
     return f"{label}: unexpected keyword argument {name!r}.{hint}"
 

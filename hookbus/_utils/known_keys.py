@@ -38,8 +38,6 @@ _FRAMEWORK_NAMES = {
     "device": ("devices",),
     "hooks": ("callbacks", "custom_hooks", "writer", "writers"),
     "loss": ("criterion", "loss_function"),
-    "optimizer.lr": ("base_lr", "learning_rate", "lr"),
-    "optimizer.weight_decay": ("weight_decay",),
     "resume": ("ckpt_path", "resume_from", "resume_from_checkpoint"),
     "scheduler": ("lr_scheduler",),
     "train_loader": ("train_dataloader", "train_dataloaders"),
@@ -55,6 +53,9 @@ _FRAMEWORK_NAMES = {
 }
 FRAMEWORK_KEYS = {name: key for key, names in _FRAMEWORK_NAMES.items() for name in names}
 """Keys of a run file, with the section, or arguments of the Trainer, by the name in another framework."""
+
+OPTIMIZER_ARGUMENTS = {"base_lr": "lr", "learning_rate": "lr", "lr": "lr", "weight_decay": "weight_decay"}
+"""Arguments of optimizers by the names under which they are passed elsewhere."""
 
 LIMITS = ("epochs", "iterations", "tokens")
 """Settings of `training` of which a run has one: a layer that sets one replaces the others."""
@@ -138,8 +139,8 @@ def _describe_home(key: str, sections: list[str], *, settings: Collection[str] =
     sections = sections or [name for name, keys in SECTION_KEYS.items() if key in keys]
     if key in TOP_LEVEL_KEYS or TOP_LEVEL in sections:
         return "belongs at the top level."
-    if key in FRAMEWORK_KEYS and is_run_file_key(FRAMEWORK_KEYS[key]):
-        return f"is `{FRAMEWORK_KEYS[key]}` in hookbus."
+    if setting := find_setting(key):
+        return f"is `{setting}` in hookbus."
     if key in COMMON_KEYS and key != "name":
         return "is a setting of every hook: write it in the settings of a hook."
     if key in HOOK_CLASSES or key in HOOK_CLASSES.values():
@@ -168,12 +169,12 @@ def _describe_settings(sections: list[str], hooks: list[str]) -> str:
     return f"{', or '.join(homes)}." if homes else ""
 
 
-def is_run_file_key(path: str) -> bool:
-    """Return whether a run file accepts a key, such as `training.epochs`."""
-    section, _, key = path.rpartition(".")
-    if not section:
-        return key in TOP_LEVEL_KEYS
-    return key in SECTION_KEYS.get(section, (key,))  # the keys of an optimizer are arguments of its class
+def find_setting(name: str) -> str | None:
+    """Return the key of a run file, such as `training.epochs`, that corresponds to a name elsewhere, or None."""
+    if name in OPTIMIZER_ARGUMENTS:
+        return f"optimizer.{OPTIMIZER_ARGUMENTS[name]}"
+    section, _, key = FRAMEWORK_KEYS.get(name, "").rpartition(".")
+    return FRAMEWORK_KEYS[name] if key in (SECTION_KEYS[section] if section else TOP_LEVEL_KEYS) else None
 
 
 def _get_all_keys() -> list[str]:
