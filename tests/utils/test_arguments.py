@@ -202,8 +202,8 @@ def test_error_with_further_arguments_becomes_its_base_class() -> None:
         ),
         (
             lambda: Trainer(nn.Linear(1, 1), learning_rate=0.1),
-            "Trainer: unexpected keyword argument 'learning_rate'. It is the argument 'lr' of the optimizer: pass it to "
-            "`optimizer`.",
+            "Trainer: unexpected keyword argument 'learning_rate'. It is the argument 'lr' of the optimizer: pass it "
+            "to `optimizer`.",
         ),
         (lambda: HookBus(hook=[]), "HookBus: unexpected keyword argument 'hook'. Did you mean 'hooks'?"),
         (
