@@ -97,8 +97,8 @@ class LightningBridge(Bridge):
         )
         self.training = TrainingEvents(self)
         self.replace(trainer.strategy, "training_step", self.training.wrap_training_step)
-        if not hasattr(trainer.fit_loop, "is_resuming"):  # before Lightning 2.6
-            self.replace(trainer.fit_loop, "setup_data", self._wrap_setup_data)
+        self._rng_before_data = None
+        self.replace(trainer.fit_loop, "setup_data", self._wrap_setup_data)
 
     def _open_run(self, **arguments: Any) -> None:
         # Not `open`: Lightning loads the data and restores the optimizers between `before_run` and `before_train`.
@@ -106,7 +106,8 @@ class LightningBridge(Bridge):
 
     def _wrap_setup_data(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def setup_data() -> None:
-            self._rng_before_data = get_rng_state()
+            if self._rng_before_data is None:
+                self._rng_before_data = get_rng_state()
             original()
 
         return setup_data
@@ -114,12 +115,18 @@ class LightningBridge(Bridge):
     def undo_first_iterator(self) -> None:
         """Restore the RNG state that the first iterator of the training loaders has changed, if there is a second one.
 
-        Before Lightning 2.6, a training that continues after a complete epoch creates an iterator when it loads the
-        data and another one at the start of the epoch, and each draws random numbers.
+        A training that continues after a complete epoch creates an iterator when it loads the data. Without a limit of
+        epochs, and before Lightning 2.6 with one, it creates another one at the start of the next epoch.
         """
-        fit_loop, rng = self.host.fit_loop, self._rng_before_data
-        has_second = self.host.current_epoch > 0 and not fit_loop.epoch_loop.restarting
-        if rng is not None and self.active_run.resumed and has_second:
+        trainer, rng = self.host, self._rng_before_data
+        if rng is None or not self.active_run.resumed:
+            return
+        if trainer.max_epochs == -1:
+            has_second = trainer.is_last_batch
+        else:
+            is_complete = trainer.current_epoch > 0 and not trainer.fit_loop.epoch_loop.restarting
+            has_second = is_complete and not hasattr(trainer.fit_loop, "is_resuming")
+        if has_second:
             set_rng_state(rng)
 
     def begin_training(self) -> None:

@@ -11,14 +11,15 @@ import torch
 pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
 
 import lightning.pytorch as pl
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import SumMetric
 
-from hookbus import Hook, HookBus
+from hookbus import Hook, HookBus, Run
 from hookbus.testing import RecordingBus
+from hookbus_checkpoint import CheckpointHook
 from hookbus_ema import SWAHook
 
-from .toys import Mean, attach, make_loader
+from .toys import Mean, Validated, attach, make_loader
 
 ITERATION = ["before_train_iter", "after_forward", "after_backward"]
 STEP = ["before_optimizer_step", "after_optimizer_step"]
@@ -264,3 +265,64 @@ class TestAverages:
         torch.testing.assert_close(average["layers.1.running_mean"], mean)
         # The passes over the data after the second and the third epoch are not collected.
         assert (len(module.losses), module.logged) == (6, [2.0, 4.0, 6.0])
+
+
+class Crash(Hook):
+    def after_train_iter(self, run: Run) -> None:
+        if run.iters_done == 5:
+            raise RuntimeError("crash")
+
+
+class TestResume:
+    """Resumes from the checkpoint of the end of an epoch, in another state of the RNG."""
+
+    @staticmethod
+    def read(
+        directory: Path, owner: Any, limits: dict[str, int], *, resume: bool = False, hooks: Any = ()
+    ) -> list[int]:
+        """Train, and return the samples in the order in which they were read."""
+        read = list[int]()
+
+        class Recorded(Validated):
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                read.append(int(batch[0]))
+                return super().training_step(batch, batch_idx)
+
+        is_host = owner == "host"
+        saving = pl.callbacks.ModelCheckpoint(directory, save_top_k=-1, save_on_train_epoch_end=True)
+        bridge = attach(
+            HookBus([*hooks, *([] if is_host else [CheckpointHook(save_best=False)])]),
+            directory,
+            options={"checkpoints": owner, "work_dir": directory / "hookbus", "resume": "never"}
+            | ({"resume": "auto"} if resume and not is_host else {}),
+            enable_checkpointing=is_host,
+            callbacks=[saving] if is_host else [],
+            **limits,
+        )
+        loader = DataLoader(TensorDataset(torch.arange(4.0)), shuffle=True)
+        checkpoint = next(directory.glob("*.ckpt")) if resume and is_host else None
+        # Without a validation, Lightning itself reads another batch in a complete epoch if only the steps are limited.
+        bridge.host.fit(Recorded(), loader, make_loader(1.0), ckpt_path=checkpoint)
+        return read
+
+    @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+    @pytest.mark.parametrize(
+        "limits",
+        [
+            {"max_epochs": 3},
+            {"max_epochs": 3, "reload_dataloaders_every_n_epochs": 1},
+            {"max_epochs": -1, "max_steps": 11},
+        ],
+        ids=["epochs", "reloaded", "steps"],
+    )
+    @pytest.mark.parametrize("owner", ["host", "hookbus"])
+    def test_order_of_the_data_is_that_of_the_uninterrupted_training(
+        self, owner: str, limits: dict[str, int], tmp_path: Path
+    ) -> None:
+        torch.manual_seed(1)
+        expected = self.read(tmp_path / "whole", owner, limits)
+        torch.manual_seed(1)
+        with pytest.raises(RuntimeError, match="crash"):
+            self.read(tmp_path / "parts", owner, limits, hooks=[Crash()])
+        torch.manual_seed(2)
+        assert self.read(tmp_path / "parts", owner, limits, resume=True) == expected[4:]
