@@ -115,17 +115,17 @@ class LightningBridge(Bridge):
     def undo_first_iterator(self) -> None:
         """Restore the RNG state that the first iterator of the training loaders has changed, if there is a second one.
 
-        A training that continues after a complete epoch creates an iterator when it loads the data. Without a limit of
-        epochs, and before Lightning 2.6 with one, it creates another one at the start of the next epoch.
+        A training that continues after a complete epoch creates an iterator when it loads the data. It creates another
+        one at the start of the next epoch if Lightning first completes the epoch of the checkpoint, as after its
+        validation or with a limit of steps, and before Lightning 2.6 in any case.
         """
         trainer, rng = self.host, self._rng_before_data
         if rng is None or not self.active_run.resumed:
             return
-        if trainer.max_epochs == -1:
+        if trainer.fit_loop.epoch_loop.restarting:
             has_second = trainer.is_last_batch
         else:
-            is_complete = trainer.current_epoch > 0 and not trainer.fit_loop.epoch_loop.restarting
-            has_second = is_complete and not hasattr(trainer.fit_loop, "is_resuming")
+            has_second = trainer.current_epoch > 0 and not hasattr(trainer.fit_loop, "is_resuming")
         if has_second:
             set_rng_state(rng)
 

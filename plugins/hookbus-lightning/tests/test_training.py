@@ -274,7 +274,7 @@ class Crash(Hook):
 
 
 class TestResume:
-    """Resumes from the checkpoint of the end of an epoch, in another state of the RNG."""
+    """Resumes from a checkpoint of the end of an epoch, or of its validation, in another state of the RNG."""
 
     @staticmethod
     def read(
@@ -288,12 +288,12 @@ class TestResume:
                 read.append(int(batch[0]))
                 return super().training_step(batch, batch_idx)
 
-        is_host = owner == "host"
-        saving = pl.callbacks.ModelCheckpoint(directory, save_top_k=-1, save_on_train_epoch_end=True)
+        is_host = owner != "hookbus"
+        saving = pl.callbacks.ModelCheckpoint(directory, save_top_k=-1, save_on_train_epoch_end=owner == "host")
         bridge = attach(
             HookBus([*hooks, *([] if is_host else [CheckpointHook(save_best=False)])]),
             directory,
-            options={"checkpoints": owner, "work_dir": directory / "hookbus", "resume": "never"}
+            options={"checkpoints": "host" if is_host else owner, "work_dir": directory / "hookbus", "resume": "never"}
             | ({"resume": "auto"} if resume and not is_host else {}),
             enable_checkpointing=is_host,
             callbacks=[saving] if is_host else [],
@@ -301,7 +301,7 @@ class TestResume:
         )
         loader = DataLoader(TensorDataset(torch.arange(4.0)), shuffle=True)
         checkpoint = next(directory.glob("*.ckpt")) if resume and is_host else None
-        # Without a validation, Lightning itself reads another batch in a complete epoch if only the steps are limited.
+        # Without a validation, Lightning itself reads another batch in a complete epoch if the steps are limited.
         bridge.host.fit(Recorded(), loader, make_loader(1.0), ckpt_path=checkpoint)
         return read
 
@@ -312,10 +312,11 @@ class TestResume:
             {"max_epochs": 3},
             {"max_epochs": 3, "reload_dataloaders_every_n_epochs": 1},
             {"max_epochs": -1, "max_steps": 11},
+            {"max_epochs": 5, "max_steps": 11},
         ],
-        ids=["epochs", "reloaded", "steps"],
+        ids=["epochs", "reloaded", "steps", "both"],
     )
-    @pytest.mark.parametrize("owner", ["host", "hookbus"])
+    @pytest.mark.parametrize("owner", ["host", "host, after the validation", "hookbus"])
     def test_order_of_the_data_is_that_of_the_uninterrupted_training(
         self, owner: str, limits: dict[str, int], tmp_path: Path
     ) -> None:
