@@ -7,6 +7,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from hookbus._cli.redaction import redact_text
 from hookbus._utils.known_keys import SECTION_KEYS, TOP_LEVEL_KEYS, find_setting
 from hookbus._utils.values import shorten
 
@@ -36,8 +37,9 @@ class RunFileCommand(TyperCommand):
             if arg == "--":
                 break
             if option.startswith("--") and option not in options and (key := _find_setting(option)):
-                value = shorten(value or (following if not following.startswith("-") else ""), MAX_ARGUMENT_LENGTH)
-                ctx.fail(f"No such option: {option}. Pass a setting without dashes: {key}={value or '...'}")
+                value = value or ("" if following.startswith("-") else following) or "..."
+                override = redact_text(f"{key}={shorten(value, MAX_ARGUMENT_LENGTH)}")
+                ctx.fail(f"No such option: {option}. Pass a setting without dashes: {override}")
         return super().parse_args(ctx, args)
 
 

@@ -46,6 +46,12 @@ def test_setting_that_is_passed_as_an_option_names_the_override(
     assert read_error(command, "run.yaml", *arguments) == expected
 
 
+@pytest.mark.parametrize("arguments", [["--hooks.wandb.api_key=0a1b2c"], ["--hooks.wandb.api_key", "0a1b2c"]])
+def test_value_of_a_secret_is_hidden(arguments: list[str]) -> None:
+    expected = "Error: No such option: --hooks.wandb.api_key. Pass a setting without dashes: hooks.wandb.api_key=***"
+    assert read_error("check", "run.yaml", *arguments) == expected
+
+
 @pytest.mark.parametrize("option", ["--unknown", "--train-dataloader"])
 def test_option_that_names_no_setting_of_run_files_has_no_hint(option: str) -> None:
     assert read_error("check", "run.yaml", option) == f"Error: No such option: {option}"
