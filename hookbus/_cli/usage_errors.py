@@ -8,7 +8,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from hookbus._cli.redaction import redact_text
-from hookbus._utils.known_keys import SECTION_KEYS, TOP_LEVEL_KEYS, find_setting
+from hookbus._utils.known_keys import TOP_LEVEL_KEYS, find_sections, find_setting
 from hookbus._utils.values import shorten
 
 RUN_FILE_SUFFIXES = (".yaml", ".yml")
@@ -46,7 +46,7 @@ class RunFileCommand(TyperCommand):
 def _find_setting(option: str) -> str | None:
     """Return the key of the setting that an option names, or None."""
     name = option.removeprefix("--").replace("-", "_")
-    sections = [section for section, keys in SECTION_KEYS.items() if name in keys]
     if name.partition(".")[0] in TOP_LEVEL_KEYS:
         return name
+    sections = find_sections(name)
     return f"{sections[0]}.{name}" if sections else find_setting(name)

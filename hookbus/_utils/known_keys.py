@@ -136,7 +136,7 @@ def _describe_home(key: str, sections: list[str], *, settings: Collection[str] =
         sections: Sections that accept it, if they are known.
         settings: Settings of the hook that contains the key, if it is in a hook.
     """
-    sections = sections or [name for name, keys in SECTION_KEYS.items() if key in keys]
+    sections = sections or find_sections(key)
     if key in TOP_LEVEL_KEYS or TOP_LEVEL in sections:
         return "belongs at the top level."
     if setting := find_setting(key):
@@ -167,6 +167,11 @@ def _describe_settings(sections: list[str], hooks: list[str]) -> str:
     elif hooks:
         homes.append(f"is a setting of {len(hooks)} hooks, such as `{hooks[0]}`: write it in hooks")
     return f"{', or '.join(homes)}." if homes else ""
+
+
+def find_sections(key: str) -> list[str]:
+    """Return the sections of a run file that accept a key."""
+    return [name for name, keys in SECTION_KEYS.items() if key in keys]
 
 
 def find_setting(name: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from hookbus._run.host_needs import format_hook
 from hookbus._run.never_due import find_unreachable
 from hookbus._run.results import name_results
 from hookbus._training.eval_metrics import EvalMetric
@@ -17,7 +18,6 @@ from hookbus._training.evaluation import compute_metrics, eval_mode, named_loade
 from hookbus._training.steps import extract_loss
 from hookbus._utils.arguments import raise_errors
 from hookbus._utils.imports import describe_error
-from hookbus._utils.packages import package_label
 from hookbus.data.batches import move_to_device
 from hookbus.data.loaders import is_shardable, loader_length
 from hookbus.data.resumable_loader import make_resumable
@@ -76,7 +76,7 @@ class ExpectedMetrics:
             ConfigError: If a name is unknown or ambiguous. The message contains the available metrics.
         """
         readers = {
-            f"hook {name!r} ({package_label(hook)})": hook.required_metrics
+            format_hook(name, hook): hook.required_metrics
             for name, hook in self._hooks.items()
             if not isinstance(hook.required_metrics, str)  # which is a failed precondition
         }
