@@ -24,7 +24,7 @@ from pydantic import (
 
 from hookbus._events.conditions import as_condition
 from hookbus._events.markers import IMPL_ATTRIBUTE
-from hookbus._events.points import POINT_ALIASES, Unit, get_static_method
+from hookbus._events.points import POINT_ALIASES, HookUnit, Unit, get_static_method
 from hookbus._events.schedule_parser import parse_schedule
 from hookbus._events.schedules import Schedule
 from hookbus._utils.detached_copies import copy_detached, dump_detached, load_detached
@@ -50,6 +50,9 @@ Direction = Literal["greater", "less"]
 
 OnError = Literal["raise", "warn", "disable"]
 """Policy for exceptions of a hook."""
+
+Ranks = Literal["all", "main"]
+"""Ranks on which a hook runs."""
 
 
 class Priority(IntEnum):
@@ -217,8 +220,8 @@ class Hook(BaseListeners):
     Config: ClassVar[type[HookConfig]] = HookConfig
     priority: int = Priority.NORMAL
     observer: ClassVar[bool] = False
-    unit: Literal["iter", "step", "epoch"] = "iter"
-    ranks: ClassVar[Literal["all", "main"]] = "all"
+    unit: HookUnit = "iter"
+    ranks: ClassVar[Ranks] = "all"
     schedules_validation: ClassVar[bool] = False
     validates_before_train: bool = False
     schedules_accumulation: ClassVar[bool] = False

@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
-from typing import Any, ClassVar, Literal, Protocol, TypeGuard
+from typing import Any, ClassVar, Protocol, TypeGuard
 
 from hookbus._events.markers import IMPL_ATTRIBUTE, Options
-from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, Point, bind_method, get_static_method
+from hookbus._events.points import ARGUMENT_ALIASES, POINT_ALIASES, HookUnit, Point, bind_method, get_static_method
 from hookbus._events.schedules import FieldConfig, Schedule
 from hookbus._utils.deprecations import DEPRECATIONS_ATTRIBUTE
 from hookbus._utils.known_keys import explain_hook_settings
@@ -49,7 +49,7 @@ class ConfiguredPlugin(Protocol):
 
     priority: int
     observer: ClassVar[bool]
-    unit: Literal["iter", "step", "epoch"]
+    unit: HookUnit
     _name: str | None
     _run: Any
 

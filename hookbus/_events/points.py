@@ -17,6 +17,8 @@ from hookbus._utils.deprecations import SPEC_ATTRIBUTE, Deprecation, read_deprec
 from hookbus.errors import ConfigError, PointError, suggest_names
 
 Unit = Literal["iter", "batch", "step", "epoch", "sample", "token", "seconds"]
+HookUnit = Literal["iter", "step", "epoch"]
+"""Unit in which the setting `frequency` of a hook counts."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 POINT_ALIASES: Mapping[str, str] = {

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import get_args
 
+from hookbus._events.points import HookUnit
 from hookbus._run.host_needs import format_hook
 from hookbus.errors import ConfigError, suggest_names
-from hookbus.hook import Direction, Hook
+from hookbus.hook import Direction, Hook, Ranks
 from hookbus.needs import Needs
 
-_CHOICES = {"unit": ("iter", "step", "epoch"), "ranks": ("all", "main")}
+_CHOICES = {"unit": get_args(HookUnit), "ranks": get_args(Ranks)}
 _TYPES = {
     "needs": (Needs, "be an instance of hookbus.Needs"),
     "best_metrics": (Mapping, "map names of metrics to directions"),
