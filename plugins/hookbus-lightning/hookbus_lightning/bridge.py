@@ -106,7 +106,7 @@ class LightningBridge(Bridge):
 
     def _wrap_setup_data(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def setup_data() -> None:
-            if self._rng_before_data is None:
+            if self._rng_before_data is None and self.active_run.resumed:
                 self._rng_before_data = get_rng_state()
             original()
 
@@ -120,7 +120,7 @@ class LightningBridge(Bridge):
         validation or with a limit of steps, and before Lightning 2.6 in any case.
         """
         trainer, rng = self.host, self._rng_before_data
-        if rng is None or not self.active_run.resumed:
+        if rng is None:
             return
         if trainer.fit_loop.epoch_loop.restarting:
             has_second = trainer.is_last_batch

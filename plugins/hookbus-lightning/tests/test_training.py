@@ -293,8 +293,11 @@ class TestResume:
         bridge = attach(
             HookBus([*hooks, *([] if is_host else [CheckpointHook(save_best=False)])]),
             directory,
-            options={"checkpoints": "host" if is_host else owner, "work_dir": directory / "hookbus", "resume": "never"}
-            | ({"resume": "auto"} if resume and not is_host else {}),
+            options={
+                "checkpoints": "host" if is_host else "hookbus",
+                "work_dir": directory / "hookbus",
+                "resume": "auto" if resume and not is_host else "never",
+            },
             enable_checkpointing=is_host,
             callbacks=[saving] if is_host else [],
             **limits,
