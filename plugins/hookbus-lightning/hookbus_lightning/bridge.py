@@ -12,6 +12,7 @@ from hookbus.bridge import Bridge
 from hookbus.checkpoint import get_run_state
 from hookbus.data import get_rng_state, set_rng_state
 from hookbus.errors import ConfigError, RequestError
+from hookbus_lightning.abort import discard_weights
 from hookbus_lightning.callback import BusCallback, get_package, make_callback
 from hookbus_lightning.capabilities import TRAINER
 from hookbus_lightning.evaluation import Evaluation
@@ -241,6 +242,8 @@ class LightningBridge(Bridge):
         if trainer.min_epochs or trainer.min_steps:
             self.replace(trainer.fit_loop, "min_epochs", lambda _: 0)
             self.replace(trainer.fit_loop.epoch_loop, "min_steps", lambda _: None)
+        if self.active_run.aborted:
+            discard_weights(self)
 
     def save(self, reasons: Sequence[str]) -> None:
         """Save a checkpoint of Lightning."""

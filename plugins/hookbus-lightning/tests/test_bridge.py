@@ -205,6 +205,32 @@ class TestRequests:
         saved = torch.load(path, weights_only=True)
         assert saved["global_step"] == saved["callbacks"]["hookbus"]["loop"]["clock"]["iters_done"] == 2
 
+    @pytest.mark.parametrize("iteration", [1, 2, 3, 4])
+    def test_aborted_training_is_neither_validated_nor_saved(self, tmp_path: Path, iteration: int) -> None:
+        from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+        class Module(Validated):
+            def configure_optimizers(self) -> Any:
+                optimizer = super().configure_optimizers()
+                return {
+                    "optimizer": optimizer,
+                    "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
+                    "monitor": "val_loss",
+                }
+
+        saving = ModelCheckpoint(tmp_path / "saved", every_n_train_steps=2, save_last=True)
+        callbacks = [saving, ModelCheckpoint(tmp_path / "best", monitor="val_loss"), EarlyStopping("val_loss")]
+        bus = RecordingBus([Request("request_abort", iteration)])
+        bridge = attach(bus, tmp_path, callbacks=callbacks, enable_checkpointing=True, max_epochs=3)
+        trainer = bridge.host
+        trainer.fit(Module(), make_loader(1.0, 1.0), make_loader(1.0))
+        epochs = (iteration - 1) // 2  # those that were complete before
+        assert (bridge.run.outcome, bridge.run.iters_done) == ("aborted", iteration)
+        assert len(bus.get_arguments("after_val")) == epochs
+        saved = {path.name for folder in ("saved", "best") for path in (tmp_path / folder).glob("*.ckpt")}
+        assert saved == ({"epoch=0-step=2.ckpt", "last.ckpt"} if epochs else set())
+        assert (trainer.limit_val_batches, "on_validation_end" in vars(saving)) == (1.0, False)  # restored
+
     def test_hook_that_skips_iterations_is_refused(self, tmp_path: Path) -> None:
         class Skip(Hook):
             skips_iterations = True
