@@ -237,10 +237,11 @@ class Bridge:
             names = " or ".join(map(repr, supported))
             raise ConfigError([f"checkpoints: should be {names} in {host}, got {self.checkpoints!r}."])
         if self.checkpoints == "host" and (resume := self._options.get("resume", "never")) != "never":
+            other = ", or pass checkpoints='hookbus' if the checkpoint hook saves" if "hookbus" in supported else ""
             raise ConfigError(
                 [
-                    f"resume: the hooks resume from the checkpoint of {host}, got {resume!r}. Resume {host} itself, or "
-                    "pass checkpoints='hookbus' if the checkpoint hook saves."
+                    f"resume: the hooks resume from the checkpoint of {host}, got {resume!r}. "
+                    f"Resume {host} itself{other}."
                 ]
             )
 

@@ -175,6 +175,13 @@ class TestCheckpoints:
         with pytest.raises(ConfigError, match=r"resume: the hooks resume from the checkpoint of foreign .*'auto'"):
             ForeignBridge(HookBus(), make_trainer(), resume="auto")
 
+    def test_refused_resume_suggests_supported_owners_only(self) -> None:
+        class HostOnly(ForeignBridge):
+            capabilities = Capabilities(host="some trainer", bridge="a:b")
+
+        with pytest.raises(ConfigError, match=r"got 'auto'\. Resume some trainer itself\.$"):
+            HostOnly(HookBus(), make_trainer(), resume="auto")
+
     def test_checkpoint_hook_is_refused_if_the_trainer_owns_the_checkpoints(self) -> None:
         with pytest.raises(ConfigError, match="writes checkpoints, but foreign trainer saves the state of the hooks"):
             ForeignBridge(HookBus([CheckpointHook()]), make_trainer())
