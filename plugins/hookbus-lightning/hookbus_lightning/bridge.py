@@ -8,6 +8,7 @@ from math import isinf
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from hookbus import Hook
 from hookbus.bridge import Bridge
 from hookbus.checkpoint import get_run_state
 from hookbus.data import get_rng_state, set_rng_state
@@ -154,9 +155,17 @@ class LightningBridge(Bridge):
                 f"trainer.fit: ckpt_path should be None with checkpoints='hookbus', got {str(trainer.ckpt_path)!r}. "
                 "Pass resume='auto' to bus.attach, or attach the bus with checkpoints='host'."
             )
-        scheduling = [name for name, hook in self.bus.hooks.items() if getattr(hook, "schedules_validation", False)]
-        if scheduling and not trainer.enable_validation:
-            raise ConfigError(f"hook {scheduling[0]!r}: schedules validations, but {_describe_missing(trainer)}")
+        hooks = {name: hook for name, hook in self.bus.hooks.items() if isinstance(hook, Hook)}
+        if trainer.enable_validation or any(hook.validation_fn is not None for hook in hooks.values()):
+            return
+        problems = [
+            f"hook {name!r}: {'schedules' if hook.schedules_validation else 'requires'} validations, but "
+            f"{_describe_missing(trainer)}"
+            for name, hook in hooks.items()
+            if hook.requires_validation
+        ]
+        if problems:
+            raise ConfigError(problems)
 
     def _get_objects(self) -> dict[str, Any]:
         """Return the arguments of `bus.open` that are known in every stage."""

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
 
-from hookbus import Hook, HookBus
+from hookbus import Hook, HookBus, Run
 from hookbus.errors import ConfigError
 from hookbus.testing import RecordingBus
 from hookbus_ema import EMAHook
@@ -147,14 +147,37 @@ class TestRequests:
         fit(bus, tmp_path)
         assert bus.emitted_points.count("before_val") == 1
 
-    def test_hook_that_schedules_validations_is_refused_without_data(self, tmp_path: Path) -> None:
+    def test_hooks_that_need_validations_are_refused_without_data(self, tmp_path: Path) -> None:
         class Schedule(Hook):
             schedules_validation = True
 
-        bridge = attach(HookBus([Schedule()]), tmp_path, limit_val_batches=0)
-        with pytest.raises(ConfigError, match=r"hook 'schedule': schedules .* got limit_val_batches=0"):
+        class Read(Hook):
+            required_metrics = ("val/loss",)
+
+        bridge = attach(HookBus([Schedule(), Read()]), tmp_path, limit_val_batches=0)
+        with pytest.raises(ConfigError) as caught:
             bridge.host.fit(Validated(), make_loader(1.0), make_loader(1.0))
         assert bridge.run is None
+        reason = "validations, but the trainer does not validate, got limit_val_batches=0"
+        assert [problem.partition(". ")[0] for problem in caught.value.problems] == [
+            f"hook 'schedule': schedules {reason}",
+            f"hook 'read': requires {reason}",
+        ]
+
+    def test_hook_may_validate_itself_without_data(self, tmp_path: Path) -> None:
+        class Validate(Hook):
+            schedules_validation = True
+            required_metrics = ("val/score",)
+
+            @property
+            def validation_fn(self) -> Any:
+                return lambda run: {"score": 3.0}
+
+            def after_train_epoch(self, run: Run) -> None:
+                run.request_validation()
+
+        run = fit(HookBus([Validate()]), tmp_path, limit_val_batches=0).run
+        assert dict(run.metrics.results) == {"val/score": 3.0}
 
 
 class TestOutsideOfTraining:
