@@ -137,9 +137,17 @@ class LightningBridge(Bridge):
             self.set_state({})
         self.training.begin()
 
+    def report_own_stop(self) -> None:
+        """Stop the run if a callback such as EarlyStopping, or a limit such as `max_time`, has stopped Lightning."""
+        trainer = self.host
+        is_at_limit = trainer.current_epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
+        if trainer.should_stop and not is_at_limit:
+            self.report_stop()
+
     def finish(self) -> None:
         """End the run of a training, and keep its state for `trainer.save_checkpoint` after the training."""
-        self.begin_training()  # a training that was complete already
+        self.begin_training()  # a training without iterations
+        self.report_own_stop()
         self._final_state = get_run_state(self.active_run) if self.checkpoints == "host" else {}
         self.close()
 

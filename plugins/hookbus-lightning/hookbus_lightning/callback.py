@@ -67,9 +67,7 @@ class BusCallback:
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Emit `after_train`, while the model is still on its device."""
-        is_at_limit = trainer.current_epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
-        if trainer.should_stop and not is_at_limit:
-            self._bridge.report_stop()  # a callback such as EarlyStopping has stopped Lightning
+        self._bridge.report_own_stop()
         self._bridge.bus.emit("after_train")
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:

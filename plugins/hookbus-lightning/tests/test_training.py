@@ -78,6 +78,10 @@ class TestOrder:
         run = fit(HookBus(), tmp_path, Module(), max_epochs=epochs).run
         assert (run.outcome, run.epochs_done) == (outcome, 2)
 
+    def test_time_that_is_used_up_stops_the_run(self, tmp_path: Path) -> None:
+        run = fit(HookBus(), tmp_path, max_epochs=2, max_time={"seconds": 0}).run
+        assert (run.outcome, run.iters_done, run.stop_reasons) == ("stopped", 0, ["loop: stopped by Lightning"])
+
     def test_max_steps_is_the_limit_of_the_run(self, tmp_path: Path) -> None:
         run = fit(HookBus(), tmp_path, max_epochs=-1, max_steps=4).run
         assert (run.max_iters, run.iters_done, run.epochs_done, run.outcome) == (4, 4, 1, "finished")
