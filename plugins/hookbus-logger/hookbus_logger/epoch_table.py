@@ -24,7 +24,8 @@ class Row:
     """Row of the table.
 
     Attributes:
-        position: Position in the run and its limit, such as "2/6"; "1.50/6" for a validation within an epoch.
+        position: Position in the run and its limit, such as "2/6"; "1.50/6" for a validation within an epoch, or
+            "2/6 it 50" if the length of the epoch is unknown.
         values: Values by full name: `train/loss`, `val/accuracy`, `lr`.
         seconds: Elapsed time in seconds since the previous row; None if unknown.
         best: Names of the values that are the best so far.

@@ -93,7 +93,10 @@ def counts_epochs(run: Run) -> bool:
 
 
 def get_position(run: Run, *, by_epoch: bool = True) -> tuple[str, str]:
-    """Return the unit and the position of a run, such as ("epoch", "2/6"), or "1.50/6" within an epoch."""
+    """Return the unit and the position of a run, such as ("epoch", "2/6").
+
+    Within an epoch, the position is a fraction, such as "1.50/6", or "2/6 it 50" if the length of the epoch is unknown.
+    """
     if run.max_tokens is not None:
         return "tokens", f"{format_compact(run.tokens_done)}/{format_compact(run.max_tokens)}"
     if not (by_epoch and counts_epochs(run)):
@@ -103,7 +106,7 @@ def get_position(run: Run, *, by_epoch: bool = True) -> tuple[str, str]:
         return "epoch", format_count(run.epochs_done, run.max_epochs)
     length = run.epoch_length
     if not length:
-        return "epoch", f"it {run.iters_done}"
+        return "epoch", f"{format_count(get_epoch(run), run.max_epochs)} it {run.iters_done - run.epoch_first_iter}"
     done = run.epochs_done + (run.iters_done - run.epoch_first_iter) / length
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
     # Rounded down: 1.996 epochs are not 2.

@@ -287,6 +287,37 @@ def test_validation_within_an_epoch_is_a_row_with_its_position(terminal: Any, on
     assert rows == [["1/2", "1.000"], ["1.50/2", "0.5000"], ["2/2", "1.000"]]
 
 
+@pytest.mark.parametrize(
+    ("limit", "positions"), [(2, ["1/2 it 3", "1/2", "2/2 it 2", "2/2"]), (None, ["1 it 3", "1", "2 it 2", "2"])]
+)
+def test_position_in_an_epoch_of_unknown_length_is_epoch_and_iteration(
+    terminal: Any, on_terminal: Any, read_lines: Callable[[], list[str]], limit: int | None, positions: list[str]
+) -> None:
+    class Validate(Hook):
+        def after_train_iter(self, run: Run) -> None:
+            if run.iters_done in (3, 6):
+                run.request_validation()
+
+    def train(*hooks: Any) -> None:
+        bus = HookBus([*hooks, LoggerHook(interval_lines=False), Validate()])
+        with bus.run(epochs=limit, validate=lambda: {"accuracy": 0.5}) as run:
+            for _ in range(2):
+                bus.emit("before_train_epoch")
+                for i, batch in run.batches(iter([1] * 4)):
+                    bus.emit("before_train_iter", batch_idx=i, batch=batch)
+                    bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
+                bus.emit("after_train_epoch")
+
+    train()
+    train(on_terminal)
+
+    lines = [line.split("  ")[:2] for line in read_lines() if line.startswith("epoch")]
+    values = ["val/accuracy 0.5000", "train/loss 1.000"] * 2
+    assert lines == [[f"epoch {position}", value] for position, value in zip(positions, values, strict=True)]
+    cells = [line.strip().split("  ")[0] for line in read_screen(terminal)]
+    assert [cell for cell in cells if cell[:1].isdigit()] == positions
+
+
 def test_loop_with_epochs_that_emits_iterations_only_has_a_row_per_interval(terminal: Any, on_terminal: Any) -> None:
     bus = HookBus([on_terminal, LoggerHook(interval=2)])
     with bus.run(epochs=2) as run:
