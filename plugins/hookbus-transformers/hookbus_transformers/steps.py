@@ -75,8 +75,9 @@ class TrainingSteps:
     def receive_loss(self, loss: torch.Tensor, outputs: Any, num_items: Any) -> torch.Tensor:
         """Emit `after_forward`, and return the loss for the backward.
 
-        Hooks receive the mean loss of the micro-batch. That of a Trainer that divides by the number of items of all
-        micro-batches of the step is multiplied by their number, so that its mean over them is the loss of the step.
+        Hooks receive the mean loss of the micro-batch. A loss that is divided by the number of items of all
+        micro-batches of the step, as the Trainer assumes of models that accept keyword arguments, is multiplied by
+        the number of micro-batches, so that its mean over them is the loss of the step.
 
         Args:
             loss: Loss that `compute_loss` has returned.

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed: run `make bridges HOST=transformers`")
 
-from transformers import Trainer, TrainingArguments
+from transformers import BertForSequenceClassification, Trainer, TrainingArguments
 
 from hookbus import HookBus
 from hookbus.testing import HostTask, RecordingBus
@@ -53,6 +53,32 @@ class TestLoss:
 
         assert len(losses) == 2
         assert sum(losses) / 2 == pytest.approx(total, rel=1e-6)
+
+    @pytest.mark.parametrize(("declared", "factor"), [(None, 2), (False, 1)])
+    def test_loss_of_a_model_that_ignores_the_number_of_items_is_that_of_the_trainer(
+        self, tmp_path: Path, declared: bool | None, factor: int
+    ) -> None:
+        class Classifier(BertForSequenceClassification):
+            def forward(self, input_ids: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+                return super().forward(input_ids=input_ids, labels=labels)
+
+        model = Classifier(make_classifier().config)
+        if declared is not None:
+            model.accepts_loss_kwargs = declared
+        trainer = make_model_trainer(
+            model, tmp_path, make_labeled_texts(4), num_train_epochs=1, gradient_accumulation_steps=2
+        )
+        bus, losses, means = HookBus(), [], []
+
+        @bus.on("after_train_iter")
+        def record(loss: torch.Tensor, outputs: Any, batch: Any) -> None:
+            losses.append(loss.item())
+            means.append(torch.nn.functional.cross_entropy(outputs["logits"], batch["labels"]).item())
+
+        bus.attach(trainer)
+        total = trainer.train().training_loss
+        assert sum(losses) / 2 == pytest.approx(total, rel=1e-6)
+        assert losses == pytest.approx([factor * mean for mean in means], rel=1e-5)
 
     def test_loss_of_a_trainer_that_divides_it_is_that_of_the_micro_batch(self, tmp_path: Path) -> None:
         task, losses = HostTask(epochs=1, accumulate=3), []
