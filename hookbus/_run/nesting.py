@@ -141,10 +141,11 @@ class Nesting:
             Whether training was not open.
 
         Raises:
-            PointError: If the run only evaluates.
+            PointError: If the run has ended, or only evaluates.
         """
         if "train" in self._open:
             return False
+        self._check_running()
         self._check_mode()
         if self._open:
             self._abandon_evaluations()
@@ -196,6 +197,7 @@ class Nesting:
     def _before_open(self, name: str) -> bool:
         if name == "run":
             return False
+        self._check_running()
         if name in self._automatic:
             # Emitted automatically already. From here on the loop is responsible for `after_<name>`.
             del self._automatic[name]
@@ -228,6 +230,14 @@ class Nesting:
         if name in ("train", "epoch", "train_epoch") or name in self._starts:
             raise PointError(f"after_{name}: emitted without before_{name}. Emit before_{name} first.")
         return True
+
+    def _check_running(self) -> None:
+        """Raise a `PointError` if the run has ended: its hooks would receive the event after `cleanup`."""
+        if self._run.outcome != "running":
+            raise PointError(
+                f"An event is emitted at {find_caller()}, but the run has ended. Emit the events of the loop inside of "
+                "`with bus.run(...)`, or before run.close()."
+            )
 
     def _check_mode(self) -> None:
         """Raise a `PointError` if the run only evaluates, and an event of training is emitted."""

@@ -218,6 +218,29 @@ def test_events_outside_of_a_run_are_emitted_unchanged(bus: Any) -> None:
     assert bus.emitted_points == ["after_epoch", "before_train_epoch", "after_run", "before_run"]
 
 
+@pytest.mark.parametrize(
+    "point",
+    ["before_train", "before_epoch", "before_train_epoch", "before_train_iter", "after_train_iter", "before_val"],
+)
+@pytest.mark.parametrize("opened", [False, True])
+def test_event_after_the_end_of_a_run_raises_an_error(bus: Any, point: str, opened: bool) -> None:
+    if opened:
+        run = bus.open(epochs=1)
+        emit(bus, "before_train_epoch", "before_train_iter", "after_train_iter")
+        run.close()
+    else:
+        with bus.run(epochs=1) as run:
+            emit(bus, "before_train_epoch", "before_train_iter", "after_train_iter")
+
+    emitted = [*bus.emitted_points]
+    with pytest.raises(PointError, match=r"emitted at .*test_nesting\.py:\d+, but the run has ended\. Emit"):
+        bus.emit(point)
+    assert (bus.emitted_points, run.iters_done) == (emitted, 1)
+    with bus.run(epochs=2) as later:  # the next run continues the counts of its bus
+        emit(bus, "before_train_iter", "after_train_iter")
+    assert later.iters_done == 2
+
+
 # -- epochs are closed lazily ------------------------------------------------------------------------------------
 
 
