@@ -16,7 +16,13 @@ from hookbus_logger.epoch_recorder import EpochRecorder, get_epoch, has_epochs
 from hookbus_logger.epoch_table import OPTIMIZER_VALUES, EpochTable, Row, build_titles
 from hookbus_logger.format import Part, format_count, format_values, is_time, join_groups
 from hookbus_logger.notebook import NotebookDisplay, get_notebook
-from hookbus_logger.row_collector import RowCollector, counts_epochs, get_widest_position, merge_equal_values
+from hookbus_logger.row_collector import (
+    RowCollector,
+    counts_epochs,
+    get_iteration_limit,
+    get_widest_position,
+    merge_equal_values,
+)
 from hookbus_logger.run_header import format_run
 from hookbus_logger.table_printer import LinePrinter, RowPrinter, TablePrinter
 
@@ -167,7 +173,7 @@ class LoggerHook(EpochRecorder):
 
     def _format_position(self, run: Run) -> str:
         if not (self.config.by_epoch and has_epochs(run)):
-            return f"iteration {format_count(run.iters_done, run.limit('iter'))}"
+            return f"iteration {format_count(run.iters_done, get_iteration_limit(run))}"
         epoch = format_count(get_epoch(run), run.max_epochs)
         position = format_count(run.epoch_iter + 1, run.epoch_length)
         return f"epoch {epoch}  {'iteration ' * (run.epoch_length is None)}{position}"

@@ -100,7 +100,7 @@ def get_position(run: Run, *, by_epoch: bool = True) -> tuple[str, str]:
     if run.max_tokens is not None:
         return "tokens", f"{format_compact(run.tokens_done)}/{format_compact(run.max_tokens)}"
     if not (by_epoch and counts_epochs(run)):
-        return "iteration", format_count(run.iters_done, run.limit("iter"))
+        return "iteration", format_count(run.iters_done, get_iteration_limit(run))
     is_within = run.epoch_open and run.iters_done > run.epoch_first_iter
     if not is_within:
         return "epoch", format_count(run.epochs_done, run.max_epochs)
@@ -111,6 +111,12 @@ def get_position(run: Run, *, by_epoch: bool = True) -> tuple[str, str]:
     limit = "" if run.max_epochs is None else f"/{run.max_epochs}"
     # Rounded down: 1.996 epochs are not 2.
     return "epoch", f"{math.floor(done * 100) / 100:.2f}{limit}"
+
+
+def get_iteration_limit(run: Run) -> int | None:
+    """Return the last iteration of a run; None if it is unknown."""
+    # A loop without epochs never approaches a limit in epochs: the last iteration would grow with each one.
+    return run.limit("iter") if has_epochs(run) or not run.iters_done else run.max_iters
 
 
 def get_widest_position(run: Run) -> str:

@@ -329,6 +329,22 @@ def test_loop_with_epochs_that_emits_iterations_only_has_a_row_per_interval(term
     assert rows == [["epoch", "train/loss"], ["1.00/2", "1.000"], ["2.00/2", "1.000"]]
 
 
+def test_iteration_of_a_loop_without_epochs_has_no_limit_in_epochs(
+    terminal: Any, on_terminal: Any, read_lines: Callable[[], list[str]]
+) -> None:
+    def train(*hooks: Any) -> None:
+        bus = HookBus([*hooks, LoggerHook(interval=1, log_metric_by_epoch=False)])
+        with bus.run(epochs=2, epoch_length=2) as run:
+            for i, batch in run.batches([1] * 2):
+                bus.emit("after_train_iter", batch_idx=i, batch=batch, outputs={"loss": 1.0})
+
+    train()
+    train(on_terminal)
+
+    assert select_train_lines(read_lines()) == [f"train  iteration {i}  loss 1.000" for i in (1, 2)]
+    assert [line.split() for line in read_screen(terminal)[1:3]] == [["1", "1.000"], ["2", "1.000"]]
+
+
 def test_run_without_epochs_has_a_row_per_interval(terminal: Any, on_terminal: Any) -> None:
     bus = HookBus([on_terminal, LoggerHook(interval=2)])
     with bus.run(iterations=5) as run:
