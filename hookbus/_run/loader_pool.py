@@ -95,17 +95,30 @@ def check_equal_lengths(ranks: Collectives, length: int | None) -> None:
         )
 
 
-def check_not_empty(data_pass: DataPass) -> None:
+def check_not_empty(data_pass: DataPass, shard: TrainShard | None = None) -> None:
     """Check that a loader has yielded a batch.
+
+    Args:
+        data_pass: Complete pass over the loader.
+        shard: The batches that this rank reads. Default: all batches.
 
     Raises:
         LoopError: If it has not.
     """
-    if not data_pass.position:
+    if data_pass.position:
+        return
+    from hookbus.data.loaders import loader_length  # imports torch, which a run without a loader does not need
+
+    count = loader_length(data_pass.loader)
+    if shard is not None and count and not loader_length(data_pass.loader, shard):
         raise LoopError(
-            "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
-            "is exhausted after one) and has at least one batch (check drop_last)."
+            f"The training loader has too few samples for {shard.world_size} processes, got "
+            f"{count} {'batch' if count == 1 else 'batches'} in total. Use fewer processes or more data."
         )
+    raise LoopError(
+        "The training loader yielded no batch. Pass a loader that can be iterated in every epoch (an iterator "
+        "is exhausted after one) and has at least one batch (check drop_last)."
+    )
 
 
 def warn_changed_length(logger: logging.Logger, data_pass: DataPass, saved_length: int | None) -> None:

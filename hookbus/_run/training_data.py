@@ -175,7 +175,7 @@ class TrainingData:
                         self._probe_exhausted(data_pass, batches)
                         return
                 data_pass.exhausted = True
-                check_not_empty(data_pass)
+                check_not_empty(data_pass, self.loaders.shard)
         finally:
             # A pass that a stop has ended is continued by the run that resumes.
             if data_pass.exhausted or not (run.stops or clock.limit_reached):

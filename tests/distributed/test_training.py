@@ -168,3 +168,19 @@ def test_check_counts_training_batches_per_rank_and_validation_batches_of_all_ra
 
     # 7 batches of 8 samples: the ranks share those of the last one.
     assert [reports[rank][1:3] for rank in (0, 1)] == [["train: 4 batches per rank", "val: 7 batches"]] * 2
+
+
+FEW_SAMPLES = """
+    import toys
+    from hookbus.errors import LoopError
+
+    try:
+        toys.trainer(train_loader=toys.loader(8, count=1)).fit()
+    except LoopError as error:
+        report(str(error))
+"""
+
+
+def test_fewer_samples_than_processes_are_reported(launch: Launch) -> None:
+    message = "The training loader has too few samples for 2 processes, got 1 batch in total. Use fewer processes or"
+    assert all(report.startswith(message) for report in launch(FEW_SAMPLES, ranks=2).reports.values())
