@@ -22,7 +22,8 @@
     ├── WorkDirError                  a work directory that is in use or not writable
     ├── RankError                     ranks that lost their connection or made different collective calls
     └── CheckpointError               a checkpoint that cannot be written, found or loaded
-        └── CheckpointCorruptedError  a checkpoint whose checksum does not match
+        ├── CheckpointCorruptedError  a checkpoint whose checksum does not match
+        └── CheckpointRefusedError    a checkpoint that another trainer is not to save
 
     HookWarning                       warning category of every error that is reported without ending the run
     HookDeprecationWarning            a HookWarning: a hook uses what a later version removes (also a FutureWarning)
@@ -44,6 +45,7 @@ __all__ = [
     "ArgumentError",
     "CheckpointCorruptedError",
     "CheckpointError",
+    "CheckpointRefusedError",
     "ConfigError",
     "HookDeprecationWarning",
     "HookError",
@@ -205,6 +207,10 @@ class CheckpointError(HookbusError):
 
 class CheckpointCorruptedError(CheckpointError):
     """A corrupted checkpoint: the checksum does not match."""
+
+
+class CheckpointRefusedError(CheckpointError):
+    """A checkpoint that another trainer is not to save, because a hook has aborted the run."""
 
 
 class HookWarning(UserWarning):

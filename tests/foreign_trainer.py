@@ -172,6 +172,7 @@ class ForeignBridge(Bridge, Callback):
 
     def attach(self) -> None:
         self.host.callbacks.append(self)
+        self.replace(self.host, "save", self.omit_refused_save())
 
     def detach(self) -> None:
         super().detach()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hookbus._events.call_stack import current_point
 from hookbus._run.host import Capabilities, Checkpoints
 from hookbus._run.host_needs import find_host_errors
 from hookbus._run.loop_session import run_context
@@ -14,7 +15,7 @@ from hookbus._run.sandbox import call_model
 from hookbus._utils.arguments import check_keywords, raise_errors
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.run_state import get_run_state
-from hookbus.errors import ConfigError
+from hookbus.errors import CheckpointRefusedError, ConfigError
 
 if TYPE_CHECKING:
     from hookbus._run.run import Run
@@ -68,7 +69,7 @@ class Bridge:
         check_keywords("bus.attach", type(self), Bridge, run_context)(run_context)(bus, **options)
         self._options = options
         self._pending_state: Mapping[str, Any] | None = None  # for the next run
-        self._lacks_state = False
+        self._lacks_state = self._is_saving = False
         self._replaced = ExitStack()  # attributes of the trainer, until `detach`
         self._check_checkpoints()
         raise_errors(find_host_errors(bus.hooks, self.capabilities, checkpoints))
@@ -200,14 +201,47 @@ class Bridge:
     def get_state(self) -> dict[str, Any]:
         """Return the state of hooks and loop for a checkpoint of the trainer; {} without a run.
 
-        `before_save_checkpoint` is emitted with it.
+        `before_save_checkpoint` is emitted with it. Call it before the trainer writes or removes any file, within
+        `omit_refused_save`.
+
+        Raises:
+            CheckpointRefusedError: If the run is aborted, such as by a hook that has inspected the weights.
         """
         if not self.is_open or self.checkpoints != "host":
             return {}
+        self._check_weights()
         state = get_run_state(self.active_run)
         self.bus.emit("before_save_checkpoint", checkpoint=state)
+        self._check_weights()
         validate_plain_data(state, "checkpoint")  # a listener may have modified it
         return state
+
+    def _check_weights(self) -> None:
+        run = self.active_run
+        if run.aborted:
+            raise CheckpointRefusedError(
+                f"No checkpoint of {self.capabilities.host} is saved after iteration {run.iters_done}, because a hook "
+                "has aborted the run."
+            )
+
+    @contextmanager
+    def omit_refused_save(self) -> Iterator[None]:
+        """Context manager around a save of the trainer: end it without an error if a hook aborts the run.
+
+        Within another one it has no effect, so that the code around the save ends as well.
+        """
+        is_nested, self._is_saving = self._is_saving, True
+        try:
+            yield
+        except CheckpointRefusedError as error:
+            if is_nested:
+                raise
+            run = self.active_run
+            run.logger.warning("%s", error)
+            if not current_point(run):  # otherwise a hook has requested the save, and the boundary is being processed
+                run.settle()
+        finally:
+            self._is_saving = is_nested
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `get_state` has returned, now or when the run begins.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from hookbus._run.run import Run
 from hookbus.bridge import Capabilities
+from hookbus.errors import CheckpointRefusedError
 from hookbus.testing import bridge_conformance
 from hookbus.testing.bridges.conformance import BridgeCheck
 from tests.foreign_trainer import CAPABILITIES, ForeignAdapter, ForeignBridge, ForeignTrainer
@@ -166,6 +168,14 @@ class IgnoresStop(ForeignBridge):
     def stop(self, reasons: Sequence[str]) -> None: ...
 
 
+class SavesRefused(ForeignBridge):
+    capabilities = CAPABILITIES
+
+    def on_save(self, trainer: ForeignTrainer, checkpoint: dict[str, Any]) -> None:
+        with suppress(CheckpointRefusedError):
+            super().on_save(trainer, checkpoint)
+
+
 class IgnoresSkip(ForeignBridge):
     capabilities = CAPABILITIES
 
@@ -199,7 +209,8 @@ FAULTS: dict[str, tuple[type[ForeignBridge], set[str]]] = {
     "the error is replaced": (ReplacesError, {"failure"}),
     "the state is lost": (LosesState, {"record", *RESUMES}),
     "raw weights are validated": (ValidatesRawWeights, {"averaged_weights", "records"}),
-    "stops are ignored": (IgnoresStop, STOPS),
+    "stops are ignored": (IgnoresStop, {*STOPS, "refused_save"}),
+    "a refused checkpoint is saved": (SavesRefused, {"refused_save"}),
     "skips are ignored": (IgnoresSkip, {"skip"}),
     "a validation draws random numbers": (TrainsOnInValidation, {*DIVERGES, "validation"}),
     "the record lists a point as missing": (with_record(missing={"after_backward": "No."}), {"record"}),

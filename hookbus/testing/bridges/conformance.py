@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from hookbus.data.rng import isolate_rng
-from hookbus.testing.bridges import failures, points, record, requests, results
+from hookbus.testing.bridges import failures, points, record, refused_saves, requests, results
 from hookbus.testing.bridges.trainings import Kit
 from hookbus.testing.hosts import HostAdapter
 
@@ -27,6 +27,7 @@ CHECKS: dict[str, Callable[[Kit, Path], None]] = {
     "stop": requests.check_stop,
     "stop_epoch": requests.check_stop_epoch,
     "save": requests.check_save,
+    "refused_save": refused_saves.check_refused_save,
     "validation": requests.check_validation,
     "skip": requests.check_skip,
     "failure": failures.check_failure,

@@ -32,6 +32,7 @@ class AccelerateBridge(LoopBridge):
     """
 
     capabilities = CAPABILITIES
+    _state: dict[str, Any] | None = None  # state of the checkpoint that is being saved
 
     def attach(self) -> None:
         """Wrap methods of the accelerator, and register the bridge for its checkpoints.
@@ -101,6 +102,10 @@ class AccelerateBridge(LoopBridge):
 
     # -- state in the checkpoints of Accelerate ------------------------------------------------
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of hooks and loop, which `accelerator.save_state` has collected."""
+        return self.get_state() if self._state is None else self._state
+
     def _get_step(self) -> int:
         """Return the number of micro-batches, by which the accelerator decides whether a step is due."""
         return int(self.host.step)
@@ -150,8 +155,14 @@ class AccelerateBridge(LoopBridge):
 
     def _wrap_save_state(self, original: Callable[..., str]) -> Callable[..., str]:
         def save_state(*arguments: Any, **options: Any) -> str:
-            path = original(*arguments, **options)
-            self.report_save(Path(path))
+            path = ""
+            with self.omit_refused_save():
+                self._state = self.get_state()  # before Accelerate writes or removes a file
+                try:
+                    path = original(*arguments, **options)
+                finally:
+                    self._state = None
+                self.report_save(Path(path))
             return path
 
         return save_state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,28 @@ class TestCheckpoints:
         bus = HookBus([RequestAt(1, lambda run: run.request_save("now"))])
         Loop(accelerator, attach(bus, accelerator))()
         assert (tmp_path / "checkpoints" / "checkpoint_0" / "custom_checkpoint_0.pkl").exists()
+
+    @pytest.mark.parametrize("error", [None, ValueError])
+    def test_refused_checkpoint_replaces_no_other(self, tmp_path: Path, error: type[Exception] | None) -> None:
+        class SaveTwice(Hook):
+            def after_train_iter(self, run: Run) -> None:
+                if run.iter in (1, 2):
+                    run.request_save()
+
+            def before_save_checkpoint(self, run: Run) -> None:
+                if run.iter == 2 and error is not None:
+                    raise error
+                if run.iter == 2:
+                    run.request_abort()
+
+        project = ProjectConfiguration(str(tmp_path), automatic_checkpoint_naming=True, total_limit=1)
+        bridge = attach(HookBus([SaveTwice()]), Accelerator(project_config=project))
+        with nullcontext() if error is None else pytest.raises(error):
+            Loop(bridge.host, bridge)()
+        assert (bridge.run.outcome, bridge.run.iters_done) == ("aborted" if error is None else "failed", 3)
+        state = torch.load(tmp_path / "checkpoints/checkpoint_0/custom_checkpoint_0.pkl", weights_only=True)
+        assert state["loop"]["clock"]["iters_done"] == 2
+        assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
     def test_requested_save_without_a_directory_names_the_hook(self) -> None:
         accelerator = Accelerator(cpu=True)

@@ -11,7 +11,7 @@ from ignite.handlers import Checkpoint
 
 from hookbus import Hook
 from hookbus.bridge import Bridge
-from hookbus.errors import ConfigError
+from hookbus.errors import CheckpointRefusedError, ConfigError
 from hookbus_ignite.capabilities import CAPABILITIES, select_capabilities
 from hookbus_ignite.evaluations import Evaluations
 from hookbus_ignite.handlers import Handlers
@@ -272,8 +272,11 @@ class IgniteBridge(Bridge):
 
     def _wrap_handle_exception(self, original: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
         def handle(error: BaseException) -> None:
-            self._error = error
-            original(error)
+            with self.omit_refused_save():
+                if isinstance(error, CheckpointRefusedError):
+                    raise error  # not to the caller: it has ended the training
+                self._error = error
+                original(error)
 
         return handle
 

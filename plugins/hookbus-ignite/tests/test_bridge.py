@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -284,6 +284,24 @@ class TestRequests:
         toy.attach(bus, evaluators={"val": toy.evaluator}, **options)
         toy.trainer.run(toy.data)
         assert [dict(arguments["metrics"]) for arguments in bus.get_arguments("after_val")] == [{"val/error": 4.0}]
+
+    @pytest.mark.parametrize("error", [None, ValueError])
+    def test_refused_checkpoint_replaces_no_other(self, tmp_path: Path, error: type[Exception] | None) -> None:
+        class Refuse(Hook):
+            def before_save_checkpoint(self, run: Run) -> None:
+                if run.iters_done > 2 and error is not None:
+                    raise error
+                if run.iters_done > 2:
+                    run.request_abort()
+
+        toy = Toy()
+        to_save: dict[str, Any] = {"model": toy.model}
+        toy.trainer.add_event_handler(Events.EPOCH_COMPLETED, Checkpoint(to_save, DiskSaver(tmp_path), n_saved=1))
+        to_save["hookbus"] = bridge = toy.attach(HookBus([Refuse()]))
+        with nullcontext() if error is None else pytest.raises(error):
+            toy.trainer.run(toy.data, max_epochs=3)
+        assert (bridge.run.outcome, bridge.run.iters_done) == ("aborted" if error is None else "failed", 4)
+        assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_2.pt"]
 
     def test_save_calls_the_handler_and_reports_its_path(self, tmp_path: Path) -> None:
         toy, bus = Toy(), RecordingBus([RequestAt(1, lambda run: run.request_save())])

@@ -17,6 +17,7 @@ from hookbus_keras.callback import RunCallback
 from hookbus_keras.capabilities import CAPABILITIES
 from hookbus_keras.files import SUFFIXES, can_contain_state, read_state, write_state
 from hookbus_keras.optimizer import OptimizerView
+from hookbus_keras.saving import SavingCallbacks
 from hookbus_keras.steps import Method, Steps
 
 BACKEND = "torch"
@@ -94,7 +95,9 @@ class KerasBridge(Bridge):
             self.initial_epoch = arguments.arguments.get("initial_epoch", 0)
             check_compiled(self.host)
             add_callback(arguments, RunCallback(self))
-            return self._call(original, arguments)
+            self._saving = SavingCallbacks(self, arguments.arguments["callbacks"])
+            with self._saving.connect():
+                return self._call(original, arguments)
 
         setattr(fit, CONNECTED, self)
         return fit
@@ -210,22 +213,22 @@ class KerasBridge(Bridge):
     def stop(self, reasons: Sequence[str]) -> None:
         """End the training after the current batch."""
         self.host.stop_training = True
+        if self.active_run.aborted:
+            self._saving.discard_weights()
 
     # -- files -------------------------------------------------------------------------------------
 
     def _wrap_save(self, original: Method) -> Method:
         @functools.wraps(original)
         def save(filepath: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.is_open and self.active_run.aborted:
-                self.active_run.logger.warning("%s: not saved, because the weights are corrupted.", filepath)
-                return None
             if not self.is_open or self.checkpoints != "host":
                 return original(filepath, *args, **kwargs)
-            state = self.get_state()
-            result = original(filepath, *args, **kwargs)
-            self._write_state(Path(filepath), state)
-            self.report_save(Path(filepath))
-            return result
+            with self.omit_refused_save():
+                state = self.get_state()
+                result = original(filepath, *args, **kwargs)
+                self._write_state(Path(filepath), state)
+                self.report_save(Path(filepath))
+                return result
 
         return save
 

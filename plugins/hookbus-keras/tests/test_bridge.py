@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,18 @@ class TestFit:
         assert (bridge.run.outcome, bridge.run.iters_done) == ("aborted", 8)
         assert bus.emitted_points.count("before_val") == 1
         assert [path.name for path in tmp_path.iterdir()] == ["1.keras"]
+
+    @pytest.mark.parametrize("point", ["after_train_iter", "before_save_checkpoint"])
+    def test_aborted_training_keeps_its_backup(self, tmp_path: Path, point: str) -> None:
+        bus, model = HookBus(), build_model()
+        bus.on(point)(lambda run: run.iters_done == 12 and run.request_abort("loss is NaN"))  # the end of epoch 2
+        bridge = attach(bus, model)
+        backup = keras.callbacks.BackupAndRestore(tmp_path)  # deletes its directory at the end of a training
+        fit(model, 4, callbacks=[backup])
+        assert (bridge.run.outcome, bridge.run.epochs_done) == ("aborted", 2)
+        assert json.loads((tmp_path / "training_metadata.json").read_text()) == {"epoch": 1, "batch": 0}
+        fit(model, 1, callbacks=[backup])  # complete: the methods of the callback are restored
+        assert not tmp_path.exists()
 
     def test_hooks_that_need_layers_are_refused(self) -> None:
         from hookbus import Needs

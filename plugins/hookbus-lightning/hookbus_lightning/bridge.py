@@ -13,7 +13,7 @@ from hookbus.bridge import Bridge
 from hookbus.checkpoint import get_run_state
 from hookbus.data import get_rng_state, set_rng_state
 from hookbus.errors import ConfigError, RequestError
-from hookbus_lightning.abort import discard_weights
+from hookbus_lightning.abort import SavingCallbacks
 from hookbus_lightning.callback import BusCallback, get_package, make_callback
 from hookbus_lightning.capabilities import TRAINER
 from hookbus_lightning.evaluation import Evaluation
@@ -29,6 +29,7 @@ class LightningBridge(Bridge):
     metric_prefixes: ClassVar = ("val_", "val/", "test_", "test/")
     training: TrainingEvents
     evaluation: Evaluation
+    saving_callbacks: SavingCallbacks
     _callback: Any
     _has_state = _is_requested = False
     _rng_before_data: dict[str, Any] | None = None
@@ -89,6 +90,7 @@ class LightningBridge(Bridge):
         """
         trainer = self.host
         self._check_fit()
+        self.saving_callbacks = SavingCallbacks(self)
         self.replace(trainer, "save_checkpoint", self._wrap_save)
         is_counted = trainer.max_steps != -1 and trainer.accumulate_grad_batches == 1
         self._open_run(
@@ -225,8 +227,9 @@ class LightningBridge(Bridge):
 
     def _wrap_save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> None:
-            original(filepath, *args, **kwargs)
-            self.report_save(filepath)
+            with self.omit_refused_save():
+                original(filepath, *args, **kwargs)
+                self.report_save(filepath)
 
         return save_checkpoint
 
@@ -260,7 +263,7 @@ class LightningBridge(Bridge):
             self.replace(trainer.fit_loop, "min_epochs", lambda _: 0)
             self.replace(trainer.fit_loop.epoch_loop, "min_steps", lambda _: None)
         if self.active_run.aborted:
-            discard_weights(self)
+            self.saving_callbacks.discard_weights()
 
     def save(self, reasons: Sequence[str]) -> None:
         """Save a checkpoint of Lightning."""

@@ -113,7 +113,8 @@ class FabricBridge(LoopBridge):
 
     def _wrap_save(self, original: Callable[..., None]) -> Callable[..., None]:
         def save(path: Any, *args: Any, **kwargs: Any) -> None:
-            original(path, *args, **kwargs)
-            self.report_save(path)
+            with self.omit_refused_save():
+                original(path, *args, **kwargs)
+                self.report_save(path)
 
         return save

@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("lightning", reason="Lightning is not installed: run `make bridges HOST=lightning`")
 
-from hookbus import Hook, HookBus
+from hookbus import Hook, HookBus, Run
 from hookbus.errors import ConfigError
 from hookbus.testing import RecordingBus
 from hookbus_checkpoint import CheckpointHook
@@ -230,6 +230,56 @@ class TestRequests:
         saved = {path.name for folder in ("saved", "best") for path in (tmp_path / folder).glob("*.ckpt")}
         assert saved == ({"epoch=0-step=2.ckpt", "last.ckpt"} if epochs else set())
         assert (trainer.limit_val_batches, "on_validation_end" in vars(saving)) == (1.0, False)  # restored
+
+    @pytest.mark.parametrize("error", [None, ValueError])
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"save_last": True},
+            {"save_last": "link"},
+            {"monitor": "val_loss"},
+            {"every_n_train_steps": 2},
+            {"save_on_train_epoch_end": False},
+        ],
+        ids=str,
+    )
+    def test_refused_checkpoint_replaces_no_other(
+        self, tmp_path: Path, options: dict[str, Any], error: type[Exception] | None
+    ) -> None:
+        from lightning.pytorch.callbacks import ModelCheckpoint
+
+        class Refuse(Hook):
+            def before_save_checkpoint(self, run: Run) -> None:
+                if run.iters_done > 2 and error is not None:
+                    raise error
+                if run.iters_done > 2:
+                    run.request_abort()
+
+        saving = ModelCheckpoint(tmp_path / "saved", **options)
+        arguments = {"callbacks": [saving], "enable_checkpointing": True, "max_epochs": 3}
+        bridge = attach(HookBus([Refuse()]), tmp_path, **arguments)
+        with nullcontext() if error is None else pytest.raises(error):
+            bridge.host.fit(Validated(), make_loader(1.0, 1.0), make_loader(1.0))
+        assert (bridge.run.outcome, bridge.run.iters_done) == ("aborted" if error is None else "failed", 4)
+        saved = sorted(path.name for path in (tmp_path / "saved").iterdir())
+        assert saved == ["epoch=0-step=2.ckpt", *(["last.ckpt"] if "save_last" in options else [])]
+        assert all(torch.load(path, weights_only=True)["global_step"] == 2 for path in (tmp_path / "saved").iterdir())
+        if error is None:
+            assert saving.best_model_path == str(tmp_path / "saved/epoch=0-step=2.ckpt")
+
+    def test_refused_checkpoint_of_the_user_is_not_saved(self, tmp_path: Path) -> None:
+        from lightning.pytorch.callbacks import Callback
+
+        class Save(Callback):
+            def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+                trainer.save_checkpoint(tmp_path / "user.ckpt")
+
+        bus = HookBus()
+        bus.on("before_save_checkpoint")(lambda run: run.request_abort())
+        bridge = attach(bus, tmp_path, callbacks=[Save()])
+        bridge.host.fit(Validated(), make_loader(1.0, 1.0), make_loader(1.0))
+        assert (bridge.run.outcome, bridge.run.iters_done, list(tmp_path.iterdir())) == ("aborted", 1, [])
 
     def test_hook_that_skips_iterations_is_refused(self, tmp_path: Path) -> None:
         class Skip(Hook):

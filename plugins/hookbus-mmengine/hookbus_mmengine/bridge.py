@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from mmengine.dist import is_main_process
 from mmengine.fileio import join_path
+from mmengine.hooks import CheckpointHook
 from mmengine.model import BaseModel
 from mmengine.optim import OptimWrapperDict
 from mmengine.runner import BaseLoop
@@ -23,6 +24,7 @@ from hookbus.distributed import unwrap_model
 from hookbus.errors import ConfigError
 from hookbus_mmengine.callbacks import BridgeHook
 from hookbus_mmengine.capabilities import CAPABILITIES
+from hookbus_mmengine.kept_files import KeptFiles
 from hookbus_mmengine.loops import TrainingEnd, TrainingLoop
 from hookbus_mmengine.passes import observe_passes
 from hookbus_mmengine.safe_types import allow_checkpoint_types
@@ -55,6 +57,7 @@ class MMEngineBridge(Bridge):
         self._loaded: Mapping[str, Any] = {}  # entry of the checkpoint that the Runner has loaded
         self._position: Mapping[str, Any] = {}  # what the run has restored of the loop, while it begins
         self._state: dict[str, Any] = {}  # entry of the checkpoint that is being saved
+        self._kept_files: list[KeptFiles] = []
         self._reported: set[str] = set()  # results that are not numbers
         self.batch: Any = None
 
@@ -119,18 +122,23 @@ class MMEngineBridge(Bridge):
     def _train(self, original: Callable[[], Any]) -> Any:
         """Train until the end, or until the iteration at which a hook has stopped the training."""
         try:
-            result = original()
-            if self.loop.is_stopped_early:
-                self.report_stop()  # a hook such as MMEngine's EarlyStoppingHook
-            return result
+            with self.omit_refused_save():
+                result = original()
+                if self.loop.is_stopped_early:
+                    self.report_stop()  # a hook such as MMEngine's EarlyStoppingHook
+                return result
         except TrainingEnd:
             self.host.call_hook("after_train")
             return self.host.model
+        for hook in self.host.hooks:
+            if not isinstance(hook, CheckpointHook):  # it would publish the refused checkpoint
+                hook.after_train(self.host)
+        return self.host.model
 
     def begin_training(self) -> None:
         """Begin the run, after the Runner has loaded its checkpoint, and continue at its position."""
         runner, loop = self.host, self.host.train_loop
-        self._loop = TrainingLoop(self, loop)
+        self._loop, self._kept_files = TrainingLoop(self, loop), []
         self._check(runner)
         Updates(self, runner.model).attach(self._wrappers())
         self.replace(runner, "save_checkpoint", self._save_with_state)
@@ -216,6 +224,8 @@ class MMEngineBridge(Bridge):
 
     def begin_epoch(self) -> None:
         """Emit the points before an epoch."""
+        if not self._kept_files:  # not in `before_train`, in which `CheckpointHook` creates its file backend
+            self._keep_files()
         self.bus.emit("before_epoch")
         self.bus.emit("before_train_epoch")
         self.loop.begin_epoch()
@@ -311,9 +321,18 @@ class MMEngineBridge(Bridge):
                 original(out_dir, filename, *args, **kwargs)
             finally:
                 self._state = {}
+            for files in self._kept_files:
+                files.remove_earlier(join_path(out_dir, filename))
             self.report_save(Path(out_dir) / filename)
 
         return save_checkpoint
+
+    def _keep_files(self) -> None:
+        """Keep earlier checkpoints until the next one is saved."""
+        for hook in self.host.hooks:
+            if isinstance(hook, CheckpointHook):
+                self._kept_files.append(KeptFiles(hook.file_backend))
+                self.replace(hook, "file_backend", lambda _: self._kept_files[-1])
 
     # -- requests ----------------------------------------------------------------------------
 

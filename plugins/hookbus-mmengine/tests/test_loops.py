@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("mmengine", reason="MMEngine is not installed: run `make bri
 from mmengine.dataset import InfiniteSampler
 from mmengine.runner import Runner
 
-from hookbus import HookBus
+from hookbus import Hook, HookBus, Run
 from hookbus.testing import HostTask, RecordingBus
 from hookbus_ema import EMAHook
 
@@ -98,6 +99,41 @@ class TestStop:
         bus = HookBus([RequestAt(3, "abort")])
         train(bus, build_runner(HostTask(), tmp_path))
         assert (bus.current.outcome, list((tmp_path / "host").glob("*.pth"))) == ("aborted", [])
+
+    @pytest.mark.parametrize("error", [None, ValueError])
+    @pytest.mark.parametrize(
+        ("options", "kept"),
+        [
+            ({"interval": 1, "max_keep_ckpts": 1}, "epoch_1.pth"),
+            ({"interval": -1, "save_last": False, "save_best": "loss", "rule": "less"}, "best_loss_epoch_1.pth"),
+        ],
+        ids=["last", "best"],
+    )
+    def test_refused_checkpoint_replaces_no_other(
+        self, options: dict[str, Any], kept: str, error: type[Exception] | None, tmp_path: Path
+    ) -> None:
+        class Refuse(Hook):
+            def before_save_checkpoint(self, run: Run) -> None:
+                if run.iters_done > 6 and error is not None:
+                    raise error
+                if run.iters_done > 6:
+                    run.request_abort()
+
+        runner = build_runner(HostTask(), tmp_path, default_hooks={"checkpoint": {"type": "CheckpointHook", **options}})
+        bus = HookBus([Refuse()])
+        with nullcontext() if error is None else pytest.raises(error):
+            train(bus, runner)
+        assert bus.current.outcome == ("aborted" if error is None else "failed")
+        assert [path.name for path in (tmp_path / "host").glob("*.pth")] == [kept]
+        last = tmp_path / "host/last_checkpoint"
+        assert not last.exists() or last.read_text() == str(tmp_path / "host" / kept)
+
+    def test_earlier_checkpoints_are_removed_after_the_next_one(self, tmp_path: Path) -> None:
+        options = {"type": "CheckpointHook", "interval": 1, "max_keep_ckpts": 1, "save_best": "loss", "rule": "less"}
+        runner = build_runner(HostTask(epochs=3), tmp_path, default_hooks={"checkpoint": options})
+        train(HookBus(), runner)
+        best = runner.message_hub.get_info("best_ckpt")
+        assert {path.name for path in (tmp_path / "host").glob("*.pth")} == {"epoch_3.pth", Path(best).name}
 
     def test_end_of_the_epoch_is_a_complete_epoch_for_mmengine(self, tmp_path: Path) -> None:
         bus = RecordingBus([RequestAt(3, "stop_epoch")])

@@ -47,6 +47,7 @@ class TransformersBridge(Bridge):
         self._is_in_step = False  # whether requests wait for the end of an optimizer step or of an epoch
         self._is_ending_epoch = False  # whether `after_epoch` follows the evaluation of the epoch
         self._trial: Any = None
+        self._state: dict[str, Any] = {}  # state of the checkpoint that is being saved
         self._saved: Path | None = None  # checkpoint that is not complete yet
         self.steps.reset()
         self.evaluations.reset()
@@ -66,6 +67,7 @@ class TransformersBridge(Bridge):
             "_inner_training_loop": self._train,
             "_load_best_model": self._load_best_model,
             "_maybe_log_save_evaluate": self._end_step,
+            "_save_checkpoint": self._save_checkpoint,
             "compute_loss": self._compute_loss,
             "evaluate": self.evaluations.evaluate,
             "prediction_step": self.evaluations.prediction_step,
@@ -199,11 +201,14 @@ class TransformersBridge(Bridge):
         self._apply_requests()
         if self._is_ending_epoch and not self.host.control.should_evaluate:
             self._end_epoch()
-        original(*args, **kwargs)
-        if "should_save" in self._requested:
-            # The strategy `best` has discarded the request in favor of its own decision.
-            self._apply_requests()
+        with self.omit_refused_save():
             original(*args, **kwargs)
+            if "should_save" in self._requested:
+                # The strategy `best` has discarded the request in favor of its own decision.
+                self._apply_requests()
+                original(*args, **kwargs)
+        if self.active_run.aborted:
+            self._apply_requests()  # of a hook that has refused the checkpoint
         self._report_stop()
 
     def _report_stop(self) -> None:
@@ -216,15 +221,22 @@ class TransformersBridge(Bridge):
 
     # -- checkpoints -------------------------------------------------------------------------------
 
+    def _save_checkpoint(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Replace the save of a checkpoint: collect the state of the hooks, which may refuse it, before any file."""
+        self._state = self.get_state()  # on all ranks: a collective call
+        try:
+            original(*args, **kwargs)
+        finally:
+            self._state = {}
+
     def _save_model(self, original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         """Replace `Trainer.save_model`, with which each checkpoint begins: save the state of the hooks in it."""
         original(*args, **kwargs)
         directory = get_argument(original, "output_dir", args, kwargs)
         # A call of the user saves the model only.
-        if self.is_open and directory is not None and get_argument(original, "_internal_call", args, kwargs):
-            state = self.get_state()  # on all ranks: a collective call
+        if self._state and directory is not None and get_argument(original, "_internal_call", args, kwargs):
             if self.host.args.should_save:
-                write_state(directory, state)
+                write_state(directory, self._state)
             self._saved = Path(directory)
 
     def end_save(self) -> None:
@@ -265,8 +277,9 @@ class TransformersBridge(Bridge):
         if self._is_in_step:
             self._requested.add("should_save")
         else:
-            self.host._save_checkpoint(self.host.model, self._trial)
-            self.end_save()
+            with self.omit_refused_save():
+                self.host._save_checkpoint(self.host.model, self._trial)
+                self.end_save()
 
     def validate(self) -> None:
         """Evaluate after the current optimizer step, or now if none is in progress."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed: run `make bridges HOST=transformers`")
 
-from hookbus import HookBus
+from transformers import TrainerCallback
+
+from hookbus import HookBus, Run
 from hookbus.errors import CheckpointCorruptedError, ConfigError
 from hookbus.testing import HostTask, RecordingBus
 from hookbus_checkpoint import CheckpointHook
@@ -45,6 +48,31 @@ def train_and_stop(directory: Path, stop_at: int | None, bus: HookBus, **options
     torch.manual_seed(0)
     trainer.train(resume_from_checkpoint=True if any(directory.glob("host/checkpoint-*")) else None)
     return bridge
+
+
+class TestRefusedCheckpoint:
+    @pytest.mark.parametrize("error", [None, ValueError])
+    def test_refused_checkpoint_replaces_no_other(self, tmp_path: Path, error: type[Exception] | None) -> None:
+        bus, trainer = HookBus(), make_trainer(tmp_path, HostTask(epochs=3), save_total_limit=1)
+        reported = []
+
+        @bus.on("before_save_checkpoint")
+        def refuse(run: Run) -> None:
+            if run.iters_done > 6 and error is not None:
+                raise error
+            if run.iters_done > 6:
+                run.request_abort()
+
+        class Reports(TrainerCallback):
+            def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                reported.append(state.global_step)
+
+        trainer.add_callback(Reports())
+        bridge = bus.attach(trainer)
+        with nullcontext() if error is None else pytest.raises(error):
+            trainer.train()
+        assert (bridge.run.outcome, bridge.run.iters_done) == ("aborted" if error is None else "failed", 12)
+        assert ([path.name for path in tmp_path.glob("host/checkpoint-*")], reported) == (["checkpoint-6"], [6])
 
 
 class TestResume:
