@@ -170,6 +170,17 @@ def test_shares_count_in_the_unit_of_the_point() -> None:
     }
 
 
+@pytest.mark.parametrize("limits", [{"epochs": 1, "epoch_length": 8}, {"epochs": 1}])
+def test_shares_of_a_loop_that_reports_no_epochs(limits: dict[str, int]) -> None:
+    bus, due = HookBus(), []
+    bus.on("after_train_iter", when=every(0.25))(lambda run: due.append(run.iters_done))
+    with bus.run(model=nn.Linear(1, 1), **limits) as run:
+        for i, batch in run.batches([torch.ones(2, 1)] * 8):
+            bus.emit("before_train_iter", batch_idx=i, batch=batch)
+            bus.emit("after_train_iter", batch_idx=i, batch=batch)
+    assert due == [2, 4, 6, 8]
+
+
 class Halves(Hook):
     class Config(HookConfig):
         share: float = 0.5
