@@ -312,8 +312,8 @@ class Clock:
         """Return the last iteration of the run for a number of iterations per epoch, None if it is unknown."""
         ends = [] if self.max_iters is None else [self.max_iters]
         if self.max_epochs is not None and epoch_length is not None:
-            # Relative to the current epoch: truncated epochs of a resumed run may have had fewer batches. A loop without
-            # epochs opens none.
+            # Relative to the current epoch: truncated epochs of a resumed run may have had fewer batches. None is
+            # open in a loop without epochs.
             first = self.epoch_first_iter if self.epoch_open or not self.epochs_done else self.iters_done
             ends.append(first + (self.max_epochs - self.epochs_done) * epoch_length)
         return min(ends, default=None)

@@ -13,6 +13,7 @@ from hookbus._run.loop_session import run_context
 from hookbus._run.resume import resume_from_state
 from hookbus._run.sandbox import call_model
 from hookbus._utils.arguments import check_keywords, raise_errors
+from hookbus._utils.values import format_value
 from hookbus.checkpoint.plain_data import validate_plain_data
 from hookbus.checkpoint.run_state import get_run_state
 from hookbus.errors import CheckpointRefusedError, ConfigError
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 TRAINING_OPTIONS = frozenset({"batch_tokens", "hook_budget", "overwrite"})
 """Options that apply to the trainings of a trainer, and not to its runs that only evaluate."""
+
+
+LIMITS = {"epochs", "iterations"}
+"""Limits of a training. A trainer that sets one of them has no other."""
 
 
 class Bridge:
@@ -135,9 +140,13 @@ class Bridge:
         """Return the arguments of `bus.open` or `bus.run` for a run that resumes from a state loaded before.
 
         Args:
-            arguments: Arguments that the trainer knows. Options of the bridge take precedence; those of a training are
-                omitted in a run of another mode.
+            arguments: Arguments that the trainer knows. `fresh` of the bridge takes precedence; options of a training
+                are omitted in a run of another mode.
+
+        Raises:
+            ConfigError: If an argument is among the options of the bridge as well.
         """
+        self._check_options(arguments)
         # Taken now: if this run cannot begin, the next one may be a new training.
         state, self._pending_state = self._pending_state, None
         self._lacks_state = state is not None and not state
@@ -146,6 +155,17 @@ class Bridge:
         applied = {name: value for name, value in self._options.items() if is_training or name not in TRAINING_OPTIONS}
         options = {"host": self, "fresh": self.run is None, **arguments, **applied}
         return {**options, "resume": state} if state else options
+
+    def _check_options(self, arguments: Mapping[str, Any]) -> None:
+        known = {name for name, value in arguments.items() if value is not None} - {"fresh"}
+        if known & LIMITS:
+            known |= LIMITS
+        if repeated := sorted(known & self._options.keys()):
+            raise ConfigError(
+                f"bus.attach: got {name}={format_value(self._options[name])}, which the training in "
+                f"{self.capabilities.host} sets. Remove it."
+                for name in repeated
+            )
 
     def begin(self, run: Run) -> None:
         """Connect the bridge with a run that was begun with `get_run_arguments`.

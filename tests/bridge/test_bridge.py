@@ -336,7 +336,17 @@ class TestNeeds:
 
 
 class TestOptions:
-    """Options are checked when the bridge is attached, before the training of the trainer."""
+    """Options are checked before the training: unknown ones by `bus.attach`."""
+
+    def test_arguments_of_the_trainer_are_refused(self) -> None:
+        bridge = make_bridge(epochs=1, iterations=3, optimizer=None, seed=0)
+        with pytest.raises(ConfigError) as caught:
+            fit(bridge)
+        assert caught.value.problems == [
+            "bus.attach: got epochs=1, which the training in foreign trainer sets. Remove it.",
+            "bus.attach: got iterations=3, which the training in foreign trainer sets. Remove it.",
+            "bus.attach: got optimizer=None, which the training in foreign trainer sets. Remove it.",
+        ]
 
     @pytest.mark.parametrize(
         ("options", "message"),
