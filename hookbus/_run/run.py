@@ -499,9 +499,14 @@ class Run(ProgressMixin, LoopMixin):
 
         Raises:
             MetricError: If a value is not a single number, a name has the prefix of something that is not in progress,
-                the validation or its batch already has a value of this name, or a run without training logs outside a
-                validation.
+                the validation or its batch already has a value of this name, a run without training logs outside a
+                validation, or the run has ended.
         """
+        if self.outcome != "running" and not self.is_running:
+            raise MetricError(
+                f"run.log: the run has ended, got {', '.join(map(repr, {**(values or {}), **more}))}. Log inside of "
+                "`with bus.run(...)`, or before run.close()."
+            )
         if self.mode != "train" and self.is_running and not self.validating:
             raise MetricError(
                 f"run.log: no {EVALUATIONS[self.mode]} is in progress in this run of mode "

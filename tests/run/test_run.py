@@ -13,6 +13,7 @@ from torch import nn
 
 from hookbus import Hook, HookBus, Trainer
 from hookbus._run.run import BestResult, Run
+from hookbus.errors import MetricError
 from hookbus.metrics.results import Metrics
 from hookbus.testing import RecordingBus, fake_training, fingerprint
 from tests import toys
@@ -58,6 +59,13 @@ class TestOptimizerSteps:
 
 
 class TestLog:
+    def test_log_after_the_run_is_an_error(self) -> None:
+        bus = HookBus()
+        with bus.run() as run:
+            run.log(a=1.0)
+        with pytest.raises(MetricError, match=r"run\.log: the run has ended, got 'b', 'c'\. Log inside of"):
+            run.log({"b": 1.0}, c=2.0)
+
     def test_log_accepts_a_mapping_keywords_or_both(self) -> None:
         bus = HookBus()
         window = bus.current.metrics.window("mine")
