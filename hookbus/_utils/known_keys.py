@@ -54,6 +54,25 @@ _FRAMEWORK_NAMES = {
 FRAMEWORK_KEYS = {name: key for key, names in _FRAMEWORK_NAMES.items() for name in names}
 """Keys of a run file, with the section, or arguments of the Trainer, by the name in another framework."""
 
+_METRIC_NAMES = ("key_indicator", "metric", "metric_for_best_model", "metric_name", "monitor")
+SETTING_NAMES = {
+    "best_metric": _METRIC_NAMES,
+    "filename_tmpl": ("filename", "filename_pattern"),
+    "interval": (
+        *("eval_steps", "every", "every_n_epochs", "every_n_steps", "every_n_train_steps", "log_every_n_steps"),
+        *("logging_steps", "save_freq", "save_steps", "update_every"),
+    ),
+    "max_keep_ckpts": ("max_to_keep", "n_saved", "save_total_limit"),
+    "min_delta": ("early_stopping_threshold",),
+    "mode": ("greater_is_better", "rule"),
+    "momentum": ("beta", "decay", "ema_decay"),
+    "monitor": _METRIC_NAMES,
+    "out_dir": ("directory", "dirname", "dirpath"),
+    "patience": ("early_stopping_patience",),
+    "rule": ("greater_is_better", "mode"),
+}
+"""Names in other frameworks of the settings of hooks."""
+
 OPTIMIZER_ARGUMENTS = {"base_lr": "lr", "learning_rate": "lr", "lr": "lr", "weight_decay": "weight_decay"}
 """Arguments of optimizers by the names under which they are passed elsewhere."""
 
@@ -90,6 +109,8 @@ def explain_unknown_key(key: str, known: Collection[str], *, sections: Iterable[
         Where the key belongs; else the closest names of `suggest_names`.
     """
     in_hook = set(COMMON_KEYS) <= set(known)
+    if in_hook and (setting := next((name for name in known if key in SETTING_NAMES.get(name, ())), None)):
+        return f" `{key}` is `{setting}` in hookbus."
     if home := _describe_home(key, list(sections), settings=known if in_hook else ()):
         # `scheduler` belongs at the top level, but in a hook with `schedulers` that setting is meant as often.
         near = _find_similar(key, known)

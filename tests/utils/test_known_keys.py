@@ -13,6 +13,8 @@ from hookbus._utils.known_keys import (
     COMMON_KEYS,
     FRAMEWORK_ALIASES,
     FRAMEWORK_KEYS,
+    HOOK_SETTINGS,
+    SETTING_NAMES,
     TOP_LEVEL_KEYS,
     explain_unknown_key,
     find_framework_alias,
@@ -64,6 +66,27 @@ def test_key_at_the_top_level_names_its_place(key: str, hint: str) -> None:
 )
 def test_key_in_a_hook_names_its_place(key: str, hint: str) -> None:
     assert explain_unknown_key(key, HOOK_KEYS) == f" `{key}` {hint}"
+
+
+@pytest.mark.parametrize(
+    ("hook", "key", "setting"),
+    [
+        ("ema", "decay", "momentum"),
+        ("early_stopping", "metric", "monitor"),
+        ("early_stopping", "greater_is_better", "mode"),
+        ("checkpoint", "monitor", "best_metric"),
+        ("checkpoint", "mode", "rule"),
+        ("checkpoint", "save_total_limit", "max_keep_ckpts"),
+        ("logger", "log_every_n_steps", "interval"),
+    ],
+)
+def test_setting_of_another_framework_names_that_of_the_hook(hook: str, key: str, setting: str) -> None:
+    assert explain_unknown_key(key, [*COMMON_KEYS, *HOOK_SETTINGS[hook]]) == f" `{key}` is `{setting}` in hookbus."
+
+
+def test_names_of_settings_are_those_of_hooks() -> None:
+    settings = {name for accepted in HOOK_SETTINGS.values() for name in accepted}
+    assert set(SETTING_NAMES) <= settings
 
 
 def test_misspelled_key_of_another_place_is_recognized() -> None:
