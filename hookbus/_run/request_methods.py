@@ -198,8 +198,13 @@ class RequestMixin(ServiceMethods):
     @property
     def aborted(self) -> bool:
         """Whether the run ends because its weights are corrupted."""
+        return bool(self.abort_reasons)
+
+    @property
+    def abort_reasons(self) -> list[str]:
+        """Name of the hook and reason of each request to abort the run."""
         requests = [*self.stops, *self.queue.waiting]
-        return any(request.details.get("outcome") == "aborted" for request in requests)
+        return [str(request) for request in requests if request.details.get("outcome") == "aborted"]
 
     @property
     def is_captured(self) -> bool:

@@ -238,10 +238,10 @@ class Bridge:
 
     def _check_weights(self) -> None:
         run = self.active_run
-        if run.aborted:
+        if reasons := run.abort_reasons:
             raise CheckpointRefusedError(
                 f"No checkpoint of {self.capabilities.host} is saved after iteration {run.iters_done}, because a hook "
-                "has aborted the run."
+                f"has aborted the run. {'; '.join(reasons)}"
             )
 
     @contextmanager

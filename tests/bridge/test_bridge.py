@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from hookbus import Hook, HookBus, Needs, every
+from hookbus import Hook, HookBus, Needs, Run, every
 from hookbus._run.host import Checkpoints
 from hookbus.bridge import Capabilities
-from hookbus.errors import ConfigError, RequestError
+from hookbus.errors import CheckpointRefusedError, ConfigError, RequestError
 from hookbus.testing import HostTask, RecordingBus, TaskError, fingerprint
 from hookbus_checkpoint import CheckpointHook
 from tests.foreign_trainer import ForeignAdapter, ForeignBridge, ForeignTrainer
@@ -206,6 +206,26 @@ class TestCheckpoints:
         bridge.open()
         assert bridge.get_state()["extra"] == 1
         with pytest.raises(Exception, match="extra"):
+            bridge.get_state()
+        bridge.close()
+
+    def test_refused_state_names_the_hook_and_ends_the_outermost_save(self, caplog: pytest.LogCaptureFixture) -> None:
+        class Refuse(Hook):
+            def before_save_checkpoint(self, run: Run) -> None:
+                run.request_abort("weights are NaN")
+
+        bridge, reached = make_bridge(HookBus([Refuse()])), []
+        run = bridge.open()
+        with bridge.omit_refused_save():
+            with bridge.omit_refused_save():
+                bridge.get_state()
+            reached.append("code after the save")
+        assert (reached, run.should_stop, run.abort_reasons) == ([], True, ["refuse: weights are NaN"])
+        assert caplog.messages == [
+            "No checkpoint of foreign trainer is saved after iteration 0, because a hook has aborted the run. refuse: "
+            "weights are NaN"
+        ]
+        with pytest.raises(CheckpointRefusedError):
             bridge.get_state()
         bridge.close()
 
