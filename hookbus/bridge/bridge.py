@@ -140,8 +140,8 @@ class Bridge:
         """Return the arguments of `bus.open` or `bus.run` for a run that resumes from a state loaded before.
 
         Args:
-            arguments: Arguments that the trainer knows. `fresh` of the bridge takes precedence; options of a training
-                are omitted in a run of another mode.
+            arguments: Arguments that the trainer knows. `config` and `fresh` of the bridge take precedence; options of
+                a training are omitted in a run of another mode.
 
         Raises:
             ConfigError: If an argument is among the options of the bridge as well.
@@ -157,7 +157,7 @@ class Bridge:
         return {**options, "resume": state} if state else options
 
     def _check_options(self, arguments: Mapping[str, Any]) -> None:
-        known = {name for name, value in arguments.items() if value is not None} - {"fresh"}
+        known = {name for name, value in arguments.items() if value is not None} - {"config", "fresh"}
         if known & LIMITS:
             known |= LIMITS
         if repeated := sorted(known & self._options.keys()):

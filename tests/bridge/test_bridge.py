@@ -368,6 +368,11 @@ class TestOptions:
             "bus.attach: got optimizer=None, which the training in foreign trainer sets. Remove it.",
         ]
 
+    def test_recorded_configuration_of_the_user_takes_precedence(self) -> None:
+        bridge = make_bridge(config={"width": 3})
+        assert bridge.open(config={"width": 2}).config == {"width": 3}
+        bridge.close()
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
